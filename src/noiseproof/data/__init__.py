@@ -1,0 +1,1 @@
+"""Private records, and what is public about them."""

@@ -1,0 +1,86 @@
+"""Dataset: private records, and what is public about them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+
+from noiseproof.errors import DataError
+
+Kind = Literal["image", "table", "vector"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table as it was before coding: its public bounds, or its public list of categories."""
+
+    name: str
+    low: float | None = None
+    high: float | None = None
+    categories: tuple[str, ...] = ()
+    integer: bool = False
+    """Whether the column holds whole numbers, so that synthetic records do too."""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the column is coded as one scaled number (else one-hot over its categories)."""
+        return not self.categories
+
+
+@dataclass(frozen=True)
+class Public:
+    """What anybody may know about a data set without seeing a record.
+
+    `shape` is one coded record's shape; every coded feature lies in [0, 1]. `bounds` tells where bounds, categories and
+    classes came from: `public` (the user's schema or the set's definition) or `data` (read off the private records, for
+    which no guarantee accounts: cards say so).
+    """
+
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    kind: Kind = "vector"
+    columns: tuple[Column, ...] = ()
+    target: str | None = None
+    bounds: Literal["public", "data"] = "public"
+    notes: tuple[str, ...] = ()
+    """What cards must repeat about the data: bounds read off it, rows dropped, a stand-in for another set."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Coded records: `features` float32 of (records, *shape) in [0, 1], `labels` int64 of (records,)."""
+
+    name: str
+    features: torch.Tensor = field(repr=False)
+    labels: torch.Tensor = field(repr=False)
+    public: Public = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if tuple(self.features.shape[1:]) != self.public.shape or len(self.features) != len(self.labels):
+            raise DataError(
+                f"{self.name}: features of shape {tuple(self.features.shape)} and {len(self.labels)} labels do not fit "
+                f"records of shape {self.public.shape}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.public.classes)
+
+    def take(self, indices: torch.Tensor) -> Dataset:
+        """The records at `indices`, in that order."""
+        return replace(self, features=self.features[indices], labels=self.labels[indices])
+
+    def fingerprint(self) -> str:
+        """A hash of the records, to tell whether two runs saw the same data. Itself private: never released."""
+        digest = hashlib.sha256()
+        for tensor in (self.features, self.labels):
+            digest.update(str(tuple(tensor.shape)).encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+        return digest.hexdigest()

@@ -1,0 +1,55 @@
+"""Budget: how much privacy may be spent, and on what terms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from noiseproof.errors import SettingError
+
+Neighbours = Literal["add-or-remove", "replace-one"]
+"""When are two data sets neighbours: one record more or less, or one record exchanged for another."""
+
+NEIGHBOURS: tuple[str, ...] = get_args(Neighbours)
+
+
+def check_epsilon(epsilon: float) -> float:
+    """The epsilon, if it is one; else a `SettingError`."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise SettingError(f"epsilon must be a finite number greater than 0, not {epsilon}.")
+    return float(epsilon)
+
+
+def check_delta(delta: float) -> float:
+    """The delta, if it is one; else a `SettingError`."""
+    if not 0 <= delta < 1:
+        raise SettingError(f"delta must lie in [0, 1), not {delta}; choose one well below 1 / records, such as 1e-5.")
+    return float(delta)
+
+
+def check_neighbours(neighbours: str) -> Neighbours:
+    """The neighbouring relation, if it is one; else a `SettingError`."""
+    if neighbours not in NEIGHBOURS:
+        raise SettingError(f"neighbours must be one of {', '.join(NEIGHBOURS)}, not {neighbours!r}.")
+    return neighbours  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An (epsilon, delta) that a release may spend, under a stated neighbouring relation, for one record.
+
+    `queries` is how many answers a `PredictionRelease` must be able to give within it; other releases ignore it.
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    neighbours: Neighbours = "add-or-remove"
+    queries: int = 1
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_delta(self.delta)
+        check_neighbours(self.neighbours)
+        if self.queries < 1:
+            raise SettingError(f"queries must be at least 1, not {self.queries}.")

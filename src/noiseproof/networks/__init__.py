@@ -1,0 +1,1 @@
+"""Recipes for networks: the papers and small good ones."""
