@@ -1,0 +1,100 @@
+"""What commands print: people's tables or one JSON document on stdout; progress and errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from noiseproof.progress import Progress, Task
+
+stdout = Console()
+stderr = Console(stderr=True)
+
+
+def emit(document: Any) -> None:
+    """Print the one JSON document; infinities become null, as JSON has none."""
+    sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+
+
+def show(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> None:
+    """Print a table for people."""
+    table = Table(*columns, title=title, caption=caption, title_justify="left", caption_justify="left")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    stdout.print(table)
+
+
+def note(sentence: str) -> None:
+    """Tell people something on stderr, also under `--json`."""
+    stderr.print(f"[yellow]note:[/yellow] {sentence}", highlight=False)
+
+
+def guarantee(value: Any) -> str:
+    """A claim, proof or audit in a cell: its epsilon, or a dash."""
+    return "—" if value is None else f"{value.epsilon:.3g}"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if abs(value) != float("inf") and value == value else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if hasattr(value, "model_dump"):
+        return _plain(value.model_dump(mode="json"))
+    return _plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+class RichProgress(Progress):
+    """Progress bars on stderr, with time left and what the work reports; nothing where stderr is no terminal."""
+
+    def task(self, description: str, total: int) -> Task:
+        """Start a bar."""
+        return _RichTask(description, total)
+
+
+class _RichTask(Task):
+    def __init__(self, description: str, total: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[status]}"),
+            console=stderr,
+            disable=not stderr.is_terminal,
+        )
+        self._id = self._bars.add_task(description, total=total, status="")
+
+    def advance(self, steps: int = 1, **status: float | str) -> None:
+        text = " ".join(f"{key} {_cell(value)}" for key, value in status.items())
+        self._bars.update(self._id, advance=steps, **({"status": text} if text else {}))
+
+    def __enter__(self) -> Task:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()

@@ -1,0 +1,230 @@
+"""Releases: what leaves the trusted side. Every one carries its card."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from noiseproof.data.dataset import Dataset, Public
+from noiseproof.errors import BudgetError, DataError
+from noiseproof.networks.network import Network
+
+if TYPE_CHECKING:
+    from noiseproof.guarantees import Card, Randomness
+
+_CHUNK = 1024
+"""Records a forward pass takes at once, so that memory does not grow with the number asked for."""
+
+
+class Release(ABC):
+    """A result that may leave, with the card that says on what terms.
+
+    `method` and `settings` say how it was made; they hold nothing private.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, card: Card, public: Public, settings: Mapping[str, Any]) -> None:
+        self.card = card
+        self.public = public
+        self.settings = dict(settings)
+
+    @property
+    def method(self) -> str:
+        """The name of the method that made it."""
+        return self.card.method
+
+    @abstractmethod
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What goes into the bundle's `weights.safetensors`."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """What else is needed to restore it, as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def restore(
+        cls,
+        tensors: Mapping[str, torch.Tensor],
+        description: Mapping[str, Any],
+        *,
+        card: Card,
+        public: Public,
+        settings: Mapping[str, Any],
+        module: nn.Module | None = None,
+    ) -> Release:
+        """The release that `tensors()` and `description()` were taken from; `module` for a network of the user's own."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the bundle to the folder `path`, whole or not at all."""
+        from noiseproof.bundles import save
+
+        return save(self, path)
+
+
+class ModelRelease(Release):
+    """A trained network whose weights may be public; predictions cost nothing more."""
+
+    kind = "model"
+
+    def __init__(
+        self, module: nn.Module, network: Network, card: Card, public: Public, settings: Mapping[str, Any]
+    ) -> None:
+        super().__init__(card, public, settings)
+        self.module = module.eval()
+        self.network = network
+
+    def predict(self, features: torch.Tensor) -> torch.Tensor:
+        """Class probabilities, (records, classes)."""
+        return torch.softmax(logits(self.module, check_features(features, self.public.shape)), dim=1)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The network's parameters and buffers by name."""
+        return {name: value.detach().cpu() for name, value in self.module.state_dict().items()}
+
+    def description(self) -> dict[str, Any]:
+        """The network's recipe."""
+        return {"network": describe_network(self.network)}
+
+    @classmethod
+    def restore(
+        cls,
+        tensors: Mapping[str, torch.Tensor],
+        description: Mapping[str, Any],
+        *,
+        card: Card,
+        public: Public,
+        settings: Mapping[str, Any],
+        module: nn.Module | None = None,
+    ) -> ModelRelease:
+        """The same network with the same weights."""
+        network = restore_network(description["network"], module)
+        built = network.build()
+        built.load_state_dict(dict(tensors))
+        return cls(built, network, card, public, settings)
+
+
+class PredictionRelease(Release):
+    """Answers to a fixed number of queries; the weights stay inside.
+
+    A batch is answered whole or not at all: what does not fit into the queries left is refused before anything is
+    computed, and the spend is made before the answer.
+    """
+
+    kind = "prediction"
+
+    def __init__(
+        self, card: Card, public: Public, settings: Mapping[str, Any], *, queries: int, rng: Randomness, asked: int = 0
+    ) -> None:
+        super().__init__(card, public, settings)
+        self.queries = queries
+        self.asked = asked
+        self._rng = rng
+        self._lock = threading.Lock()
+
+    @property
+    def queries_left(self) -> int:
+        """How many more answers the budget covers."""
+        return self.queries - self.asked
+
+    def predict(self, features: torch.Tensor) -> torch.Tensor:
+        """Noisy class probabilities, (records, classes); spends one query a record, or refuses."""
+        features = check_features(features, self.public.shape)
+        with self._lock:
+            if len(features) > self.queries_left:
+                raise BudgetError(
+                    f"{len(features)} answers were asked for and the budget covers {self.queries_left} more; "
+                    "nothing was answered and nothing spent."
+                )
+            self.asked += len(features)
+            return self._answer(features, self._rng)
+
+    @abstractmethod
+    def _answer(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
+        """The method's answer; already paid for."""
+
+
+class DataRelease(Release):
+    """Synthetic records, coded like the private ones they stand for."""
+
+    kind = "data"
+
+    def __init__(self, dataset: Dataset, card: Card, settings: Mapping[str, Any]) -> None:
+        super().__init__(card, dataset.public, settings)
+        self.dataset = dataset
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The synthetic features and labels."""
+        return {"features": self.dataset.features, "labels": self.dataset.labels}
+
+    def description(self) -> dict[str, Any]:
+        """The set's name."""
+        return {"name": self.dataset.name}
+
+    @classmethod
+    def restore(
+        cls,
+        tensors: Mapping[str, torch.Tensor],
+        description: Mapping[str, Any],
+        *,
+        card: Card,
+        public: Public,
+        settings: Mapping[str, Any],
+        module: nn.Module | None = None,
+    ) -> DataRelease:
+        """The same synthetic records."""
+        return cls(Dataset(description["name"], tensors["features"], tensors["labels"], public), card, settings)
+
+
+def logits(module: nn.Module, features: torch.Tensor) -> torch.Tensor:
+    """A network's outputs in evaluation mode, in bounded memory, leaving its mode as it was."""
+    device = next(module.parameters()).device
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            return torch.cat([module(chunk.to(device)).cpu() for chunk in features.split(_CHUNK)])
+    finally:
+        module.train(training)
+
+
+def accuracy(release: ModelRelease | PredictionRelease, dataset: Dataset) -> float:
+    """Share of `dataset` that the release labels right (for a `PredictionRelease` every record costs a query)."""
+    return float((release.predict(dataset.features).argmax(dim=1) == dataset.labels).double().mean())
+
+
+def check_features(features: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The features, if they are finite records of that shape."""
+    if tuple(features.shape[1:]) != tuple(shape):
+        raise DataError(f"records of shape {tuple(shape)} are expected, not {tuple(features.shape[1:])}.")
+    if not torch.isfinite(features).all():
+        raise DataError("the records hold NaN or infinite values; fill or drop them first.")
+    return features
+
+
+def describe_network(network: Network) -> dict[str, Any]:
+    """A network's recipe as JSON."""
+    return {
+        "name": network.name,
+        "input_shape": list(network.input_shape),
+        "classes": network.classes,
+        "options": dict(network.options),
+    }
+
+
+def restore_network(description: Mapping[str, Any], module: nn.Module | None = None) -> Network:
+    """The recipe that `describe_network` wrote."""
+    return Network(
+        description["name"],
+        tuple(description["input_shape"]),
+        description["classes"],
+        description["options"],
+        module=module,
+    )
