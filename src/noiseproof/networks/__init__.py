@@ -1,1 +1,10 @@
-"""Recipes for networks: the papers and small good ones."""
+"""Recipes for networks: the papers' and small good ones. None of them mixes records (no batch normalisation)."""
+
+from noiseproof.networks import dense, lin, mao, phan, recurrent, small_cnn
+from noiseproof.networks.network import Network, names
+from noiseproof.networks.suggestions import suggest
+
+# The families register their networks when they are imported.
+_FAMILIES = (dense, small_cnn, recurrent, lin, mao, phan)
+
+__all__ = ["Network", "names", "suggest"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +58,11 @@ class Network:
             return copy.deepcopy(self.module)
         if self.name not in _BUILDERS:
             raise SettingError(f"there is no network {self.name!r}; there are {', '.join(sorted(_BUILDERS))}.")
+        builder = _BUILDERS[self.name]
+        known = [option for option in inspect.signature(builder).parameters if option not in ("input_shape", "classes")]
+        for option in self.options:
+            if option not in known:
+                raise SettingError(f"{self.name} has no option {option!r}; it has {', '.join(known) or 'none'}.")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return _BUILDERS[self.name](self.input_shape, self.classes, **self.options)
+            return builder(self.input_shape, self.classes, **self.options)
