@@ -1,0 +1,101 @@
+"""RecordGradients: the gradients of one batch, record by record, ready for norms, sums and inner products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from noiseproof.errors import SettingError
+from noiseproof.gradients.engine.contribution import Contribution
+
+By = Literal["all", "tensor", "layer"]
+
+
+class RecordGradients:
+    """The gradients g_1 .. g_B of a batch's records, one list of parameter tensors each, mostly not written out.
+
+    `by` says over what norms are taken and weights are given: `"all"` parameters together, every parameter
+    `"tensor"`, or every `"layer"` (a module that owns parameters).
+    """
+
+    def __init__(
+        self,
+        records: int,
+        parameters: Sequence[torch.nn.Parameter],
+        layers: Sequence[Sequence[int]],
+        contributions: Sequence[Contribution | None],
+    ) -> None:
+        self.records = records
+        self._parameters = parameters
+        self._layers = layers
+        self._contributions = contributions
+        self._tensor_norms: torch.Tensor | None = None
+        self._gram: torch.Tensor | None = None
+
+    def squared_norms(self, by: By = "all") -> torch.Tensor:
+        """||g_i||^2: (B,), or (B, tensors), or (B, layers)."""
+        if self._tensor_norms is None:
+            self._tensor_norms = self._columns([part and part.squared_norms() for part in self._contributions])
+        if by == "all":
+            return self._tensor_norms.sum(1)
+        if by == "tensor":
+            return self._tensor_norms
+        return self._tensor_norms @ self._membership(by)
+
+    def weighted_sum(self, weights: torch.Tensor, by: By = "all") -> list[torch.Tensor]:
+        """sum_i w_i g_i, one tensor a parameter; weights (B,), or (B, tensors) or (B, layers) with `by`."""
+        expected = {"all": (), "tensor": (len(self._parameters),), "layer": (len(self._layers),)}
+        if by not in expected:
+            raise SettingError(f"by={by!r} is not one of all, tensor, layer.")
+        if tuple(weights.shape) != (self.records, *expected[by]):
+            raise SettingError(
+                f"weights by {by} must have the shape {(self.records, *expected[by])}, not {tuple(weights.shape)}."
+            )
+        weights = weights.detach()
+        if by == "layer":
+            weights = weights @ self._membership(by).T
+        return [
+            torch.zeros_like(parameter)
+            if part is None
+            else part.weighted_sum((weights if by == "all" else weights[:, index]).to(parameter.dtype))
+            for index, (parameter, part) in enumerate(zip(self._parameters, self._contributions, strict=True))
+        ]
+
+    def inner(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """<g_i, v>, (B,), for one list of tensors shaped like the parameters."""
+        pairs = zip(self._contributions, vectors, strict=True)
+        return self._columns([part and part.inner(vector.detach()) for part, vector in pairs]).sum(1)
+
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k> over all parameters, (B, B)."""
+        if self._gram is None:
+            total = self._parameters[0].new_zeros(self.records, self.records) if self._parameters else torch.zeros(0, 0)
+            for part in self._contributions:
+                if part is not None:
+                    total += part.gram()
+            self._gram = total.detach()
+        return self._gram
+
+    def materialise(self) -> list[torch.Tensor]:
+        """The gradients written out, one (B, *shape) a parameter: B times the memory of the network."""
+        return [
+            parameter.detach().new_zeros(self.records, *parameter.shape) if part is None else part.explicit()
+            for parameter, part in zip(self._parameters, self._contributions, strict=True)
+        ]
+
+    def _membership(self, by: By) -> torch.Tensor:
+        if by != "layer":
+            raise SettingError(f"by={by!r} is not one of all, tensor, layer.")
+        membership = self._parameters[0].detach().new_zeros(len(self._parameters), len(self._layers))
+        for layer, members in enumerate(self._layers):
+            membership[list(members), layer] = 1.0
+        return membership
+
+    def _columns(self, columns: list[torch.Tensor | None]) -> torch.Tensor:
+        """(B, tensors) from one column a parameter, where a parameter without contribution gives zeros."""
+        if not columns:
+            return torch.zeros(self.records, 0)
+        zeros = self._parameters[0].detach().new_zeros(self.records)
+        return torch.stack([zeros if column is None else column.to(zeros) for column in columns], dim=1)
