@@ -88,13 +88,7 @@ class Card(_Frozen):
     @property
     def verdict(self) -> Verdict:
         """`refuted` if an audit found more than was claimed; else what the proof says of the claim."""
-        if self.audited is not None and self.claimed is not None and self.audited.epsilon > self.claimed.epsilon:
-            return "refuted"
-        if self.proven is None:
-            return "nothing proven"
-        if self.claimed is not None and _weaker(self.proven, self.claimed):
-            return "weaker than claimed"
-        return "proven"
+        return verdict(self.claimed, self.proven, self.audited)
 
     def with_audit(self, audited: Audit) -> Card:
         """The same card with an audit's result; if it was audited before, the larger bound stays."""
@@ -114,6 +108,22 @@ class Card(_Frozen):
         fields = json.loads(text)
         fields.pop("verdict", None)
         return cls.model_validate(fields)
+
+
+def verdict(claimed: Claim | None, proven: Proof | None, audited: Audit | None) -> Verdict:
+    """What the three numbers say together; an audit at a smaller delta than the claim's says nothing about the claim."""
+    if (
+        claimed is not None
+        and audited is not None
+        and audited.epsilon > claimed.epsilon
+        and audited.delta * (1 + 1e-6) >= claimed.delta
+    ):
+        return "refuted"
+    if proven is None:
+        return "nothing proven"
+    if claimed is not None and _weaker(proven, claimed):
+        return "weaker than claimed"
+    return "proven"
 
 
 def _weaker(proof: Proof, claim: Claim) -> bool:
