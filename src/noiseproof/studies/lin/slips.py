@@ -75,13 +75,13 @@ def _repeats(row: pd.Series, column: str, keys: list[str], others: pd.DataFrame)
 def _averages() -> Iterator[Slip]:
     """The abstract's gains against the cells' means."""
     measures = ["accuracy", "convergence"]
-    means = published.cells().groupby(["data", "model", "sequence"])[measures].mean()
+    means = published.cells().groupby(["data", "model", "sequence"])[measures].mean().to_dict("index")
     for row in published.averages().to_dict("records"):
         data, model = row["data"], row["model"]
-        first, second = (means.xs((data, model, sequence)) for sequence in ("AC", "CA"))
-        gain = 100 * float(first["accuracy"] - second["accuracy"])
-        drop = float(second["convergence"] - first["convergence"])
-        relative = 100 * drop / float(second["convergence"])
+        first, second = (means[data, model, sequence] for sequence in ("AC", "CA"))
+        gain = 100 * (first["accuracy"] - second["accuracy"])
+        drop = second["convergence"] - first["convergence"]
+        relative = 100 * drop / second["convergence"]
         if round(gain) != row["accuracy"]:
             yield Slip(
                 f"abstract, {model} on {data}, accuracy",
