@@ -1,0 +1,94 @@
+"""How much faster are shadow models that are trained as one stacked network than in a plain loop with a DataLoader?
+
+Both ways train the same networks (features - 128 tanh - classes) on the same records with the same batches, epochs and
+optimiser. They take turns within one run, so that whatever else the machine does slows both; the ratio is what counts.
+Without NOISEPROOF_DATA random bits of Location's shape stand in for its records.
+
+    python benchmarks/shadows.py [--shadows 20] [--epochs 100] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from noiseproof.networks import Network, Training, fit_stack
+
+
+def location() -> tuple[str, torch.Tensor, torch.Tensor]:
+    for folder in os.environ.get("NOISEPROOF_DATA", "").split(os.pathsep):
+        file = Path(folder) / "location30.npz"
+        if folder and file.exists():
+            with np.load(file) as arrays:
+                bits = np.unpackbits(arrays["x_packed"], axis=1, count=int(arrays["n_features"]))
+                return "location", torch.tensor(bits).float(), torch.tensor(arrays["y"]).long()
+    generator = torch.Generator().manual_seed(0)
+    bits = torch.rand(5010, 446, generator=generator) < 0.1
+    return "random bits", bits.float(), torch.randint(30, (5010,), generator=generator)
+
+
+def plain_loop(
+    network: Network, features: torch.Tensor, labels: torch.Tensor, members: list[torch.Tensor], training: Training
+) -> list[nn.Module]:
+    """One network after the other, as in a tutorial."""
+    modules = []
+    for seed, indices in enumerate(members):
+        torch.manual_seed(seed)
+        module = network.build(seed)
+        kernels = [value for value in module.parameters() if value.ndim > 1]
+        biases = [value for value in module.parameters() if value.ndim == 1]
+        groups = [{"params": kernels, "weight_decay": 2 * training.l2}, {"params": biases}]
+        optimiser = torch.optim.Adam(groups, lr=training.lr)
+        loader = DataLoader(TensorDataset(features[indices], labels[indices]), training.batch, shuffle=True)
+        for _ in range(training.epochs):
+            for records, targets in loader:
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(module(records), targets).backward()
+                optimiser.step()
+        modules.append(module)
+    return modules
+
+
+def measure(shadows: int = 20, records: int = 1200, epochs: int = 100, rounds: int = 5) -> dict[str, object]:
+    """Seconds of both ways for `shadows` networks of `epochs` epochs, and their ratio."""
+    source, features, labels = location()
+    network = Network("lu-mlp", tuple(features.shape[1:]), 30)
+    generator = torch.Generator().manual_seed(0)
+    members = [torch.randperm(len(features), generator=generator)[:records] for _ in range(shadows)]
+    training = Training(epochs=max(1, epochs // rounds), batch=100, lr=1e-3, l2=1e-3)
+    fit_stack(network, features, labels, members, Training(epochs=1))
+    ours, theirs = [], []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        fit_stack(network, features, labels, members, training)
+        between = time.perf_counter()
+        plain_loop(network, features, labels, members, training)
+        theirs.append(time.perf_counter() - between)
+        ours.append(between - began)
+    return {
+        "what": f"{shadows} shadows of {features.shape[1]}-128-30 on {records} records each",
+        "epochs": training.epochs * rounds,
+        "data": source,
+        "threads": torch.get_num_threads(),
+        "ours": sum(ours),
+        "theirs": sum(theirs),
+        "ratio": sum(theirs) / sum(ours),
+        "ratios": [b / a for a, b in zip(ours, theirs, strict=True)],
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--shadows", type=int, default=20)
+    parser.add_argument("--records", type=int, default=1200)
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    print(json.dumps(measure(**vars(parser.parse_args())), indent=2))

@@ -1,0 +1,199 @@
+"""Fitting many networks at once without privacy: shadow models, teachers, collections."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from noiseproof.errors import DataError, SettingError
+from noiseproof.networks.network import Network
+from noiseproof.networks.stacked import StackedNetwork
+from noiseproof.progress import SILENT, Progress
+
+StackedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(k, batch, classes) logits, (k, batch) labels, (k, batch) shares -> (k,) losses.
+
+A record's share is 1 / (its network's batch size), and 0 where a network's batch is shorter than the others', so that
+`(losses * shares).sum(1)` is a mean."""
+
+# Shuffles and dropout must not replay the numbers that initialised the weights from the same seed.
+_SHUFFLES = 0x5DEECE66D
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Each network's mean cross-entropy over its batch."""
+    losses = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return (losses.view_as(shares) * shares).sum(1)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How networks are trained without privacy. The defaults are those of Lu et al., Table 4, but for `l2`.
+
+    `l2` adds `l2 * ||W||^2` over the kernels, not the biases, to the loss (Keras's convention: half of what torch calls
+    weight decay). `momentum` is for `optimiser="sgd"`.
+    """
+
+    epochs: int = 100
+    batch: int = 100
+    lr: float = 1e-3
+    optimiser: Literal["adam", "sgd"] = "adam"
+    momentum: float = 0.0
+    l2: float = 0.0
+    loss: StackedLoss = cross_entropy
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0 or self.batch < 1:
+            raise SettingError(
+                f"training needs at least 0 epochs and batches of at least 1, not {self.epochs} and {self.batch}."
+            )
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise SettingError(f"a learning rate must be a finite number greater than 0, not {self.lr}.")
+        if self.optimiser not in ("adam", "sgd"):
+            raise SettingError(f"there is no optimiser {self.optimiser!r}; there are adam and sgd.")
+        if not 0 <= self.momentum < 1 or (self.momentum and self.optimiser != "sgd"):
+            raise SettingError(f"momentum must lie in [0, 1), and 0 for adam, not {self.momentum}.")
+        if not (math.isfinite(self.l2) and self.l2 >= 0):
+            raise SettingError(f"l2 must be a finite number of at least 0, not {self.l2}.")
+
+
+def fit_stack(
+    network: Network,
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    members: Sequence[torch.Tensor],
+    training: Training | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    start: StackedNetwork | None = None,
+    progress: Progress = SILENT,
+) -> StackedNetwork:
+    """Train one network for each of `members`, all at once; the j-th sees the records at the indices `members[j]` only.
+
+    Every network takes ceil(records / batch) steps an epoch over its own shuffles, and is done when it has had all
+    its epochs: it ends as if it had been trained alone, up to rounding, whatever the others are. `seeds[j]` (default j)
+    fixes network j's initial weights, shuffles and dropout; `start` gives other initial weights.
+
+    *Formal guarantee*: none; nothing here is noised. What it returns is as private as the records are public.
+    """
+    training = training or Training()
+    seeds = range(len(members)) if seeds is None else seeds
+    _check(features, labels, members, seeds, start)
+    start = start or StackedNetwork.of(network, seeds)
+    # In the order of falling length the networks that are still in training are always the first ones, and slices of
+    # the stack stay views: who is done costs nothing and stays as it is.
+    schedule = _Schedule(members, training, seeds, whole=start.has_dropout)
+    order = torch.tensor(schedule.order)
+    stack = {
+        name: value.to(features.device).index_select(0, order.to(features.device))
+        for name, value in start.parameters.items()
+    }
+    networks = StackedNetwork(network, stack)
+    active = len(members)
+    weights = {name: value.requires_grad_() for name, value in stack.items()}
+    optimiser = _optimiser(weights, training)
+    with progress.task("training networks", schedule.steps) as task:
+        for step in range(schedule.steps):
+            if schedule.active(step) < active:
+                active = schedule.active(step)
+                weights = _keep_first(active, weights, optimiser)
+            indices, shares = schedule.batch(step, active, features.device)
+            logits = networks.forward(
+                features.index_select(0, indices.flatten()).view(*indices.shape, *features.shape[1:]),
+                weights,
+                schedule.generators[:active],
+            )
+            losses = training.loss(logits, labels.index_select(0, indices.flatten()).view(indices.shape), shares)
+            optimiser.zero_grad(set_to_none=True)
+            losses.sum().backward()
+            optimiser.step()
+            task.advance()
+    back = order.argsort().to(features.device)
+    return StackedNetwork(network, {name: value.detach().index_select(0, back) for name, value in stack.items()})
+
+
+class _Schedule:
+    """Which records each network sees at each step. Networks are in the order `order`: the longest training first."""
+
+    def __init__(
+        self, members: Sequence[torch.Tensor], training: Training, seeds: Sequence[int], whole: bool = False
+    ) -> None:
+        # Dropout draws masks for as many records as a batch is wide: were the width that of the largest batch at hand,
+        # what a network draws would depend on the others.
+        self._whole = whole
+        self.order = sorted(range(len(members)), key=lambda j: -math.ceil(len(members[j]) / training.batch))
+        self._members = [members[j].cpu() for j in self.order]
+        self._width = training.batch
+        self._sizes = torch.tensor([len(records) for records in self._members])
+        self._turns = (self._sizes + self._width - 1) // self._width
+        self._totals = (self._turns * training.epochs).tolist()
+        self.steps = max(self._totals)
+        self.generators = [torch.Generator().manual_seed(seeds[j] ^ _SHUFFLES) for j in self.order]
+        self._epoch = torch.zeros(len(members), int(self._turns.max()) * self._width, dtype=torch.int64)
+
+    def active(self, step: int) -> int:
+        """How many networks are still in training."""
+        return sum(total > step for total in self._totals)
+
+    def batch(self, step: int, active: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Indices (active, batch) of the records, and each one's share in its network's batch."""
+        turn = step % self._turns[:active]
+        for j in (turn == 0).nonzero().flatten().tolist():
+            records = self._members[j]
+            self._epoch[j, : len(records)] = records[torch.randperm(len(records), generator=self.generators[j])]
+        sizes = (self._sizes[:active] - turn * self._width).clamp(max=self._width)
+        width = torch.arange(self._width if self._whole else int(sizes.max()))
+        indices = self._epoch[:active].gather(1, turn[:, None] * self._width + width)
+        shares = (width < sizes[:, None]) / sizes[:, None]
+        return indices.to(device), shares.to(device)
+
+
+def _optimiser(weights: dict[str, torch.Tensor], training: Training) -> torch.optim.Optimizer:
+    """torch's own: each works element by element, and so on each network alone."""
+    kernels = [value for value in weights.values() if value.ndim > 2]
+    others = [value for value in weights.values() if value.ndim <= 2]
+    groups: list[dict[str, Any]] = [{"params": kernels, "weight_decay": 2 * training.l2}, {"params": others}]
+    if training.optimiser == "adam":
+        return torch.optim.Adam(groups, lr=training.lr, fused=True)
+    return torch.optim.SGD(groups, lr=training.lr, momentum=training.momentum, fused=True)
+
+
+def _keep_first(
+    active: int, weights: dict[str, torch.Tensor], optimiser: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    """Go on with the first `active` networks only: views of their weights and of what the optimiser remembers."""
+    kept = {id(value): value.detach()[:active].requires_grad_() for value in weights.values()}
+    for group in optimiser.param_groups:
+        for value in group["params"]:
+            memory = optimiser.state.pop(value, {})
+            optimiser.state[kept[id(value)]] = {
+                key: part[:active] if isinstance(part, torch.Tensor) and part.ndim else part
+                for key, part in memory.items()
+            }
+        group["params"] = [kept[id(value)] for value in group["params"]]
+    return {name: kept[id(value)] for name, value in weights.items()}
+
+
+def _check(
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    members: Sequence[torch.Tensor],
+    seeds: Sequence[int],
+    start: StackedNetwork | None,
+) -> None:
+    if not members:
+        raise SettingError("there is no network to train: give at least one set of members.")
+    if len(seeds) != len(members) or (start is not None and len(start) != len(members)):
+        raise SettingError(f"{len(members)} networks need as many seeds and initial weights.")
+    if len(features) != len(labels):
+        raise DataError(f"{len(features)} records cannot have {len(labels)} labels.")
+    for j, records in enumerate(members):
+        if records.ndim != 1 or records.dtype != torch.int64 or not len(records):
+            raise SettingError(f"the members of network {j} must be a list of at least one index.")
+        if int(records.min()) < 0 or int(records.max()) >= len(features):
+            raise SettingError(f"the members of network {j} are not all among the {len(features)} records.")
