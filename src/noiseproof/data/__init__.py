@@ -1,1 +1,29 @@
 """Private records, and what is public about them."""
+
+from noiseproof.data.arrays import from_arrays, from_torch
+from noiseproof.data.clusters import cluster_labels
+from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.library import catalogue
+from noiseproof.data.load import load
+from noiseproof.data.schema import Schema, read_schema
+from noiseproof.data.splits import Split, neighbours, shards, split
+from noiseproof.data.tables import decode, layout
+
+__all__ = [
+    "Column",
+    "Dataset",
+    "Public",
+    "Schema",
+    "Split",
+    "catalogue",
+    "cluster_labels",
+    "decode",
+    "from_arrays",
+    "from_torch",
+    "layout",
+    "load",
+    "neighbours",
+    "read_schema",
+    "shards",
+    "split",
+]

@@ -22,12 +22,19 @@ class Column:
     high: float | None = None
     categories: tuple[str, ...] = ()
     integer: bool = False
-    """Whether the column holds whole numbers, so that synthetic records do too."""
+    """Whether the column holds whole numbers (or categories that are), so that synthetic records do too."""
+    missing: bool = False
+    """Whether a record may lack it: a number then has an indicator beside it, categories have one slot more."""
 
     @property
     def numeric(self) -> bool:
         """Whether the column is coded as one scaled number (else one-hot over its categories)."""
         return not self.categories
+
+    @property
+    def width(self) -> int:
+        """How many coded features the column takes."""
+        return (len(self.categories) or 1) + self.missing
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,14 @@ class Public:
     kind: Kind = "vector"
     columns: tuple[Column, ...] = ()
     target: str | None = None
+    order: tuple[str, ...] = ()
+    """The names of a table's columns, the target among them, in the order of the file."""
+    integer_classes: bool = False
+    """Whether a table's classes were whole numbers before coding."""
     bounds: Literal["public", "data"] = "public"
     notes: tuple[str, ...] = ()
-    """What cards must repeat about the data: bounds read off it, rows dropped, a stand-in for another set."""
+    """What cards must repeat about the data: bounds read off it, a stand-in for another set. Public as all else here:
+    a note never depends on a record's values unless it says so."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,5 +94,5 @@ class Dataset:
         digest = hashlib.sha256()
         for tensor in (self.features, self.labels):
             digest.update(str(tuple(tensor.shape)).encode())
-            digest.update(tensor.contiguous().numpy().tobytes())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()

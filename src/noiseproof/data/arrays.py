@@ -1,0 +1,213 @@
+"""Arrays, tensors and torch datasets of the user's as data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from noiseproof.data.dataset import Dataset, Kind, Public
+from noiseproof.errors import DataError, SettingError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+ArrayLike: TypeAlias = np.ndarray[Any, Any] | torch.Tensor | Sequence[Any]
+Bound: TypeAlias = float | Sequence[float] | np.ndarray[Any, Any]
+
+READ_BOUNDS = (
+    "the bounds of the features were read off the records, which no guarantee accounts for; give low and high to make "
+    "them public."
+)
+READ_CLASSES = (
+    "the classes were read off the records, which no guarantee accounts for; give the classes to make them public."
+)
+
+
+def from_arrays(
+    features: ArrayLike,
+    labels: ArrayLike,
+    *,
+    classes: int | Sequence[str] | None = None,
+    low: Bound | None = None,
+    high: Bound | None = None,
+    name: str = "arrays",
+) -> Dataset:
+    """A data set from arrays or tensors: records first; images as (records, height, width) with or without channels.
+
+    `classes` (their number or their names) and `low` and `high` (numbers, or one a feature) are public knowledge;
+    values outside are clipped. Bounds of images of bytes (0 and 255) and of truth values are known. What is not given
+    and not known is read off the records, and the public part says so.
+
+    Formal guarantee
+    ----------------
+    As for tables: with public bounds and classes every record is coded by itself and neighbours stay neighbours; where
+    they are read off the records nothing is proven (`public.bounds` is `data`).
+    """
+    return code_arrays([(features, labels)], classes=classes, low=low, high=high, name=name)[0]
+
+
+def from_torch(
+    dataset: torch.utils.data.Dataset[Any],
+    *,
+    classes: int | Sequence[str] | None = None,
+    low: Bound | None = None,
+    high: Bound | None = None,
+    name: str = "dataset",
+) -> Dataset:
+    """A data set from a torch `Dataset` of (features, label) pairs, read once into memory; the rest as `from_arrays`.
+
+    Formal guarantee
+    ----------------
+    As for `from_arrays`, provided that the torch dataset makes each item from one person's record alone and gives the
+    same item every time: a random augmentation is frozen at what it gave when it was read.
+    """
+    if isinstance(dataset, torch.utils.data.TensorDataset):
+        pairs = [dataset.tensors]
+    else:
+        try:
+            pairs = list(torch.utils.data.DataLoader(dataset, batch_size=1024))
+        except (TypeError, RuntimeError) as error:
+            raise DataError(
+                f"the items of {name} must be tensors or arrays of one shape; transform them so."
+            ) from error
+    if not pairs:
+        raise DataError(f"{name} has no records.")
+    if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
+        raise DataError(f"{name} must give pairs of features and a label.")
+    features, labels = (np.concatenate([_numpy(part) for part in column]) for column in zip(*pairs, strict=True))
+    return from_arrays(features, labels, classes=classes, low=low, high=high, name=name)
+
+
+def code_arrays(
+    parts: Sequence[tuple[ArrayLike, ArrayLike]],
+    *,
+    classes: int | Sequence[str] | None,
+    low: Bound | None,
+    high: Bound | None,
+    name: str,
+) -> list[Dataset]:
+    """Several parts (a training and a test part) coded alike; what is read off the records is read off all of them."""
+    features = [_features(x, name) for x, _ in parts]
+    labels = [_labels(y, name) for _, y in parts]
+    for x, y in zip(features, labels, strict=True):
+        if len(x) != len(y):
+            raise DataError(f"{name} has {len(x)} records but {len(y)} labels; give as many of both.")
+        if not len(x):
+            raise DataError(f"{name} has no records.")
+        if x.shape[1:] != features[0].shape[1:]:
+            raise DataError(f"{name} has training and test records of different shapes.")
+    coded, names = _code_labels(labels, classes, name)
+    notes = (READ_CLASSES,) if classes is None else ()
+    kind: Kind = "image" if features[0].ndim == 4 else "vector"
+    known = _bounds(features, low, high, name)
+    if known is None:
+        known, notes = _read_bounds(features, kind), (READ_BOUNDS, *notes)
+    public = Public(
+        shape=features[0].shape[1:], classes=names, kind=kind, bounds="data" if notes else "public", notes=notes
+    )
+    return [
+        Dataset(name, _scaled(x, *known), torch.from_numpy(y), public) for x, y in zip(features, coded, strict=True)
+    ]
+
+
+def _numpy(values: ArrayLike) -> Array:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return np.asarray(values)
+
+
+def _features(values: ArrayLike, name: str) -> Array:
+    array = _numpy(values)
+    if array.dtype.kind not in "buif":
+        raise DataError(f"the features of {name} are not numbers; give an array of numbers.")
+    if array.ndim < 2 or array.ndim > 4 or 0 in array.shape[1:]:
+        raise DataError(
+            f"the features of {name} must be vectors or images, records first; their shape is {array.shape}."
+        )
+    if array.dtype.kind == "f":
+        wrong = int((~np.isfinite(array)).reshape(len(array), -1).any(axis=1).sum())
+        if wrong:
+            raise DataError(f"the features of {name} are NaN or infinite in {wrong} records; fill them or drop those.")
+    if array.ndim == 3:
+        return array[:, None]
+    if array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
+        return np.moveaxis(array, 3, 1)
+    return array
+
+
+def _labels(values: ArrayLike, name: str) -> Array:
+    array = _numpy(values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"the labels of {name} must be one class a record; their shape is {array.shape}.")
+    if array.dtype.kind in "US":
+        return array.astype(str)
+    if array.dtype.kind not in "buif":
+        raise DataError(f"the labels of {name} are neither numbers nor texts.")
+    if array.dtype.kind == "f" and not (np.isfinite(array).all() and (array == np.round(array)).all()):
+        raise DataError(f"the labels of {name} hold fractions or NaN, not classes.")
+    return array.astype(np.int64)
+
+
+def _code_labels(
+    parts: list[Array], classes: int | Sequence[str] | None, name: str
+) -> tuple[list[Array], tuple[str, ...]]:
+    if len({part.dtype.kind for part in parts}) > 1:
+        raise DataError(f"the labels of {name} are numbers in one part and texts in the other.")
+    present = np.unique(np.concatenate([np.unique(part) for part in parts]))
+    if len(present) < 2:
+        raise DataError(f"the labels of {name} are one class only; there is nothing to learn.")
+    text = present.dtype.kind == "U"
+    if classes is None:
+        known, names = present, tuple(str(label) for label in present)
+    else:
+        names = tuple(str(label) for label in (range(classes) if isinstance(classes, int) else classes))
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise SettingError(f"{name} needs at least two different classes.")
+        known = np.array(names) if text else np.arange(len(names))
+    if not np.isin(present, known).all():
+        wrong = sum(int((~np.isin(part, known)).sum()) for part in parts)
+        raise DataError(f"{wrong} labels of {name} are outside its {len(names)} classes.")
+    order = np.argsort(known)
+    return [order[np.searchsorted(known, part, sorter=order)].astype(np.int64) for part in parts], names
+
+
+def _bounds(features: list[Array], low: Bound | None, high: Bound | None, name: str) -> tuple[Array, Array] | None:
+    """The bounds that are public: the user's, or those of the type."""
+    if (low is None) != (high is None):
+        raise SettingError(f"give both low and high for {name}, or neither.")
+    kind, shape = features[0].dtype, features[0].shape[1:]
+    if low is not None and high is not None:
+        least, largest = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        if any(bound.ndim and bound.shape != shape for bound in (least, largest)):
+            raise SettingError(f"low and high of {name} must be single numbers or of the records' shape {shape}.")
+        if not (np.isfinite(least).all() and np.isfinite(largest).all() and (least < largest).all()):
+            raise SettingError(f"low must be less than high, and both finite, for {name}.")
+        return least, largest
+    if kind == np.bool_:
+        return np.zeros(()), np.ones(())
+    if kind == np.uint8 and len(shape) == 3:
+        return np.zeros(()), np.full((), 255.0)
+    return None
+
+
+def _read_bounds(features: list[Array], kind: Kind) -> tuple[Array, Array]:
+    axis = None if kind == "image" else 0
+    low = np.asarray(np.min([x.min(axis=axis) for x in features], axis=0), np.float64)
+    high = np.asarray(np.max([x.max(axis=axis) for x in features], axis=0), np.float64)
+    if low.min() >= 0 and high.max() <= 1:
+        # Coded already: scaling again would only make bits of a rare feature look different.
+        return np.zeros(()), np.ones(())
+    return low, np.where(high > low, high, low + 1)
+
+
+def _scaled(features: Array, low: Array, high: Array) -> torch.Tensor:
+    # Bytes and floats of 32 bits or fewer lose nothing in float32; wider numbers with a large offset would.
+    exact = features.dtype.itemsize == 1 or features.dtype in (np.float16, np.float32)
+    work = torch.float32 if exact else torch.float64
+    coded = torch.from_numpy(np.ascontiguousarray(features)).to(work, copy=True)
+    coded.sub_(torch.as_tensor(low, dtype=work)).div_(torch.as_tensor(high - low, dtype=work)).clamp_(0, 1)
+    return coded.float()

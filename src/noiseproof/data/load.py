@@ -1,0 +1,121 @@
+"""The verb: a name or a file -> training and test records, coded, with what is public about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from noiseproof.data.arrays import code_arrays
+from noiseproof.data.dataset import Dataset
+from noiseproof.data.draft import draft
+from noiseproof.data.files import ARRAYS, check_file, column_names, extension, read_npz, read_table
+from noiseproof.data.library import named_sets, open_named
+from noiseproof.data.record_sets import ADULT_COLUMNS, ADULT_NOTES
+from noiseproof.data.schema import Schema, built_in, read_schema
+from noiseproof.data.splits import Split, check_fraction, split
+from noiseproof.data.tables import code
+from noiseproof.errors import DataError, SettingError
+from noiseproof.progress import SILENT, Progress
+
+READ_OFF = (
+    "bounds, categories and classes were read off the records, which no guarantee accounts for; give a schema to make "
+    "them public."
+)
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    target: str | None = None,
+    schema: Schema | str | Path | None = None,
+    seed: int = 0,
+    test_fraction: float = 0.25,
+    progress: Progress = SILENT,
+) -> Split:
+    """Load a named set, or a CSV, Parquet or npz file, as training and test records.
+
+    A set with a test part of its own keeps it; any other is split at random by `seed`. `target` is the column to
+    predict and `schema` (a file, or a `Schema`) says what is public about a table; without one its bounds, categories
+    and classes are read off the records and `public.notes` says so. An npz file holds `x` and `y`, or `x_train`,
+    `y_train`, `x_test` and `y_test`; it may also hold the public `class_names`, `low` and `high`.
+
+    Formal guarantee
+    ----------------
+    Nothing here is noisy and the result is private. With public bounds (`public.bounds` is `public`) loading keeps
+    neighbours neighbours, record by record, so that a guarantee for the training part holds for the rows of the file
+    that went into it. With bounds read off the data (`data`) nothing is proven of the loading itself. `Split.remarks`
+    and the messages of errors are for the data's owner and are covered by no guarantee.
+    """
+    check_fraction(test_fraction)
+    if isinstance(name_or_path, str) and name_or_path in named_sets():
+        if schema is not None:
+            raise SettingError(
+                f"{name_or_path} has a schema of its own; a schema is for a file, so give the file's path."
+            )
+        return open_named(name_or_path, target=target, seed=seed, test_fraction=test_fraction, progress=progress)
+    path = _path(name_or_path)
+    check_file(path)
+    if extension(path) in ARRAYS:
+        if schema is not None or target is not None:
+            raise SettingError(f"{path} holds arrays; a target and a schema are for tables, so leave them out.")
+        return _load_arrays(path, seed, test_fraction)
+    if schema is not None and not isinstance(schema, Schema):
+        schema = read_schema(schema)
+    dataset, remarks = _load_table(path, target, schema)
+    return split(dataset, seed=seed, test_fraction=test_fraction, remarks=remarks)
+
+
+def _path(name_or_path: str | Path) -> Path:
+    path = Path(name_or_path).expanduser()
+    if isinstance(name_or_path, str) and not path.exists() and not path.suffix and len(path.parts) == 1:
+        known = [name for name, found in named_sets().items() if found.folder == name]
+        raise SettingError(
+            f"there is no data set {name_or_path!r}; there are {', '.join(known)}, or give the path of a file."
+        )
+    return path
+
+
+def _load_arrays(path: Path, seed: int, test_fraction: float) -> Split:
+    arrays = read_npz(path)
+    if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
+        parts = [(arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])]
+    elif {"x", "y"} <= arrays.keys():
+        parts = [(arrays["x"], arrays["y"])]
+    else:
+        raise DataError(f"{path} must hold arrays x and y, or x_train, y_train, x_test and y_test.")
+    names = arrays.get("class_names")
+    datasets = code_arrays(
+        parts,
+        classes=None if names is None else [str(name) for name in names.reshape(-1)],
+        low=arrays.get("low"),
+        high=arrays.get("high"),
+        name=path.name,
+    )
+    if len(datasets) == 2:
+        return Split(datasets[0], datasets[1])
+    return split(datasets[0], seed=seed, test_fraction=test_fraction)
+
+
+def _load_table(path: Path, target: str | None, schema: Schema | None) -> tuple[Dataset, tuple[str, ...]]:
+    name = path.name
+    if schema is not None:
+        if target not in (None, schema.target.name):
+            raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
+        return code(read_table(path, schema), schema, name=name)
+    if set(column_names(path)) == set(ADULT_COLUMNS):
+        adult = built_in("adult").with_target(target or "income")
+        notes = ("the columns are Adult's, so its built-in public schema was used.", *ADULT_NOTES)
+        return code(read_table(path, adult), adult, name=name, notes=notes)
+    if target is None:
+        there = ", ".join(column_names(path))
+        raise SettingError(f"say which column of {path} is the target; its columns are {there}.")
+    frame = read_table(path)
+    drafted = draft(frame, target, name=name)
+    for column in drafted.features():
+        if column.numeric and column.missing:
+            # Whether a number is missing would be one more thing read off the records: the user is to say it.
+            gaps = int(frame[column.name].isna().sum())
+            raise DataError(
+                f"column {column.name!r} has {gaps} missing numbers; fill them, drop those rows, or give a schema that "
+                "says the column may be missing."
+            )
+    return code(frame, drafted, name=name, bounds="data", notes=(READ_OFF,))

@@ -1,0 +1,172 @@
+"""Schema: what is public about a table's columns, from a file of the user's or built in."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
+
+from noiseproof.data.dataset import Column
+from noiseproof.errors import SettingError
+
+Category = StrictStr | StrictInt
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ColumnSchema(_Part):
+    """One column: public bounds `low` and `high`, or the public list of its `categories`."""
+
+    low: float | None = None
+    high: float | None = None
+    categories: tuple[Category, ...] = ()
+    integer: bool = False
+    missing: bool = False
+    """Whether a record may lack it; an empty cell in a column that is not marked so is refused."""
+
+    @model_validator(mode="after")
+    def _bounds_or_categories(self) -> Self:
+        if self.categories:
+            if self.low is not None or self.high is not None:
+                raise ValueError("a column has low and high, or categories, not both")
+            _distinct(self.categories, "categories")
+        elif self.low is None or self.high is None:
+            raise ValueError("a column needs low and high, or categories")
+        elif self.low >= self.high:
+            raise ValueError("low must be less than high")
+        return self
+
+    def column(self, name: str) -> Column:
+        """The column as a data set's public part describes it."""
+        texts = tuple(_text(category) for category in self.categories)
+        integer = _whole(self.categories) if self.categories else self.integer
+        return Column(name, self.low, self.high, texts, integer, self.missing)
+
+
+class TargetSchema(_Part):
+    """The column to predict and the public list of its classes."""
+
+    name: str
+    classes: tuple[Category, ...] = Field(min_length=2)
+
+    @model_validator(mode="after")
+    def _different_classes(self) -> Self:
+        _distinct(self.classes, "classes")
+        return self
+
+
+class Schema(_Part):
+    """What is public about a table: its columns, its target, and what to do with columns that it does not name."""
+
+    columns: dict[str, ColumnSchema] = Field(min_length=1)
+    target: TargetSchema
+    others: Literal["refuse", "ignore"] = "refuse"
+    """Whether a file may have columns that are not named here."""
+    missing_values: tuple[str, ...] = ()
+    """Texts that stand for a missing value, besides the empty cell and the usual NA, NaN and null."""
+
+    @model_validator(mode="after")
+    def _target_apart(self) -> Self:
+        if self.target.name in self.columns:
+            raise ValueError("the target is not to be among the columns as well")
+        return self
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The target's classes as texts."""
+        return tuple(_text(name) for name in self.target.classes)
+
+    @property
+    def integer_classes(self) -> bool:
+        """Whether the classes are whole numbers."""
+        return _whole(self.target.classes)
+
+    def features(self, order: tuple[str, ...] = ()) -> tuple[Column, ...]:
+        """The columns to learn from, in the order of the file's columns where given, else of the schema."""
+        return tuple(self.columns[name].column(name) for name in order or tuple(self.columns) if name in self.columns)
+
+    def with_target(self, name: str) -> Schema:
+        """The same table with another of its categorical columns to predict; the old target becomes a feature."""
+        if name == self.target.name:
+            return self
+        column = self.columns.get(name)
+        if column is None:
+            raise SettingError(f"there is no column {name!r} to predict; there are {', '.join(self.names)}.")
+        if not column.categories or column.missing or len(column.categories) < 2:
+            raise SettingError(
+                f"column {name!r} cannot be the target: it needs at least two categories and no missing values."
+            )
+        columns = {key: value for key, value in self.columns.items() if key != name}
+        columns[self.target.name] = ColumnSchema(categories=self.target.classes)
+        return self.model_copy(
+            update={"columns": columns, "target": TargetSchema(name=name, classes=column.categories)}
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every column that is named, the target last."""
+        return (*self.columns, self.target.name)
+
+    def to_json(self) -> str:
+        """The schema as the file that `read_schema` reads."""
+        return self.model_dump_json(indent=2, exclude_defaults=True)
+
+
+def read_schema(path: str | Path) -> Schema:
+    """Read a schema file (JSON). Its contents are public, so errors may quote them."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SettingError(f"there is no schema file {path}.") from None
+    except (OSError, UnicodeDecodeError):
+        raise SettingError(f"the schema {path} cannot be read; it must be a text file of JSON.") from None
+    try:
+        return Schema.model_validate(json.loads(text, object_pairs_hook=_no_duplicates))
+    except json.JSONDecodeError as error:
+        raise SettingError(f"the schema {path} is not valid JSON (line {error.lineno}).") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        reason = first["msg"].removeprefix("Value error, ")
+        raise SettingError(f"the schema {path} does not fit at {where}: {reason}.") from None
+    except _DuplicateError as error:
+        raise SettingError(f"the schema {path} names {str(error)!r} twice.") from None
+
+
+def built_in(name: str) -> Schema:
+    """The schema that comes with a named set, from the set's public documentation."""
+    text = resources.files("noiseproof.data").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")
+    return Schema.model_validate_json(text)
+
+
+class _DuplicateError(Exception):
+    """A JSON object names a key twice; the later would silently win."""
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _DuplicateError(key)
+        found[key] = value
+    return found
+
+
+def _text(category: str | int) -> str:
+    return str(category).strip()
+
+
+def _whole(categories: tuple[str | int, ...]) -> bool:
+    return all(isinstance(category, int) for category in categories)
+
+
+def _distinct(categories: tuple[str | int, ...], what: str) -> None:
+    texts = [_text(category) for category in categories]
+    if len(set(texts)) < len(texts):
+        raise ValueError(f"{what} must differ from each other")

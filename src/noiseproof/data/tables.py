@@ -1,0 +1,280 @@
+"""Tables to tensors and back: numbers scaled by public bounds, categories one-hot by public lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.schema import Schema
+from noiseproof.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MISSING_VALUES = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
+"""Texts that stand for a missing value, unless a schema lists them as a category."""
+
+
+def layout(columns: Sequence[Column]) -> list[tuple[Column, slice]]:
+    """Where each column's coded features lie: a number (and its missing-indicator), or one slot a category."""
+    places = []
+    start = 0
+    for column in columns:
+        places.append((column, slice(start, start + column.width)))
+        start += column.width
+    return places
+
+
+def code(
+    frame: pd.DataFrame,
+    schema: Schema,
+    *,
+    name: str,
+    bounds: Literal["public", "data"] = "public",
+    notes: tuple[str, ...] = (),
+) -> tuple[Dataset, tuple[str, ...]]:
+    """Code a table by its schema; also returns remarks for the data's owner, which must not be released.
+
+    Numbers are scaled to [0, 1] by the column's bounds and clipped to it. Categories become one-hot; a category that is
+    not in the list becomes all zeros. Where a column may be missing, a missing number is coded as the middle of its
+    bounds with an indicator beside it, and a missing category has a slot of its own.
+
+    Formal guarantee
+    ----------------
+    With a public schema every record is coded by itself, by a map that does not depend on any other record. So
+    neighbouring tables, under add-or-remove as under replace-one, are coded as neighbouring data sets, and what is
+    proven for the coded records holds for the table's rows. With `bounds="data"` the map depends on all the records and
+    nothing is proven of it; the public part says so. The remarks depend on the records and carry no guarantee.
+    """
+    if frame.empty:
+        raise DataError(f"{name} has no records, only a header; give a table with rows.")
+    _check_columns(frame, schema, name)
+    order = tuple(column for column in frame.columns if column in schema.names)
+    columns = schema.features(order)
+    marks = (*MISSING_VALUES, *schema.missing_values)
+    features = np.zeros((len(frame), sum(column.width for column in columns)), np.float32)
+    clipped, unlisted = [], []
+    for column, place in layout(columns):
+        if column.numeric:
+            if _code_numbers(frame[column.name], column, marks, features[:, place]):
+                clipped.append(column.name)
+        elif _code_categories(frame[column.name], column, marks, features[:, place]):
+            unlisted.append(column.name)
+    public = Public(
+        shape=(features.shape[1],),
+        classes=schema.classes,
+        kind="table",
+        columns=columns,
+        target=schema.target.name,
+        order=order,
+        integer_classes=schema.integer_classes,
+        bounds=bounds,
+        notes=notes,
+    )
+    labels = _code_labels(frame[schema.target.name], schema, marks)
+    remarks = (
+        *_remark(clipped, "values outside the public bounds, which were clipped to them"),
+        *_remark(unlisted, "categories outside the public list, which were coded as none of them"),
+    )
+    return Dataset(name, torch.from_numpy(features), torch.from_numpy(labels), public), remarks
+
+
+def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.DataFrame:
+    """The table that coded records stand for: columns in the file's order, whole numbers rounded, categories by name.
+
+    The inverse of `code` for values within their bounds (to float32's precision: whole numbers are exact where their
+    range is below 2^23). Generated records may lie between codes: the largest slot names the category, an indicator
+    above a half means missing. A record with no slot above zero has no listed category and is decoded as missing.
+
+    Formal guarantee
+    ----------------
+    Post-processing: reads only its arguments, so it costs nothing beyond what made them.
+    """
+    import pandas as pd
+
+    if public.kind != "table" or public.target is None:
+        raise SettingError(f"only records of a table can be written as one; these are of kind {public.kind!r}.")
+    if tuple(features.shape[1:]) != public.shape or len(features) != len(labels):
+        raise DataError(
+            f"features of shape {tuple(features.shape)} and {len(labels)} labels do not fit records of shape "
+            f"{public.shape}."
+        )
+    coded = features.detach().cpu().to(torch.float64).numpy()
+    decoded: dict[str, Any] = {}
+    for column, place in layout(public.columns):
+        part = coded[:, place]
+        decoded[column.name] = _decode_numbers(part, column) if column.numeric else _decode_categories(part, column)
+    target = Column(public.target, categories=public.classes, integer=public.integer_classes)
+    decoded[public.target] = _named(labels.detach().cpu().numpy(), target)
+    return pd.DataFrame({name: decoded[name] for name in public.order or decoded})
+
+
+def texts(values: Any) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Values (distinct ones, as a rule) as texts: whole numbers without a point, other texts without outer blanks."""
+    import pandas as pd
+
+    index = pd.Index(values)
+    if pd.api.types.is_float_dtype(index.dtype):
+        numbers = index.to_numpy(np.float64)
+        whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (np.abs(numbers) < 2.0**63)
+        shown = np.where(whole, numbers, 0).astype(np.int64).astype(str).astype(object)
+        return np.where(whole, shown, numbers.astype(str).astype(object))
+    words: np.ndarray[Any, np.dtype[np.object_]] = index.astype(str).str.strip().to_numpy(object)
+    return words
+
+
+def _check_columns(frame: pd.DataFrame, schema: Schema, name: str) -> None:
+    absent = [column for column in schema.names if column not in frame.columns]
+    if absent:
+        raise DataError(
+            f"{name} has no column {_listed(absent)}, which the schema names; correct the schema or the file."
+        )
+    extra = [str(column) for column in frame.columns if column not in schema.names]
+    if extra and schema.others == "refuse":
+        raise DataError(
+            f"{name} has columns that the schema does not name ({_listed(extra)}); add them, or set its `others` to "
+            "`ignore`."
+        )
+
+
+def _code_numbers(series: pd.Series[Any], column: Column, marks: Sequence[str], out: np.ndarray[Any, Any]) -> bool:
+    values = _numbers(series, column.name, marks)
+    missing = np.isnan(values)
+    _check_missing(int(missing.sum()), column)
+    if not np.isfinite(values[~missing]).all():
+        raise DataError(f"column {column.name!r} holds infinite numbers; replace them by finite ones.")
+    low, high = _bounds(column)
+    with np.errstate(invalid="ignore"):
+        outside = bool(((values < low) | (values > high)).any())
+    scaled = np.clip((values - low) / (high - low), 0.0, 1.0)
+    out[:, 0] = np.where(missing, 0.5, scaled)
+    if column.missing:
+        out[:, 1] = missing
+    return outside
+
+
+def _numbers(series: pd.Series[Any], name: str, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    import pandas as pd
+
+    kind = series.dtype
+    if pd.api.types.is_bool_dtype(kind) or pd.api.types.is_numeric_dtype(kind):
+        return series.to_numpy(np.float64, na_value=np.nan)
+    missing = series.isna().to_numpy()
+    if pd.api.types.is_datetime64_any_dtype(kind):
+        values = np.full(len(series), np.nan)
+    else:
+        words = series.astype(str).str.strip()
+        missing |= words.isin(list(marks)).to_numpy()
+        values = pd.to_numeric(words.where(~missing), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    wrong = int((np.isnan(values) & ~missing).sum())
+    if wrong:
+        raise DataError(
+            f"column {name!r} is to hold numbers but holds text in {wrong} rows; correct them, or give its categories "
+            "in a schema."
+        )
+    return values
+
+
+def _code_categories(series: pd.Series[Any], column: Column, marks: Sequence[str], out: np.ndarray[Any, Any]) -> bool:
+    slots = _slots(series, column, marks)
+    _check_missing(int((slots == len(column.categories)).sum()), column)
+    rows = np.flatnonzero(slots >= 0)
+    out[rows, slots[rows]] = 1.0
+    return len(rows) < len(slots)
+
+
+def _slots(series: pd.Series[Any], column: Column, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Each record's place in the list of categories: -1 where it is not in it, the list's length where missing."""
+    import pandas as pd
+
+    try:
+        codes, distinct = pd.factorize(series)
+    except TypeError:
+        raise DataError(f"column {column.name!r} holds lists or objects, not categories; drop it.") from None
+    words = texts(distinct)
+    lookup = pd.Index(column.categories, dtype=object).get_indexer(pd.Index(words, dtype=object))
+    lookup[(lookup < 0) & np.isin(words.astype(str), marks)] = len(column.categories)
+    # Code -1, for what pandas itself takes for missing, reads the entry appended here.
+    return np.append(lookup, len(column.categories))[codes]
+
+
+def _code_labels(series: pd.Series[Any], schema: Schema, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    target = Column(schema.target.name, categories=schema.classes)
+    labels = _slots(series, target, marks).astype(np.int64)
+    missing, unknown = int((labels == len(schema.classes)).sum()), int((labels < 0).sum())
+    if missing:
+        raise DataError(f"the target {target.name!r} is missing in {missing} rows; drop those rows.")
+    if unknown:
+        raise DataError(
+            f"the target {target.name!r} is none of the {len(schema.classes)} classes in {unknown} rows; correct the "
+            "rows or the schema's classes."
+        )
+    if (labels == labels[0]).all():
+        raise DataError(f"the target {target.name!r} has one class only; there is nothing to learn.")
+    return labels
+
+
+def _check_missing(count: int, column: Column) -> None:
+    if count and not column.missing:
+        raise DataError(
+            f"column {column.name!r} has {count} missing values; fill them, drop those rows, or give a schema that "
+            "says the column may be missing."
+        )
+
+
+def _bounds(column: Column) -> tuple[float, float]:
+    if column.low is None or column.high is None:
+        raise SettingError(f"column {column.name!r} has neither bounds nor categories.")
+    return column.low, column.high
+
+
+def _decode_numbers(part: np.ndarray[Any, Any], column: Column) -> Any:
+    import pandas as pd
+
+    low, high = _bounds(column)
+    values = low + np.clip(part[:, 0], 0.0, 1.0) * (high - low)
+    missing = part[:, 1] > 0.5 if column.missing else np.zeros(len(part), bool)
+    if not column.integer:
+        return np.where(missing, np.nan, values)
+    whole = np.round(values).astype(np.int64)
+    return pd.arrays.IntegerArray(whole, missing) if column.missing else whole
+
+
+def _decode_categories(part: np.ndarray[Any, Any], column: Column) -> Any:
+    if not len(part):
+        return _named(np.zeros(0, np.int64), column)
+    slots = part.argmax(axis=1)
+    return _named(np.where(part.max(axis=1) > 0, slots, len(column.categories)), column)
+
+
+def _named(slots: np.ndarray[Any, Any], column: Column) -> Any:
+    """The categories at `slots`, in the type they had; the slot past the list is a missing value."""
+    import pandas as pd
+
+    missing = slots == len(column.categories)
+    kept = np.where(missing, 0, slots)
+    if column.integer:
+        whole = np.array([int(category) for category in column.categories], np.int64)[kept]
+        return pd.arrays.IntegerArray(whole, missing) if missing.any() or column.missing else whole
+    if set(column.categories) <= {"False", "True"}:
+        truths = np.array([category == "True" for category in column.categories])[kept]
+        return pd.arrays.BooleanArray(truths, missing) if missing.any() or column.missing else truths
+    words = np.array(column.categories, dtype=object)[kept]
+    words[missing] = None
+    return words
+
+
+def _remark(columns: list[str], what: str) -> tuple[str, ...]:
+    if not columns:
+        return ()
+    count = "1 column holds" if len(columns) == 1 else f"{len(columns)} columns hold"
+    return (f"{count} {what}: {_listed(columns)}.",)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
