@@ -1,0 +1,22 @@
+"""Audits: lower bounds on epsilon, from playing against a mechanism."""
+
+from noiseproof.audits.audit import AuditResult, audit
+from noiseproof.audits.one_run import Guesses, guess, one_run_bound, one_run_epsilon, one_run_gaussian_epsilon
+from noiseproof.audits.trials import AuditError, play
+from noiseproof.audits.two_worlds import Bound, Event, counting_bound, gaussian_bound
+
+__all__ = [
+    "AuditError",
+    "AuditResult",
+    "Bound",
+    "Event",
+    "Guesses",
+    "audit",
+    "counting_bound",
+    "gaussian_bound",
+    "guess",
+    "one_run_bound",
+    "one_run_epsilon",
+    "one_run_gaussian_epsilon",
+    "play",
+]
