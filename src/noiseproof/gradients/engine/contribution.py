@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
+
+
+def squared_lengths(tensor: torch.Tensor, dim: int | tuple[int, ...] = 1) -> torch.Tensor:
+    """Sums of squares over `dim`, in one pass."""
+    lengths: torch.Tensor = torch.linalg.vector_norm(tensor, dim=dim)
+    return lengths.square_()
 
 
 class Contribution(ABC):
@@ -30,16 +37,17 @@ class Contribution(ABC):
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B)."""
 
+    def merge(self, other: Contribution) -> Contribution:
+        """The sum with another use of the same parameter; kinds that can add without writing out do."""
+        return Explicit(self.explicit() + other.explicit())
+
 
 class Explicit(Contribution):
     """Gradients that are written out: small ones (biases), and those for which no rule is known."""
 
     def __init__(self, gradients: torch.Tensor) -> None:
         self._gradients = gradients
-
-    @property
-    def _rows(self) -> torch.Tensor:
-        return self._gradients.reshape(self._gradients.shape[0], -1)
+        self._rows = gradients.reshape(gradients.shape[0], -1)
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, *shape)."""
@@ -47,11 +55,11 @@ class Explicit(Contribution):
 
     def squared_norms(self) -> torch.Tensor:
         """||g_i||^2, (B,)."""
-        return torch.linalg.vector_norm(self._rows, dim=1).square()
+        return squared_lengths(self._rows)
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the parameter's shape."""
-        return (weights @ self._rows).reshape(self._gradients.shape[1:])
+        return (weights @ self._rows).view(self._gradients.shape[1:])
 
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, v>, (B,)."""
@@ -60,3 +68,50 @@ class Explicit(Contribution):
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B)."""
         return self._rows @ self._rows.T
+
+
+class Blocks(Contribution):
+    """Gradients of a parameter whose rows are used in separate blocks (the packed projections of attention)."""
+
+    def __init__(self, blocks: Sequence[tuple[slice, Contribution]], shape: torch.Size) -> None:
+        self._blocks = sorted(blocks, key=lambda block: block[0].start)
+        self._shape = shape
+
+    def explicit(self) -> torch.Tensor:
+        """The gradients themselves, (B, *shape)."""
+        first = self._blocks[0][1].explicit()
+        total = first.new_zeros(first.shape[0], *self._shape)
+        for rows, part in self._blocks:
+            total[:, rows] = part.explicit()
+        return total
+
+    def squared_norms(self) -> torch.Tensor:
+        """||g_i||^2, (B,)."""
+        return torch.stack([part.squared_norms() for _, part in self._blocks]).sum(0)
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """sum_i w_i g_i, of the parameter's shape."""
+        total = weights.new_zeros(self._shape)
+        for rows, part in self._blocks:
+            total[rows] = part.weighted_sum(weights)
+        return total
+
+    def inner(self, vector: torch.Tensor) -> torch.Tensor:
+        """<g_i, v>, (B,)."""
+        return torch.stack([part.inner(vector[rows]) for rows, part in self._blocks]).sum(0)
+
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k>, (B, B)."""
+        return torch.stack([part.gram() for _, part in self._blocks]).sum(0)
+
+    def merge(self, other: Contribution) -> Contribution:
+        """The sum with another use: the same rows add, other rows stand beside them."""
+        if not isinstance(other, Blocks):
+            return super().merge(other)
+        blocks = {(rows.start, rows.stop): part for rows, part in self._blocks}
+        for rows, part in other._blocks:
+            ends = (rows.start, rows.stop)
+            if ends not in blocks and any(start < rows.stop and rows.start < stop for start, stop in blocks):
+                return super().merge(other)
+            blocks[ends] = blocks[ends].merge(part) if ends in blocks else part
+        return Blocks([(slice(*ends), part) for ends, part in blocks.items()], self._shape)

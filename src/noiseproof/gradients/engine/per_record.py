@@ -2,72 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from noiseproof.errors import SettingError
-from noiseproof.gradients.engine.capture import captures_behind
-from noiseproof.gradients.engine.contribution import Contribution, Explicit
+from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.gradients.engine.contribution import Contribution
 from noiseproof.gradients.engine.record_gradients import RecordGradients
-from noiseproof.gradients.engine.rules.fallback import run_by_record
+from noiseproof.gradients.engine.refusals import refuse_mixing_layers
+from noiseproof.gradients.engine.rules import rules_for
+from noiseproof.gradients.engine.tape import Capture, Tape, Target
 
 
 class PerRecordGradients:
-    """Per-record gradients of `module`'s trainable parameters, from one forward and one backward pass.
+    """Every record's gradient in a network's trainable parameters, from one forward and one backward pass.
 
-    The module is not changed: hooks watch its layers until `close`. Records come first in the network's inputs and
-    losses; nothing in the network may mix them.
+    The backward pass goes no further than the activations: hooks keep what each layer was given, and norms and sums
+    of per-record gradients are made from (activation, error) pairs when asked for. The module itself is not changed;
+    `close` takes the hooks off, and copies of the module have none that act.
+
+    Records come first in the network's inputs and losses, and no operation may mix them. Layers known to mix them are
+    refused at once. Beyond that, the first backward pass is run twice, with other weights on the losses: every error
+    must scale with its own record's weight alone, else `UnsupportedError` names the layer (`check=False` trusts you).
+
+    `vmapped` names modules (dotted paths, "" for the whole network) to be run by `torch.func.vmap` as one layer, with
+    per-record gradients written out. That is slow, but takes code that uses parameters in ways of its own.
+
+    Formal guarantee
+    ----------------
+    None by itself: what comes out is as private as the records. It gives clipping its premise: if the losses' i-th
+    entry depends on no record but the i-th, so does the i-th gradient.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, *, vmapped: Collection[str] = (), check: bool = True) -> None:
+        refuse_mixing_layers(module)
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        if not named:
+            raise SettingError("the network has no trainable parameter, so there is nothing to take gradients of.")
+        unknown = sorted(set(vmapped) - {path for path, _ in module.named_modules()})
+        if unknown:
+            raise SettingError(f"the network has no module {unknown[0]!r} to run by vmap.")
+        self.module = module
         self.parameters: list[nn.Parameter] = [parameter for _, parameter in named]
+        """Trainable parameters, in the order of `module.parameters()`."""
         self._names = {id(parameter): name for name, parameter in named}
         self._indices = {id(parameter): index for index, parameter in enumerate(self.parameters)}
-        self.layers: list[list[int]] = self._group()
-        self._pauses = 0
-        self._handles = [module.register_forward_hook(self._whole, with_kwargs=True)]
+        self.layers: dict[str, list[int]] = self._group()
+        """Modules that own parameters, by path: the places of their parameters in `parameters`."""
+        self._unchecked = check
+        self._tape = Tape()
+        self._handles = [handle for rule in rules_for(module, self._tape, vmapped) for handle in rule.attach()]
 
     def backward(self, losses: torch.Tensor) -> RecordGradients:
-        """Every record's gradient of its own loss; `param.grad` stays as it is and the graph is freed."""
+        """Every record's gradient of its own loss; `param.grad` stays as it is, and the graph is freed."""
         if losses.dim() != 1:
             raise SettingError(f"losses must have the shape (records,), one loss a record, not {tuple(losses.shape)}.")
         records = losses.shape[0]
         contributions: list[Contribution | None] = [None] * len(self.parameters)
-        found = captures_behind(losses, self, self._names) if records else []
-        targets = [target for _, those in found for target in those]
-        if targets:
-            errors = iter(torch.autograd.grad(losses, targets, torch.ones_like(losses), allow_unused=True))
-            for capture, those in found:
-                arrived = [next(errors) for _ in those]
-                if all(error is None for error in arrived):
-                    continue
-                for parameter, part in capture.settle(arrived):
-                    index = self._indices[id(parameter)]
-                    before = contributions[index]
-                    contributions[index] = part if before is None else Explicit(before.explicit() + part.explicit())
-        return RecordGradients(records, self.parameters, self.layers, contributions)
+        found = self._tape.captures_behind(losses, self._names) if records else []
+        if records and not found:
+            raise UnsupportedError(
+                "these losses do not come from a watched forward pass of the network; run it with gradients on and not "
+                "while the engine is paused."
+            )
+        for capture, errors in self._errors(losses, found):
+            capture.check_unchanged()
+            for parameter, part in capture.settle(*errors):
+                index = self._indices[id(parameter)]
+                before = contributions[index]
+                contributions[index] = part if before is None else before.merge(part)
+        return RecordGradients(records, self.parameters, list(self.layers.values()), contributions)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Forward passes in here are not captured."""
-        self._pauses += 1
-        try:
-            yield
-        finally:
-            self._pauses -= 1
+    def paused(self) -> AbstractContextManager[None]:
+        """Forward passes in here are not captured: for a network that only passes gradients on, or public records."""
+        return self._tape.paused()
 
     def close(self) -> None:
-        """Remove every hook."""
+        """Take the hooks off the module."""
         for handle in self._handles:
             handle.remove()
+        self._handles = []
 
     def __enter__(self) -> PerRecordGradients:
         return self
@@ -77,29 +95,66 @@ class PerRecordGradients:
     ) -> None:
         self.close()
 
-    def _group(self) -> list[list[int]]:
+    def _group(self) -> dict[str, list[int]]:
         """The parameters of every layer; a shared parameter belongs to the first layer that owns it."""
         taken: set[int] = set()
-        layers = []
-        for owner in self.module.modules():
-            mine = [
-                self._indices[id(parameter)]
-                for parameter in owner.parameters(recurse=False)
-                if id(parameter) in self._indices and self._indices[id(parameter)] not in taken
-            ]
+        layers = {}
+        for path, owner in self.module.named_modules():
+            mine = [self._indices.get(id(parameter), -1) for parameter in owner.parameters(recurse=False)]
+            mine = [index for index in mine if index >= 0 and index not in taken]
             if mine:
                 taken.update(mine)
-                layers.append(mine)
+                layers[path] = mine
         return layers
 
-    def _whole(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        if self._pauses or not torch.is_grad_enabled():
-            return None
-        with self.paused():
-            output, capture = run_by_record(module, args, kwargs, "")
-        if capture is None:
-            return None
-        for leaf in pytree.tree_leaves(output):
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.grad_fn is not None:
-                leaf.grad_fn.metadata[self] = capture
-        return output
+    def _errors(
+        self, losses: torch.Tensor, found: list[tuple[Capture, tuple[Target, ...]]]
+    ) -> list[tuple[Capture, list[torch.Tensor | None]]]:
+        """The gradients of all captures' targets, for those that the losses depend on."""
+        targets: list[Any] = [target for _, those in found for target in those]
+        if not targets:
+            return []
+        self._tape.errors_only = True
+        try:
+            if self._unchecked:
+                weights = _powers_of_two(losses)
+                weighted = torch.autograd.grad(losses, targets, weights, retain_graph=True, allow_unused=True)
+            errors = torch.autograd.grad(losses, targets, torch.ones_like(losses), allow_unused=True)
+        finally:
+            self._tape.errors_only = False
+        captures = [capture for capture, those in found for _ in those]
+        for place, (capture, error) in enumerate(zip(captures, errors, strict=True)):
+            if error is not None:
+                _check_records(capture, error, len(losses))
+                if self._unchecked:
+                    _check_apart(capture, error, weighted[place], weights)
+        self._unchecked = False
+        arrived: Iterator[torch.Tensor | None] = iter(errors)
+        each = [(capture, [next(arrived) for _ in those]) for capture, those in found]
+        return [(capture, some) for capture, some in each if any(error is not None for error in some)]
+
+
+def _powers_of_two(losses: torch.Tensor) -> torch.Tensor:
+    """A weight a record. Powers of two, because scaling by them is exact: an error must come out scaled to the bit."""
+    exponents = torch.randint(4, losses.shape, generator=torch.Generator().manual_seed(1))
+    return (2.0**exponents).to(losses)
+
+
+def _check_records(capture: Capture, error: torch.Tensor, records: int) -> None:
+    if error.dim() <= capture.record_dim or error.shape[capture.record_dim] != records:
+        raise UnsupportedError(
+            f"the layer {capture.path} gave an output of shape {tuple(error.shape)} for {records} records; dimension "
+            f"{capture.record_dim} must count the records."
+        )
+
+
+def _check_apart(capture: Capture, error: torch.Tensor, weighted: torch.Tensor | None, weights: torch.Tensor) -> None:
+    shape = [1] * error.dim()
+    shape[capture.record_dim] = -1
+    expected = error * weights.to(error).view(shape)
+    # Mixing moves errors by a share of their size; rounding, where sums are taken in another order, by far less.
+    if weighted is None or not torch.allclose(weighted, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
+        raise UnsupportedError(
+            f"the network mixes records around the layer {capture.path} (or does not have them in dimension "
+            f"{capture.record_dim} there), so no record has a gradient of its own; compute each record by itself."
+        )

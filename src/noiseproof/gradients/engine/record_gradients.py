@@ -37,7 +37,9 @@ class RecordGradients:
     def squared_norms(self, by: By = "all") -> torch.Tensor:
         """||g_i||^2: (B,), or (B, tensors), or (B, layers)."""
         if self._tensor_norms is None:
-            self._tensor_norms = self._columns([part and part.squared_norms() for part in self._contributions])
+            self._tensor_norms = self._columns(
+                [None if part is None else part.squared_norms() for part in self._contributions]
+            )
         if by == "all":
             return self._tensor_norms.sum(1)
         if by == "tensor":
@@ -66,7 +68,7 @@ class RecordGradients:
     def inner(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
         """<g_i, v>, (B,), for one list of tensors shaped like the parameters."""
         pairs = zip(self._contributions, vectors, strict=True)
-        return self._columns([part and part.inner(vector.detach()) for part, vector in pairs]).sum(1)
+        return self._columns([None if part is None else part.inner(vector.detach()) for part, vector in pairs]).sum(1)
 
     def gram(self) -> torch.Tensor:
         """<g_i, g_k> over all parameters, (B, B)."""

@@ -1,0 +1,126 @@
+"""Outer products: the gradients of a matrix that was applied at one or many positions of every record."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+
+from noiseproof.gradients.engine.contribution import Contribution, squared_lengths
+
+PASS_COST = 60
+"""Multiplications that take as long as writing a number and reading it twice (measured; it only has to be near)."""
+EXPLICIT_BYTES = 32 * 2**20
+"""Most bytes of written-out gradients that are kept for one parameter; more are made in pieces, or not at all."""
+
+
+class Factor:
+    """One side of a sum of outer products: vectors at `T` positions of `B` records, (B, T, D).
+
+    Two parameters may share a factor, and then share the Gram matrices of its positions too.
+    """
+
+    def __init__(self, vectors: torch.Tensor) -> None:
+        self.vectors = vectors if vectors.dim() == 3 else vectors.reshape(vectors.shape[0], -1, vectors.shape[-1])
+
+    @cached_property
+    def positions_gram(self) -> torch.Tensor:
+        """Inner products between the positions of each record, (B, T, T)."""
+        return torch.bmm(self.vectors, self.vectors.transpose(1, 2))
+
+    @cached_property
+    def squared_norms(self) -> torch.Tensor:
+        """Squared length of each record's only vector, (B,); for T = 1."""
+        return squared_lengths(self.vectors.flatten(1))
+
+
+class OuterProducts(Contribution):
+    """g_i = sum_t e_it a_it^T, from errors e (B, T, rows) and activations a (B, T, columns)."""
+
+    def __init__(self, errors: Factor, activations: Factor) -> None:
+        self._errors, self._activations = errors, activations
+        self._kept: torch.Tensor | None = None
+
+    def explicit(self) -> torch.Tensor:
+        """The gradients themselves, (B, rows, columns)."""
+        if self._kept is not None:
+            return self._kept
+        return torch.bmm(self._errors.vectors.transpose(1, 2), self._activations.vectors)
+
+    def squared_norms(self) -> torch.Tensor:
+        """||g_i||^2, (B,), by whichever is cheaper: Gram matrices over positions, or the gradients written out."""
+        if self._positions == 1:
+            return self._errors.squared_norms * self._activations.squared_norms
+        if self._explicit_is_cheaper():
+            self._keep()
+        if self._kept is not None:
+            return squared_lengths(self._kept.flatten(1))
+        return (self._errors.positions_gram * self._activations.positions_gram).sum((1, 2))
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """sum_i w_i g_i: one matrix product over all records and positions."""
+        if self._kept is not None:
+            return (weights @ self._kept.flatten(1)).view(self._kept.shape[1:])
+        errors, activations = self._errors.vectors, self._activations.vectors
+        if errors.stride(0) < errors.stride(1):
+            # Time-major memory: rows in memory order make flattening free.
+            errors, activations, weights = errors.transpose(0, 1), activations.transpose(0, 1), weights[None, :, None]
+        else:
+            weights = weights[:, None, None]
+        if errors.shape[-1] <= activations.shape[-1]:
+            errors = errors * weights
+        else:
+            activations = activations * weights
+        return errors.reshape(-1, errors.shape[-1]).T @ activations.reshape(-1, activations.shape[-1])
+
+    def inner(self, vector: torch.Tensor) -> torch.Tensor:
+        """<g_i, V> = sum_t e_it^T V a_it, (B,)."""
+        if self._kept is not None:
+            return self._kept.flatten(1) @ vector.reshape(-1)
+        return ((self._activations.vectors @ vector.T) * self._errors.vectors).sum((1, 2))
+
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k>, (B, B): products of two small Gram matrices, or the gradients' own, a block of rows at a time."""
+        errors, activations = self._errors.vectors, self._activations.vectors
+        records, positions, rows = errors.shape
+        columns = activations.shape[-1]
+        if positions == 1:
+            return (errors[:, 0] @ errors[:, 0].T) * (activations[:, 0] @ activations[:, 0].T)
+        total = errors.new_zeros(records, records)
+        if records * positions**2 * (rows + columns) < rows * columns * (records + positions):
+            flat_errors, flat_activations = errors.reshape(-1, rows), activations.reshape(-1, columns)
+            # (records x positions)^2 products would be too many to hold at once.
+            step = max(1, EXPLICIT_BYTES // (errors.element_size() * records * positions**2))
+            for start in range(0, records, step):
+                some = slice(start * positions, (start + step) * positions)
+                products = (flat_errors[some] @ flat_errors.T) * (flat_activations[some] @ flat_activations.T)
+                total[start : start + step] = products.view(-1, positions, records, positions).sum((1, 3))
+            return total
+        step = max(1, EXPLICIT_BYTES // (errors.element_size() * records * columns))
+        for start in range(0, rows, step):
+            block = torch.bmm(errors[..., start : start + step].transpose(1, 2), activations).flatten(1)
+            total.addmm_(block, block.T)
+        return total
+
+    def merge(self, other: Contribution) -> Contribution:
+        """The sum with another use of the same matrix: its positions are further positions."""
+        if not isinstance(other, OuterProducts):
+            return super().merge(other)
+        return OuterProducts(
+            Factor(torch.cat([self._errors.vectors, other._errors.vectors], dim=1)),
+            Factor(torch.cat([self._activations.vectors, other._activations.vectors], dim=1)),
+        )
+
+    @property
+    def _positions(self) -> int:
+        return self._errors.vectors.shape[1]
+
+    def _explicit_is_cheaper(self) -> bool:
+        records, positions, rows = self._errors.vectors.shape
+        columns = self._activations.vectors.shape[-1]
+        fits = records * rows * columns * self._errors.vectors.element_size() <= EXPLICIT_BYTES
+        return fits and PASS_COST * rows * columns < positions**2 * (rows + columns)
+
+    def _keep(self) -> None:
+        if self._kept is None:
+            self._kept = self.explicit()

@@ -1,0 +1,80 @@
+"""Rule: how one layer is watched, so that its errors give every record's gradient."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from noiseproof.gradients.engine.tape import Settle, Tape
+
+
+class _Hook:
+    """A hook that belongs to one module: in a copy of the module, or after pickling, it does nothing."""
+
+    def __init__(self, rule: Rule | None = None, name: str = "") -> None:
+        self._rule, self._name = rule, name
+
+    def __call__(self, module: nn.Module, *parts: Any) -> Any:
+        if self._rule is None or self._rule.module is not module:
+            return None
+        return getattr(self._rule, self._name)(*parts)
+
+    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
+        return _Hook, ()
+
+
+class Rule(ABC):
+    """Watches one layer for one tape. `record_dim` is the dimension of the layer's input that counts records."""
+
+    def __init__(self, module: nn.Module, path: str, tape: Tape, record_dim: int = 0) -> None:
+        self.module, self.path, self.tape, self.record_dim = module, path, tape, record_dim
+
+    @abstractmethod
+    def attach(self) -> Iterable[RemovableHandle]:
+        """Hang the hooks on the layer."""
+
+    def _after_forward(self, name: str) -> RemovableHandle:
+        return self.module.register_forward_hook(_Hook(self, name), with_kwargs=True)
+
+    def _around_forward(self, before: str, after: str) -> list[RemovableHandle]:
+        return [
+            self.module.register_forward_pre_hook(_Hook(self, before), with_kwargs=True),
+            self.module.register_forward_hook(_Hook(self, after), with_kwargs=True, always_call=True, prepend=True),
+        ]
+
+
+class PairRule(Rule):
+    """A layer of one input and one output, whose per-record gradients follow from that input and the output's error."""
+
+    def attach(self) -> Iterable[RemovableHandle]:
+        """Hang the hooks on the layer."""
+        return [self._after_forward("capture")]
+
+    def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
+        """Note the pair that this use of the layer makes."""
+        if not (self.tape.recording and output.requires_grad):
+            return
+        given = args[0] if args else next(iter(kwargs.values()))
+        activation = given.detach()
+        self.tape.attach(
+            (output,),
+            self.path,
+            self.settle(activation),
+            inputs=(given,),
+            keep=(activation,),
+            record_dim=self.record_dim,
+        )
+
+    @abstractmethod
+    def settle(self, activation: torch.Tensor) -> Settle:
+        """The function from the output's error to the contributions of the layer's parameters."""
+
+
+def matched(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`tensor` in the parameter's dtype: mixed precision gives activations and errors another one."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
