@@ -1,0 +1,25 @@
+"""Public feature maps: functions of one record at a time, fitted on nothing private."""
+
+from noiseproof.data.features.apply import apply
+from noiseproof.data.features.maps import (
+    BinsMap,
+    Chain,
+    FeatureMap,
+    GroupNormMap,
+    RandomFourierMap,
+    ScatteringMap,
+    UnitNormMap,
+)
+from noiseproof.data.features.scattering import Scattering
+
+__all__ = [
+    "BinsMap",
+    "Chain",
+    "FeatureMap",
+    "GroupNormMap",
+    "RandomFourierMap",
+    "Scattering",
+    "ScatteringMap",
+    "UnitNormMap",
+    "apply",
+]

@@ -1,0 +1,151 @@
+"""Feature maps: public functions of one record, fitted on nothing, and their composition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from noiseproof.data.features.scattering import Scattering
+from noiseproof.errors import SettingError
+from noiseproof.progress import SILENT, Progress
+
+
+class FeatureMap(Protocol):
+    """A function from a record's features to others, that depends on no other record.
+
+    Formal guarantee
+    ----------------
+    None is needed: it acts on each record alone, so neighbouring data sets stay neighbouring.
+    """
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a mapped record."""
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """The mapped records."""
+
+
+@dataclass(frozen=True)
+class ScatteringMap:
+    """`Scattering` for whatever size the pictures have."""
+
+    scales: int = 2
+    angles: int = 8
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Channels times paths, on the coarse grid."""
+        return self._transform(shape).shape(shape[0])
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """Scattering coefficients of pictures."""
+        return self._transform(tuple(features.shape[1:]))(features, progress)
+
+    def _transform(self, shape: tuple[int, ...]) -> Scattering:
+        if len(shape) != 3:
+            raise SettingError(f"scattering takes pictures (channels, height, width), not records of shape {shape}.")
+        return Scattering(shape[1], shape[2], self.scales, self.angles)
+
+
+@dataclass(frozen=True)
+class GroupNormMap:
+    """Each record's groups of channels shifted and scaled to mean 0 and variance 1 by that record's own values."""
+
+    groups: int = 27
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Unchanged."""
+        return shape
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """The normalised records."""
+        channels = features.shape[1]
+        groups = math.gcd(self.groups, channels)
+        return torch.cat([torch.nn.functional.group_norm(chunk, groups) for chunk in features.split(4096)])
+
+
+@dataclass(frozen=True)
+class UnitNormMap:
+    """Each record flattened, a constant appended, and scaled to norm 1: bounded features for proofs that need them."""
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """One vector, one longer."""
+        return (math.prod(shape) + 1,)
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """The records on the unit sphere."""
+        flat = features.flatten(1)
+        flat = torch.cat([flat, torch.ones_like(flat[:, :1])], dim=1)
+        return flat / torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class RandomFourierMap:
+    """Random Fourier features of a Gaussian kernel (Rahimi and Recht 2007); the directions come from a public seed."""
+
+    width: int = 1000
+    length: float = 1.0
+    """The kernel's length scale, in units of the features."""
+    seed: int = 0
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A vector of the chosen width."""
+        return (self.width,)
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """sqrt(2 / width) cos(Wx + b), whose inner products approach the kernel."""
+        generator = torch.Generator().manual_seed(self.seed)
+        inputs = math.prod(features.shape[1:])
+        directions = torch.randn(inputs, self.width, generator=generator) / self.length
+        phases = 2 * math.pi * torch.rand(self.width, generator=generator)
+        directions, phases = directions.to(features.device), phases.to(features.device)
+        mapped = [torch.addmm(phases, chunk.flatten(1), directions).cos_() for chunk in features.split(8192)]
+        return torch.cat(mapped).mul_(math.sqrt(2 / self.width))
+
+
+@dataclass(frozen=True)
+class BinsMap:
+    """Each number in [0, 1] replaced by one-hot bins at public edges: equal steps, and halvings towards 0.
+
+    No quantiles are read off the data: halvings give fine bins where amounts of money and the like crowd.
+    """
+
+    bins: int = 16
+    halvings: int = 12
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """As many features as there are bins, for every number."""
+        return (math.prod(shape) * (self.bins + self.halvings + 1),)
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """The coded records."""
+        flat = features.flatten(1)
+        steps = torch.linspace(0, 1, self.bins + 1)[1:-1]
+        powers = 2.0 ** -torch.arange(self.halvings, 0, -1)
+        coded = []
+        for edges in (steps, powers):
+            place = torch.bucketize(flat, edges.to(flat.device), right=True)
+            coded.append(torch.nn.functional.one_hot(place, len(edges) + 1).float())
+        return torch.cat(coded, dim=2).flatten(1)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One map after another."""
+
+    maps: Sequence[FeatureMap]
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The last map's shape."""
+        for one in self.maps:
+            shape = one.shape(shape)
+        return shape
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """The maps' composition."""
+        for one in self.maps:
+            features = one(features, progress)
+        return features

@@ -1,0 +1,74 @@
+"""Public maps act on each record alone, with the shapes they state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from noiseproof.data import Dataset, Public
+from noiseproof.data.features import BinsMap, Chain, GroupNormMap, RandomFourierMap, ScatteringMap, UnitNormMap, apply
+
+MAPS = [
+    GroupNormMap(3),
+    UnitNormMap(),
+    RandomFourierMap(width=40, length=2.0, seed=3),
+    BinsMap(),
+    ScatteringMap(scales=1, angles=4),
+    Chain((ScatteringMap(scales=1, angles=2), GroupNormMap(3), UnitNormMap())),
+]
+
+
+def records(n=9):
+    return torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("one", MAPS, ids=lambda one: type(one).__name__)
+def test_a_map_has_the_shape_it_states_and_sees_one_record_at_a_time(one):
+    x = records()
+    mapped = one(x)
+    assert tuple(mapped.shape[1:]) == one.shape((1, 8, 8))
+    torch.testing.assert_close(one(x[4:5]), mapped[4:5], atol=1e-5, rtol=1e-4)
+
+
+def test_unit_norm_records_lie_on_the_sphere():
+    torch.testing.assert_close(UnitNormMap()(records()).norm(dim=1), torch.ones(9))
+
+
+def test_random_fourier_features_approach_their_kernel():
+    x = records(6)
+    mapped = RandomFourierMap(width=40_000, length=3.0, seed=0)(x)
+    kernel = torch.exp(-torch.cdist(x.flatten(1), x.flatten(1)).square() / (2 * 9.0))
+    torch.testing.assert_close(mapped @ mapped.T, kernel, atol=0.03, rtol=0)
+
+
+def test_bins_code_every_number_twice_by_steps_and_by_halvings():
+    coded = BinsMap(bins=4, halvings=3)(torch.tensor([[0.0, 0.3, 1.0]])).reshape(3, 8)
+    assert coded.sum(1).tolist() == [2.0] * 3
+    assert coded[:, :4].argmax(1).tolist() == [0, 1, 3]
+    assert coded[:, 4:].argmax(1).tolist() == [0, 2, 3]
+
+
+def test_mapped_features_are_computed_once_and_kept_under_the_content_they_came_from(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls = []
+
+    class Counted(UnitNormMap):
+        def __call__(self, features, progress=None):
+            calls.append(len(features))
+            return super().__call__(features)
+
+    def dataset(features):
+        public = Public(shape=(1, 8, 8), classes=("a", "b"), kind="image")
+        return Dataset("some", features, torch.zeros(len(features), dtype=torch.int64), public)
+
+    first = apply(dataset(records()), Counted())
+    again = apply(dataset(records()), Counted())
+    assert calls == [9]
+    assert torch.equal(first.features, again.features)
+    apply(dataset(records() / 2), Counted())
+    assert calls == [9, 9]
+    kept = list((tmp_path / "noiseproof" / "features").iterdir())
+    assert len(kept) == 2
+    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    kept[0].write_bytes(b"torn"), kept[1].write_bytes(b"torn")
+    assert torch.equal(apply(dataset(records()), Counted()).features, first.features)
