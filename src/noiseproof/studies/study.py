@@ -28,10 +28,11 @@ _REGISTRY: dict[str, Study] = {}
 
 @dataclass(frozen=True)
 class Column:
-    """A column's name and how many decimals its numbers show; `theirs` marks a value that the paper prints."""
+    """A column's name and how many decimals its numbers show; `theirs` marks what comes from the paper."""
 
     name: str
-    digits: int = 4
+    digits: int | None = 4
+    """None shows a number as short as it is, for settings."""
     theirs: bool = False
 
     def text(self, value: Value) -> str:
@@ -41,7 +42,7 @@ class Column:
         if isinstance(value, bool):
             return "yes" if value else "no"
         if isinstance(value, float):
-            return f"{value:.{self.digits}f}" if math.isfinite(value) else str(value)
+            return f"{value:g}" if self.digits is None or not math.isfinite(value) else f"{value:.{self.digits}f}"
         return str(value)
 
 
@@ -151,9 +152,7 @@ def prepare(out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NoiseproofError(
-            f"{out} cannot be used as a folder for results ({error.strerror}); choose another."
-        ) from None
+        raise NoiseproofError(f"{out} cannot hold the results ({error.strerror}); choose another folder.") from None
     return out
 
 

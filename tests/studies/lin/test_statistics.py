@@ -67,7 +67,7 @@ def test_kruskal_wallis_leads_to_the_same_conclusions_and_finds_the_data_set(mea
     assert frame.loc["data", "H p"] < 1e-13
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(samples, samples)
 def test_mann_whitney_is_scipys_without_continuity_correction(first, second):
     u, w, z, p = mann_whitney(first, second)
