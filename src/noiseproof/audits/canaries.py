@@ -1,7 +1,7 @@
 """Canaries: records put in on purpose, whose presence a mechanism must hide and an audit looks for.
 
-All lie within the public bounds: a record that the mechanism would refuse proves nothing. A pair of worlds around one is
-made by `data.neighbours(dataset, relation=..., canary=...)`. They are made from private records, on the trusted side.
+All lie within the public bounds: a record that the mechanism would refuse proves nothing. A pair of worlds around one
+is made by `data.neighbours(dataset, relation=..., canary=...)`. They are made of private records, on the trusted side.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ def crafted(
         better = norms.detach() > longest
         longest = torch.where(better, norms.detach(), longest)
         best = torch.where(better.view(-1, *[1] * len(dataset.public.shape)), features.detach(), best)
-        (direction,) = torch.autograd.grad(norms.sum(), features, allow_unused=True)
-        if direction is None:
-            break
+        (direction,) = torch.autograd.grad(norms.sum(), features)
         # Long steps first, to cross the bounds; short ones last, to settle.
         length = 0.5 * (1 - step / (steps + 1))
         features = (features.detach() + length * direction.sign()).clamp(0, 1)

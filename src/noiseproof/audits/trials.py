@@ -221,6 +221,8 @@ def _workers(game: Game, seed: int, jobs: int) -> Iterator[dict[Connection, Base
                 process.start()
             there.close()
             workers[here] = process
+        for connection in workers:
+            _await_start(connection)
         yield workers
     finally:
         for connection, process in workers.items():
@@ -228,6 +230,17 @@ def _workers(game: Game, seed: int, jobs: int) -> Iterator[dict[Connection, Base
             process.join()
             process.close()
             connection.close()
+
+
+def _await_start(connection: Connection) -> None:
+    """Wait until a worker is ready: what a fresh process takes to start is no hang of the mechanism's."""
+    try:
+        connection.recv()
+    except EOFError:
+        raise UnsupportedError(
+            "a worker process ended before it began; audit with jobs=1 and no timeout, in this process, or guard the "
+            "calling script with `if __name__ == '__main__'`."
+        ) from None
 
 
 def _context(game: Game) -> BaseContext:
@@ -248,6 +261,7 @@ def _work(connection: Connection, inherited: Sequence[Connection], game: Game, s
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends the workers
     torch.set_num_threads(1)
+    connection.send("ready")
     while True:
         try:
             chunk = connection.recv()

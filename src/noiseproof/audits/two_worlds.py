@@ -114,7 +114,7 @@ def gaussian_bound(scores: tuple[Scores, Scores], *, delta: float, confidence: f
     (the Gaussian mechanism in any dimension, compositions of it without sampling, or, enough by post-processing, scores
     that are normal with one variance in both worlds). Then the mechanism is not (epsilon', delta)-DP for any epsilon'
     below the bound. Without it the bound is wrong and may exceed the truth: a Laplace mechanism of epsilon 1 looks like
-    mu = 1 at the middle of its curve, which at delta = 1e-5 would be epsilon 4.4. That a mechanism has *a proof* of
+    mu = 1 at the middle of its curve, which at delta = 1e-5 would be epsilon 4.5. That a mechanism has *a proof* of
     mu-GDP does not suffice either.
     """
     alpha = _check(scores, delta, confidence)
