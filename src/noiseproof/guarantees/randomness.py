@@ -4,34 +4,44 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
+
+from noiseproof.errors import SettingError
 
 
 class Randomness(ABC):
     """Where every random number of a release comes from.
 
     Noise is *added to a value* rather than drawn, because safe noise must round the value to its lattice first.
+    Values that are NaN or infinite and scales that are not greater than 0 are refused.
     """
 
-    kind: Literal["reproducible", "secure"]
+    kind: ClassVar[Literal["reproducible", "secure"]]
+    assumptions: ClassVar[tuple[str, ...]]
+    """What a proof stands on that uses this randomness, for the card."""
 
     @abstractmethod
-    def add_gaussian(self, value: torch.Tensor, scale: float) -> torch.Tensor:
-        """`value` plus independent Normal(0, scale^2) on every coordinate, of `value`'s dtype and device."""
+    def add_gaussian(self, value: torch.Tensor, scale: float, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """`value` plus independent Normal(0, scale^2) on every coordinate, of `value`'s dtype and device.
+
+        The result is written to `out` where it is given; it may be `value` itself.
+        """
 
     @abstractmethod
-    def add_laplace(self, value: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
+    def add_laplace(
+        self, value: torch.Tensor, scale: float | torch.Tensor, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """`value` plus independent Laplace(scale) on every coordinate; `scale` may be a tensor that broadcasts."""
 
     @abstractmethod
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """Independent float64 uniforms in [0, 1)."""
+        """Independent float64 uniforms in [0, 1), multiples of 2^-53."""
 
     @abstractmethod
     def poisson_sample(self, records: int, rate: float) -> torch.Tensor:
-        """The indices of a Poisson sample: every one of `records` is in it with probability `rate`, independently."""
+        """The indices of a Poisson sample, in order: each of `records` is in it with probability `rate`."""
 
     @abstractmethod
     def choose(self, logits: torch.Tensor) -> torch.Tensor:
@@ -47,9 +57,17 @@ class Randomness(ABC):
         """An independent child; the same `key` of a reproducible parent gives the same child."""
 
     @abstractmethod
-    def rounding(self, scale: float, coordinates: int) -> float:
-        """How much L2 sensitivity rounding to the noise's lattice adds to a vector of `coordinates` (0 if none)."""
+    def rounding(self, scale: float, coordinates: int, norm: Literal[1, 2] = 2) -> float:
+        """How much sensitivity (L2, or L1) rounding to the noise's lattice adds to a vector of `coordinates`."""
 
     @abstractmethod
     def slack(self, draws: int) -> tuple[float, float]:
         """(epsilon, delta) to add for `draws` draws that are not exactly of the stated law."""
+
+
+def check_sample(records: int, rate: float) -> None:
+    """Refuse a Poisson sample that cannot be."""
+    if records < 0:
+        raise SettingError(f"a sample needs 0 records or more to be taken from, not {records}.")
+    if not 0 <= rate <= 1:
+        raise SettingError(f"the sampling rate must lie in [0, 1], not {rate}.")

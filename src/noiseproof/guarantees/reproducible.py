@@ -1,0 +1,174 @@
+"""Reproducible randomness: everything follows from a seed, quickly, and whatever the number of threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from noiseproof.errors import SettingError
+from noiseproof.guarantees.blocks import Floats, add_in_blocks, check_value
+from noiseproof.guarantees.chacha import KEY_BYTES, Bits, Streams
+from noiseproof.guarantees.lattice import check_scale, check_scales
+from noiseproof.guarantees.randomness import Randomness, check_sample
+from noiseproof.guarantees.selection import choose
+
+
+class Reproducible(Randomness):
+    """Seeded randomness for research: the same seed and calls give the same numbers on the same kind of machine.
+
+    Noise is ordinary floating-point noise, and whoever knows the seed can take it off again: a release made with it
+    must not leave the house. Bits are ChaCha20's; normals come by the Box-Muller transform from 32-bit uniforms for
+    float32 (no draw is beyond 6.7 standard deviations) and 53-bit ones for float64. On another device than the
+    processor torch's generator of that device draws.
+
+    Formal guarantee
+    ----------------
+    None by itself. Proofs that rest on it hold for real-number arithmetic and a secret seed.
+    """
+
+    kind = "reproducible"
+    assumptions = (
+        "the seed is secret and used for nothing else",
+        "floating-point noise is taken for the real numbers that it approximates",
+    )
+
+    def __init__(self, seed: int) -> None:
+        if seed < 0:
+            raise SettingError(f"a seed must be 0 or more, not {seed}.")
+        self._sequence = np.random.SeedSequence(seed)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._key = self._sequence.generate_state(KEY_BYTES // 4).tobytes()
+        self._calls = 0
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def _streams(self) -> Streams:
+        self._calls += 1
+        call = self._calls << 32
+        return lambda block: Bits(self._key, call | block)
+
+    def add_gaussian(self, value: torch.Tensor, scale: float, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """`value` plus independent Normal(0, scale^2) on every coordinate, of `value`'s dtype and device."""
+        check_value(value, out)
+        check_scale(scale)
+        if value.device.type != "cpu":
+            normals = torch.empty_like(value).normal_(generator=self._on(value.device))
+            return torch.add(value.detach(), normals, alpha=scale, out=out)
+
+        def noisy(old: Floats, where: slice, bits: Bits, new: Floats) -> None:
+            np.add(old, _normals(old.size, scale, old.dtype, bits), out=new)
+
+        return add_in_blocks(value, out, self._streams(), noisy)
+
+    def add_laplace(
+        self, value: torch.Tensor, scale: float | torch.Tensor, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`value` plus independent Laplace(scale) on every coordinate; `scale` may be a tensor that broadcasts."""
+        check_value(value, out)
+        if isinstance(scale, torch.Tensor):
+            scales = check_scales(scale, value.shape)
+        else:
+            scales = torch.tensor(check_scale(scale), dtype=torch.float64)
+        if value.device.type != "cpu":
+            sides = torch.empty_like(value, dtype=torch.float64).uniform_(-1, 1, generator=self._on(value.device))
+            noise = -sides.sign() * torch.log1p(-sides.abs()) * scales.to(value.device)
+            return torch.add(value.detach(), noise.to(value.dtype), out=out)
+        each = scales.expand(value.shape).reshape(-1).numpy() if scales.numel() != 1 else None
+
+        def noisy(old: Floats, where: slice, bits: Bits, new: Floats) -> None:
+            noise = _laplaces(old.size, bits)
+            noise *= scales.item() if each is None else each[where]
+            np.add(old, noise, out=new, casting="same_kind")
+
+        return add_in_blocks(value, out, self._streams(), noisy)
+
+    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
+        """Independent float64 uniforms in [0, 1), multiples of 2^-53."""
+        return torch.from_numpy(self._streams()(0).uniform(shape))
+
+    def poisson_sample(self, records: int, rate: float) -> torch.Tensor:
+        """The indices of a Poisson sample, in order, in time proportional to its size: by the gaps between them."""
+        check_sample(records, rate)
+        bits = self._streams()(0)
+        if rate in (0, 1):
+            return torch.arange(records if rate == 1 else 0)
+        found: list[npt.NDArray[np.int64]] = []
+        last, likely = -1, int(records * rate + 6 * math.sqrt(records * rate) + 8)
+        while last < records:
+            # A gap is k with probability rate (1 - rate)^(k - 1); it need not be known beyond the records.
+            with np.errstate(over="ignore"):
+                gaps = np.log(((bits.words(likely) >> 11) + 0.5) * 2.0**-53) / math.log1p(-rate)
+            indices = last + np.cumsum(np.minimum(gaps, records).astype(np.int64) + 1)
+            found.append(indices)
+            last = int(indices[-1])
+        sample = np.concatenate(found)
+        return torch.from_numpy(sample[: np.searchsorted(sample, records)])
+
+    def choose(self, logits: torch.Tensor) -> torch.Tensor:
+        """One index a row, drawn with probability proportional to exp(logits), over the last dimension."""
+        return choose(logits, self._streams()(0))
+
+    @property
+    def generator(self) -> torch.Generator:
+        """A torch generator for what privacy does not rest on; its seed follows from this randomness's."""
+        return self._on(torch.device("cpu"))
+
+    def _on(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            # A nonce that no call has: theirs begin at 2^32.
+            seed = Bits(self._key, 0 if device.index is None else device.index + 1).integer(64) >> 1
+            self._generators[device] = torch.Generator(device).manual_seed(seed)
+        return self._generators[device]
+
+    def spawn(self, key: int) -> Reproducible:
+        """An independent child; the same `key` gives the same child, whatever was drawn before."""
+        if key < 0:
+            raise SettingError(f"a child's key must be 0 or more, not {key}.")
+        child = object.__new__(type(self))
+        child._sequence = np.random.SeedSequence(self._sequence.entropy, spawn_key=(*self._sequence.spawn_key, key))
+        child._reset()
+        return child
+
+    def rounding(self, scale: float, coordinates: int, norm: Literal[1, 2] = 2) -> float:
+        """0: values are not rounded."""
+        return 0.0
+
+    def slack(self, draws: int) -> tuple[float, float]:
+        """(0, 0): the noise is taken for what it approximates, as `assumptions` says."""
+        return 0.0, 0.0
+
+
+def _normals(count: int, scale: float, dtype: np.dtype[Any], bits: Bits) -> Floats:
+    """Independent normals by Box and Muller: half are the cosines, half the sines."""
+    half = (count + 1) // 2
+    width = dtype.itemsize
+    raw = np.empty((2, half), dtype=np.uint32 if width == 4 else np.uint64)
+    bits.fill(raw)
+    if width == 8:
+        raw >>= 11  # float64 has 53 bits; the rest would be lost in rounding
+    resolution = 2.0**-32 if width == 4 else 2.0**-53
+    radius, angle = raw.astype(dtype)
+    radius += 0.5  # keeps the logarithm finite, and a float32 keeps its precision near 0, where the tail is
+    radius *= resolution
+    np.log(radius, out=radius)
+    radius *= -2
+    np.sqrt(radius, out=radius)
+    radius *= scale
+    angle *= 2 * math.pi * resolution
+    normals = np.empty(2 * half, dtype=dtype)
+    for trigonometric, part in ((np.cos, normals[:half]), (np.sin, normals[half:])):
+        trigonometric(angle, out=part)
+        part *= radius
+    return normals[:count]
+
+
+def _laplaces(count: int, bits: Bits) -> npt.NDArray[np.float64]:
+    """Independent Laplace(1) draws, by inversion of a uniform strictly between -1 and 1."""
+    sides = ((bits.words(count).view(np.int64) >> 11) + 0.5) * 2.0**-52
+    return np.copysign(np.log1p(-np.abs(sides)), sides)
