@@ -111,7 +111,7 @@ class Card(_Frozen):
 
 
 def verdict(claimed: Claim | None, proven: Proof | None, audited: Audit | None) -> Verdict:
-    """What the three numbers say together; an audit at a smaller delta than the claim's says nothing about the claim."""
+    """What the three numbers say together; an audit at a smaller delta than the claim's says nothing about it."""
     if (
         claimed is not None
         and audited is not None

@@ -20,8 +20,8 @@ class Game:
     over the trials where the mechanism allows. Trials are independent: no draw of the mechanism's is shared between
     them, and all its randomness comes from `generator`. Scores may tie, and may be infinite where the score is certain;
     a NaN is a failure of the mechanism. `claimed` and `proven` are the guarantees of *exactly what `play` runs* (not of
-    a longer training with the same settings), for the game's own unit and neighbours and at a delta that is not above the
-    game's, so that a bound above one of them refutes it.
+    a longer training with the same settings), for the game's own unit and neighbours and at a delta that is not above
+    the game's, so that a bound above one of them refutes it.
     """
 
     name: str
@@ -42,6 +42,4 @@ class Game:
             if promise is not None and promise.delta > self.delta * (1 + 1e-6):
                 raise ValueError(f"{self.name}: an audit at delta {self.delta} says nothing about {promise.delta}")
         if self.claimed is not None and (self.claimed.unit, self.claimed.neighbours) != (self.unit, self.neighbours):
-            raise ValueError(
-                f"{self.name}: the claim is for other neighbours or another unit than the game is played on"
-            )
+            raise ValueError(f"{self.name}: the claim is for other neighbours or another unit than the game")
