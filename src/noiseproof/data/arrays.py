@@ -127,7 +127,7 @@ def _features(values: ArrayLike, name: str) -> Array:
             f"the features of {name} must be vectors or images, records first; their shape is {array.shape}."
         )
     if array.dtype.kind == "f":
-        wrong = int((~np.isfinite(array)).reshape(len(array), -1).any(axis=1).sum())
+        wrong = int((~np.isfinite(array)).any(axis=tuple(range(1, array.ndim))).sum())
         if wrong:
             raise DataError(f"the features of {name} are NaN or infinite in {wrong} records; fill them or drop those.")
     if array.ndim == 3:
@@ -208,6 +208,6 @@ def _scaled(features: Array, low: Array, high: Array) -> torch.Tensor:
     # Bytes and floats of 32 bits or fewer lose nothing in float32; wider numbers with a large offset would.
     exact = features.dtype.itemsize == 1 or features.dtype in (np.float16, np.float32)
     work = torch.float32 if exact else torch.float64
-    coded = torch.from_numpy(np.ascontiguousarray(features)).to(work, copy=True)
+    coded = torch.from_numpy(np.require(features, requirements=["C", "W"])).to(work, copy=True)
     coded.sub_(torch.as_tensor(low, dtype=work)).div_(torch.as_tensor(high - low, dtype=work)).clamp_(0, 1)
     return coded.float()

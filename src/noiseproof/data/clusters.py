@@ -21,6 +21,7 @@ def cluster_labels(features: np.ndarray[Any, Any], k: int, *, seed: int = 0) -> 
 
     if not 2 <= k <= len(features):
         raise SettingError(f"{len(features)} records cannot be put into {k} clusters.")
-    means = MiniBatchKMeans(k, batch_size=4096, n_init=1, random_state=seed)
+    # Random starts, not k-means++: that starts at outliers, and a few huge baskets would become classes of one record.
+    means = MiniBatchKMeans(k, init="random", batch_size=4096, n_init=3, random_state=seed)
     labels: np.ndarray[Any, np.dtype[np.int64]] = means.fit_predict(features.astype(np.float32)).astype(np.int64)
     return labels

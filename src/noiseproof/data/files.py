@@ -122,8 +122,9 @@ def csv_types(schema: Schema) -> dict[str, Any]:
 
 def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Every array of an npz file. Arrays of Python objects, which are pickles, are refused."""
-    with readable(path):
-        loaded = np.load(path, allow_pickle=False)
+    # Opened here, as numpy leaves a file open that turns out to be damaged.
+    with readable(path), path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError("a single array, not an archive of arrays")
         with loaded as archive:

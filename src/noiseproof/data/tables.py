@@ -168,7 +168,7 @@ def _numbers(series: pd.Series[Any], name: str, marks: Sequence[str]) -> np.ndar
         values = np.full(len(series), np.nan)
     else:
         words = series.astype(str).str.strip()
-        missing |= words.isin(list(marks)).to_numpy()
+        missing = missing | words.isin(list(marks)).to_numpy()
         values = pd.to_numeric(words.where(~missing), errors="coerce").to_numpy(np.float64, na_value=np.nan)
     wrong = int((np.isnan(values) & ~missing).sum())
     if wrong:

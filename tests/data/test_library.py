@@ -1,0 +1,173 @@
+"""Where named sets are looked for, what is fetched, and the catalogue."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from noiseproof.data import catalogue, library, load
+from noiseproof.data.fetch import Download
+from noiseproof.data.library import named_sets
+from noiseproof.errors import DataError
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Two data folders and a cache of the test's own, and no network."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    monkeypatch.setenv("NOISEPROOF_DATA", os.pathsep.join([str(one), str(tmp_path / "absent"), str(two)]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return one, two, tmp_path / "cache" / "noiseproof"
+
+
+def _serve(monkeypatch, names, folder, *, known: bool = False):
+    """Let sets be fetched from a folder instead of the network, with digests known beforehand or not."""
+    served = {}
+    for name in names:
+        found = named_sets()[name]
+        downloads = []
+        for each in found.downloads:
+            path = folder / each.file
+            digest = hashlib.sha256(path.read_bytes()).hexdigest() if known else None
+            downloads.append(Download(each.file, path.as_uri(), digest))
+        served[name] = replace(found, downloads=tuple(downloads))
+    monkeypatch.setattr(library, "named_sets", lambda: served)
+
+
+def _location(path, records=40):
+    bits = np.random.default_rng(0).integers(0, 2, (records, 446))
+    np.savez(path, x_packed=np.packbits(bits, axis=1), n_features=446, y=np.arange(records) % 30)
+
+
+def _bangkok(path, records=40):
+    bits = np.random.default_rng(0).integers(0, 2, (records, 446))
+    rows = (f'"{place % 30 + 1}",' + ",".join(map(str, row)) for place, row in enumerate(bits))
+    path.write_text("\n".join(rows) + "\n")
+
+
+def _entry(name):
+    return next(entry for entry in catalogue() if entry["name"] == name)
+
+
+def test_the_first_folder_that_has_the_files_wins(folders):
+    one, two, cache = folders
+    (cache / "location").mkdir(parents=True)
+    _location(cache / "location" / "location30.npz", 60)
+    assert len(load("location").train) == 45
+    _location(two / "location30.npz", 50)
+    assert len(load("location").train) == 38
+    _location(one / "location30.npz", 40)
+    assert len(load("location").train) == 30
+
+
+def test_a_set_may_have_a_folder_of_its_own(folders):
+    (folders[1] / "location").mkdir()
+    _location(folders[1] / "location" / "location30.npz")
+    assert _entry("location")["path"] == str(folders[1] / "location" / "location30.npz")
+
+
+def test_half_a_layout_is_no_find(folders):
+    (folders[0] / "adult-train.csv").write_text("age\n1\n")
+    assert not _entry("adult")["available"]
+
+
+def test_what_is_absent_and_cannot_be_fetched_gives_one_sentence_with_how_to_get_it(folders, monkeypatch):
+    _serve(monkeypatch, ["purchase"], folders[2])
+    with pytest.raises(DataError) as refused:
+        load("purchase")
+    message = str(refused.value)
+    assert "dataset_purchase.tgz of https://github.com/privacytrustlab/datasets" in message
+    assert "NOISEPROOF_DATA" in message
+    assert "\n" not in message
+    assert not list(folders[2].rglob("*.tgz*"))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_absent_is_fetched_once_and_held_to_its_digest(folders, monkeypatch, tmp_path, known):
+    server = tmp_path / "server"
+    server.mkdir()
+    _bangkok(server / "bangkok")
+    with tarfile.open(server / "dataset_location.tgz", "w:gz") as archive:
+        archive.add(server / "bangkok", "bangkok")
+    _serve(monkeypatch, ["location"], server, known=known)
+    first = load("location")
+    (server / "dataset_location.tgz").unlink()
+    assert load("location").train.fingerprint() == first.train.fingerprint()
+    fetched = folders[2] / "location" / "dataset_location.tgz"
+    assert _entry("location")["path"] == str(fetched)
+    fetched.write_bytes(fetched.read_bytes() + b"changed")
+    with pytest.raises(DataError, match="changed since it was fetched"):
+        load("location")
+
+
+def test_variants_of_a_set_share_what_was_fetched(folders, monkeypatch, tmp_path):
+    server = tmp_path / "server"
+    server.mkdir()
+    rng = np.random.default_rng(0)
+    text = "".join(" ".join(map(str, rng.choice(700, 12, replace=False))) + "\n" for _ in range(300))
+    (server / "retail.dat.gz").write_bytes(gzip.compress(text.encode()))
+    _serve(monkeypatch, ["retail", "retail-2", "retail-10"], server)
+    load("retail-2")
+    (server / "retail.dat.gz").unlink()
+    assert load("retail-10").train.fingerprint() == load("retail").train.fingerprint()
+
+
+def test_the_catalogue_names_every_set_and_how_to_get_it(folders):
+    entries = catalogue()
+    assert [set(entry) for entry in entries] == [
+        {"name", "records", "features", "classes", "available", "path", "how"}
+    ] * len(entries)
+    names = {entry["name"] for entry in entries}
+    images = {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"}
+    assert names == images | {"breast-cancer", "adult", "location", "purchase", "texas", "retail"}
+    assert all(entry["how"] for entry in entries)
+    assert {entry["name"] for entry in entries if entry["available"]} == {"digits", "breast-cancer"}
+
+
+def test_the_catalogue_reads_and_fetches_nothing(folders, monkeypatch):
+    def never(*_args, **_options):
+        raise AssertionError
+
+    monkeypatch.setattr(library, "fetch", never)
+    (folders[0] / "mnist.npz").write_bytes(b"not a real file")
+    entry = _entry("mnist")
+    assert (entry["available"], entry["records"], entry["features"], entry["classes"]) == (True, 70_000, 784, 10)
+
+
+def test_the_catalogue_tells_the_size_of_the_copy_that_is_there(folders):
+    assert _entry("location")["records"] == 5010
+    _location(folders[0] / "location30.npz", 40)
+    assert _entry("location")["records"] == 40
+
+
+def test_sizes_in_the_catalogue_are_those_that_are_loaded(folders):
+    for name in ("digits", "breast-cancer"):
+        split, entry = load(name), _entry(name)
+        assert entry["records"] == len(split.train) + len(split.test)
+        assert entry["features"] == split.train.features[0].numel()
+        assert entry["classes"] == split.train.classes
+
+
+def test_downloads_without_a_publicly_known_digest_are_at_least_encrypted():
+    for found in named_sets().values():
+        for download in found.downloads:
+            assert download.url.startswith("https://") or download.sha256 is not None
+            assert download.sha256 is None or len(download.sha256) == 64
+
+
+def test_every_set_that_can_be_fetched_has_a_layout_for_what_is_fetched():
+    for found in named_sets().values():
+        if found.downloads:
+            files = tuple(download.file for download in found.downloads)
+            layouts = [layout for layout in found.layouts if layout.files == files]
+            assert len(layouts) == 1
+            # And it is found again in the cache.
+            assert found.folder in layouts[0].folders

@@ -1,0 +1,246 @@
+"""Named tables and binary records in every layout they come in, and the real ones."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from noiseproof.data import decode, load
+from noiseproof.data.formats import top_items
+from noiseproof.data.record_sets import ADULT_COLUMNS
+from noiseproof.errors import DataError, SettingError
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A data folder of the test's own, and nothing in the cache."""
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def _tar(path, **members):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+def _lines(bits, labels=None, form="{}"):
+    rows = [",".join(map(str, row)) for row in bits]
+    if labels is not None:
+        rows = [f"{form.format(label)},{row}" for label, row in zip(labels, rows, strict=True)]
+    return ("\n".join(rows) + "\n").encode()
+
+
+def _whole(split):
+    """All the records of a split in an order of their own, for sets that are split at random."""
+    x = np.concatenate([split.train.features.numpy(), split.test.features.numpy()])
+    y = np.concatenate([split.train.labels.numpy(), split.test.labels.numpy()])
+    return _sorted(x, y)
+
+
+def _sorted(x, y):
+    rows = np.concatenate([x.astype(np.int64), y[:, None].astype(np.int64)], axis=1)
+    return rows[np.lexsort(rows.T)]
+
+
+@pytest.mark.parametrize("layout", ["archive", "file", "npz"])
+@pytest.mark.parametrize(("name", "features", "classes"), [("purchase", 600, 100), ("location", 446, 30)])
+def test_labelled_bits_are_read_in_every_layout(folder, name, features, classes, layout):
+    bits, labels = RNG.integers(0, 2, (40, features)), np.arange(40) % classes
+    member = {"purchase": "dataset_purchase", "location": "bangkok"}[name]
+    text = _lines(bits, labels + 1, '"{}"' if name == "location" else "{}")
+    if layout == "archive":
+        _tar(folder / f"dataset_{name}.tgz", **{member: text})
+    elif layout == "file":
+        (folder / member).write_bytes(text)
+    elif name == "purchase":
+        np.savez(folder / "purchase.npz", x=bits, y=labels)
+    else:
+        np.savez(folder / "location30.npz", x_packed=np.packbits(bits, axis=1), n_features=features, y=labels)
+    split = load(name)
+    np.testing.assert_array_equal(_whole(split), _sorted(bits, labels))
+    assert len(split.test) == 10
+    assert split.train.classes == classes
+    assert split.train.public.kind == "vector"
+    assert split.train.public.bounds == "public"
+
+
+@pytest.mark.parametrize("layout", ["archive", "files", "npz"])
+def test_texas_is_read_in_every_layout(folder, layout):
+    bits, labels = RNG.integers(0, 2, (12, 6169)), np.arange(12) % 100
+    feats, marks = _lines(bits), ("\n".join(map(str, labels + 1)) + "\n").encode()
+    if layout == "archive":
+        _tar(folder / "dataset_texas.tgz", **{"texas/100/labels": marks, "texas/100/feats": feats})
+    elif layout == "files":
+        (folder / "texas" / "100").mkdir(parents=True)
+        (folder / "texas" / "100" / "feats").write_bytes(feats)
+        (folder / "texas" / "100" / "labels").write_bytes(marks)
+    else:
+        np.savez(folder / "texas.npz", x=bits, y=labels)
+    np.testing.assert_array_equal(_whole(load("texas")), _sorted(bits, labels))
+
+
+def test_a_label_beyond_the_classes_is_refused(folder):
+    (folder / "bangkok").write_bytes(_lines(RNG.integers(0, 2, (4, 446)), [1, 2, 30, 31]))
+    with pytest.raises(DataError, match="1 labels of location are outside its 30 classes"):
+        load("location")
+
+
+def _baskets(records=300, items=700):
+    return [np.sort(RNG.choice(items, RNG.integers(1, 20), replace=False)) for _ in range(records)]
+
+
+def _retail_npz(folder, baskets):
+    items = np.concatenate(baskets)
+    top = np.sort(np.argsort(-np.bincount(items), kind="stable")[:600]).astype(np.uint16)
+    indptr = np.cumsum([0, *map(len, baskets)]).astype(np.int32)
+    np.savez(folder / "retail.npz", indptr=indptr, indices=items.astype(np.uint16), n_items=700, top600_items=top)
+
+
+@pytest.mark.parametrize("end", [".dat", ".dat.gz"])
+def test_retail_is_the_same_from_text_and_from_npz(folder, end):
+    baskets = _baskets()
+    _retail_npz(folder, baskets)
+    from_npz = load("retail")
+    (folder / "retail.npz").unlink()
+    text = "".join(" ".join(map(str, basket)) + " \n" for basket in baskets).encode()
+    (folder / f"retail{end}").write_bytes(gzip.compress(text) if end.endswith("gz") else text)
+    assert load("retail").train.fingerprint() == from_npz.train.fingerprint()
+
+
+@pytest.mark.parametrize(("name", "k"), [("retail", 10), ("retail-2", 2), ("retail-20", 20), ("retail-100", 100)])
+def test_retail_comes_in_as_many_classes_as_asked_and_says_what_it_is(folder, name, k):
+    _retail_npz(folder, _baskets())
+    split = load(name)
+    assert split.train.classes == k
+    assert split.train.public.shape == (600,)
+    assert split.train.public.bounds == "data"
+    notes = " ".join(split.train.public.notes)
+    assert "stand-in for Purchase" in notes
+    assert "clusters of these same records" in notes
+    assert set(split.train.features.unique().tolist()) == {0.0, 1.0}
+
+
+def test_the_labels_of_retail_do_not_depend_on_how_it_is_split(folder):
+    _retail_npz(folder, _baskets())
+    np.testing.assert_array_equal(_whole(load("retail")), _whole(load("retail", seed=5, test_fraction=0.5)))
+
+
+ADULT_ROW = [
+    39,
+    "State-gov",
+    77516,
+    "Bachelors",
+    13,
+    "Never-married",
+    "Adm-clerical",
+    "Not-in-family",
+    "White",
+    "Male",
+    2174,
+    0,
+    40,
+]
+
+
+def _adult_frame(country, incomes):
+    rows = [[*ADULT_ROW, country, income] for income in incomes]
+    return pd.DataFrame(rows, columns=list(ADULT_COLUMNS))
+
+
+def test_adult_is_the_same_from_csv_and_from_the_files_of_uci(folder):
+    incomes = ["<=50K", ">50K", "<=50K"]
+    _adult_frame(None, incomes).to_csv(folder / "adult-train.csv", index=False)
+    _adult_frame("Cuba", incomes[1:]).to_csv(folder / "adult-test.csv", index=False)
+    from_csv = load("adult")
+    for file in folder.iterdir():
+        file.unlink()
+    lines = [", ".join(map(str, row)) for row in _adult_frame("?", incomes).to_numpy()]
+    (folder / "adult.data").write_text("\n".join(lines) + "\n\n")
+    test = [", ".join(map(str, row)) + "." for row in _adult_frame("Cuba", incomes[1:]).to_numpy()]
+    (folder / "adult.test").write_text("|1x3 Cross validator\n" + "\n".join(test) + "\n\n")
+    from_uci = load("adult")
+    assert from_csv.train.fingerprint() == from_uci.train.fingerprint()
+    assert from_csv.test.fingerprint() == from_uci.test.fingerprint()
+    assert from_csv.train.public.shape == (107,)
+    assert from_uci.train.labels.tolist() == [0, 1, 0]
+
+
+def test_breast_cancer_needs_no_network_and_has_documented_bounds(folder):
+    split = load("breast-cancer")
+    assert len(split.train) + len(split.test) == 569
+    assert split.train.public.shape == (30,)
+    assert split.train.public.classes == ("malignant", "benign")
+    assert split.train.public.bounds == "public"
+    assert "documentation" in split.train.public.notes[0]
+    assert split.remarks == ()
+    assert int((split.train.labels == 0).sum() + (split.test.labels == 0).sum()) == 212
+
+
+def test_breast_cancer_has_no_other_target(folder):
+    assert len(load("breast-cancer", target="diagnosis").train) == 427
+    with pytest.raises(SettingError, match="cannot be the target"):
+        load("breast-cancer", target="mean radius")
+
+
+def test_the_real_adult_has_its_own_test_part_and_public_bounds_that_hold(real_data):
+    real_data("adult-train.csv")
+    split = load("adult", target="income")
+    assert (len(split.train), len(split.test)) == (32_561, 16_281)
+    assert split.train.public.bounds == "public"
+    assert split.train.public.shape == (107,)
+    assert split.remarks == ()
+    assert int(split.train.labels.sum()) == 7_841
+    assert int(split.test.labels.sum()) == 3_846
+
+
+def test_the_real_adult_is_decoded_as_it_was(real_data):
+    path = real_data("adult-train.csv")
+    train = load("adult").train
+    before = pd.read_csv(path).drop(columns="fnlwgt")
+    pd.testing.assert_frame_equal(decode(train.public, train.features, train.labels), before, check_dtype=False)
+
+
+def test_adult_can_be_asked_for_another_of_its_columns(real_data):
+    real_data("adult-train.csv")
+    split = load("adult", target="sex")
+    assert split.train.public.classes == ("Female", "Male")
+    assert "income" in [column.name for column in split.train.public.columns]
+    with pytest.raises(SettingError, match="no column 'salary'"):
+        load("adult", target="salary")
+
+
+def test_the_real_location_loads(real_data):
+    real_data("location30.npz")
+    split = load("location")
+    assert (len(split.train), len(split.test)) == (3758, 1252)
+    assert split.train.public.notes == ()
+
+
+def test_the_most_bought_items_of_the_real_baskets_are_those_listed_with_them(real_data):
+    arrays = np.load(real_data("retail.npz"))
+    lines = np.repeat(np.arange(len(arrays["indptr"]) - 1), np.diff(arrays["indptr"]))
+    given = top_items(lines, arrays["indices"], 88_162, count=600, top=arrays["top600_items"])
+    assert given.shape == (88_162, 600)
+    # Ties at the last place may fall either way: what counts is how much was bought.
+    assert given.sum() == top_items(lines, arrays["indices"], 88_162, count=600).sum()
+
+
+@pytest.mark.slow
+def test_the_real_retail_loads_in_clusters_of_every_number(real_data):
+    real_data("retail.npz")
+    for k in (2, 10, 20, 50, 100):
+        split = load(f"retail-{k}")
+        assert (len(split.train), len(split.test)) == (66_122, 22_040)
+        assert len(split.train.labels.unique()) == k

@@ -1,0 +1,172 @@
+"""Splits, shards and neighbouring pairs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noiseproof.data import Dataset, Public, neighbours, shards, split
+from noiseproof.errors import DataError, SettingError
+
+
+def _numbered(records: int) -> Dataset:
+    """Records that can be told apart: each one's features hold its number."""
+    features = torch.arange(records, dtype=torch.float32)[:, None].expand(records, 2) / records
+    return Dataset("some", features.clone(), torch.arange(records) % 3, Public((2,), ("a", "b", "c")))
+
+
+def _numbers(dataset: Dataset, records: int) -> list[int]:
+    return (dataset.features[:, 0] * records).round().int().tolist()
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 2**31))
+def test_a_split_is_disjoint_covers_all_and_has_the_size_asked_for(records, fraction, seed):
+    parts = split(_numbered(records), seed=seed, test_fraction=fraction)
+    assert sorted(_numbers(parts.train, records) + _numbers(parts.test, records)) == list(range(records))
+    assert abs(len(parts.test) - fraction * records) <= 1
+    assert len(parts.train) >= 1
+    assert len(parts.test) >= 1
+
+
+def test_labels_stay_with_their_records():
+    parts = split(_numbered(50))
+    assert parts.train.labels.tolist() == [number % 3 for number in _numbers(parts.train, 50)]
+
+
+def test_the_same_seed_gives_the_same_split_and_another_another():
+    first, again, other = (split(_numbered(50), seed=seed) for seed in (1, 1, 2))
+    assert first.train.fingerprint() == again.train.fingerprint()
+    assert first.train.fingerprint() != other.train.fingerprint()
+
+
+def test_a_split_does_not_depend_on_values():
+    dataset = _numbered(50)
+    shifted = Dataset("some", 1 - dataset.features, (dataset.labels + 1) % 3, dataset.public)
+    assert torch.equal(split(shifted).train.features, 1 - split(dataset).train.features)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
+def test_a_fraction_that_leaves_a_part_empty_is_refused(fraction):
+    with pytest.raises(SettingError, match="test fraction"):
+        split(_numbered(5), test_fraction=fraction)
+
+
+def test_one_record_cannot_be_split():
+    with pytest.raises(DataError, match="at least 2"):
+        split(_numbered(1))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.integers(1, 60), st.data())
+def test_shards_partition_the_records_evenly(records, data):
+    k = data.draw(st.integers(1, records))
+    parts = shards(_numbered(records), k, seed=data.draw(st.integers(0, 2**31)))
+    assert len(parts) == k
+    assert sorted(number for part in parts for number in _numbers(part, records)) == list(range(records))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_replacing_one_record_changes_one_shard_in_one_record():
+    dataset = _numbered(40)
+    features = dataset.features.clone()
+    features[17] = 1.0
+    changed = Dataset("some", features, dataset.labels, dataset.public)
+    pairs = zip(shards(dataset, 6, seed=3), shards(changed, 6, seed=3), strict=True)
+    differences = [int((one.features != other.features).any(1).sum()) for one, other in pairs]
+    assert sorted(differences) == [0, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("k", [0, -1, 6])
+def test_too_many_or_no_shards_are_refused(k):
+    with pytest.raises(SettingError, match="cannot be cut"):
+        shards(_numbered(5), k)
+
+
+def _multiset(dataset: Dataset) -> dict[tuple, int]:
+    counts: dict[tuple, int] = {}
+    for record in torch.cat([dataset.features, dataset.labels[:, None].float()], 1).tolist():
+        counts[tuple(record)] = counts.get(tuple(record), 0) + 1
+    return counts
+
+
+def _distance(one: Dataset, other: Dataset) -> int:
+    """How many records must be added or removed to come from one to the other, order aside."""
+    first, second = _multiset(one), _multiset(other)
+    return sum(abs(first.get(key, 0) - second.get(key, 0)) for key in first.keys() | second.keys())
+
+
+@st.composite
+def _with_repeats(draw):
+    values = draw(st.lists(st.integers(0, 3), min_size=2, max_size=12))
+    features = torch.tensor(values, dtype=torch.float32)[:, None].expand(-1, 2) / 4
+    labels = torch.tensor(draw(st.lists(st.integers(0, 2), min_size=len(values), max_size=len(values))))
+    return Dataset("some", features.clone(), labels, Public((2,), ("a", "b", "c")))
+
+
+_CANARIES = st.none() | st.just((torch.tensor([1.0, 1.0]), 2)) | st.just((torch.tensor([0.25, 0.25]), 1))
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(_with_repeats(), st.integers(0, 2**31), _CANARIES)
+def test_under_add_or_remove_d_has_exactly_one_record_more(dataset, seed, canary):
+    more, fewer = neighbours(dataset, seed, relation="add-or-remove", canary=canary)
+    assert len(more) == len(fewer) + 1
+    assert _distance(more, fewer) == 1
+    if canary is not None:
+        assert torch.equal(more.features[-1], canary[0])
+        assert int(more.labels[-1]) == canary[1]
+        assert _distance(fewer, dataset) == 0
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(_with_repeats(), st.integers(0, 2**31), _CANARIES)
+def test_under_replace_one_exactly_one_record_is_exchanged(dataset, seed, canary):
+    if canary is None and len(_multiset(dataset)) == 1:
+        return
+    if canary is not None and set(_multiset(dataset)) == {(*canary[0].tolist(), float(canary[1]))}:
+        return
+    one, other = neighbours(dataset, seed, relation="replace-one", canary=canary)
+    assert len(one) == len(other)
+    assert _distance(one, other) == 2
+    places = (one.features != other.features).any(1) | (one.labels != other.labels)
+    assert int(places.sum()) == 1
+    if canary is not None:
+        assert torch.equal(other.features[places][0], canary[0])
+        assert _distance(one, dataset) == 0
+
+
+def test_neighbours_leave_the_data_set_alone():
+    dataset = _numbered(6)
+    before = dataset.fingerprint()
+    for relation in ("add-or-remove", "replace-one"):
+        for canary in (None, (torch.ones(2), 1)):
+            neighbours(dataset, relation=relation, canary=canary)
+    assert dataset.fingerprint() == before
+
+
+def test_records_that_are_all_the_same_have_no_neighbour_under_replace_one():
+    dataset = Dataset("some", torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64), Public((2,), ("a", "b")))
+    with pytest.raises(DataError, match="all records of some are the same"):
+        neighbours(dataset, relation="replace-one")
+
+
+@pytest.mark.parametrize(
+    "canary", [(torch.ones(3), 0), (torch.ones(2), 3), (torch.ones(2), -1), (torch.tensor([0.0, 1.5]), 0)]
+)
+def test_a_canary_that_is_no_record_is_refused(canary):
+    with pytest.raises(SettingError, match="the canary must"):
+        neighbours(_numbered(5), canary=canary)
+
+
+def test_an_unknown_relation_is_refused():
+    with pytest.raises(SettingError, match="add-or-remove, replace-one"):
+        neighbours(_numbered(5), relation="swap")
+
+
+def test_a_single_record_has_no_neighbours():
+    with pytest.raises(DataError, match="at least 2"):
+        neighbours(_numbered(1))
