@@ -79,7 +79,9 @@ def fit_stack(
     its epochs: it ends as if it had been trained alone, up to rounding, whatever the others are. `seeds[j]` (default j)
     fixes network j's initial weights, shuffles and dropout; `start` gives other initial weights.
 
-    *Formal guarantee*: none; nothing here is noised. What it returns is as private as the records are public.
+    Formal guarantee
+    ----------------
+    None: nothing here is noised, and the networks are to be kept on the trusted side.
     """
     training = training or Training()
     seeds = range(len(members)) if seeds is None else seeds

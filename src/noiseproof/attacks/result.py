@@ -1,0 +1,190 @@
+"""AttackResult: how well an attack told members from non-members, with intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from noiseproof.attacks.roc import Roc, best_threshold, bootstrap
+from noiseproof.errors import DataError
+
+RATES = (0.001, 0.01)
+"""The false positive rates at which true positive rates are reported."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A measured value and its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """The attack on the records of one class; a measure is None where the class lacks members or non-members."""
+
+    name: str
+    members: int
+    nonmembers: int
+    accuracy: Interval | None = None
+    advantage: Interval | None = None
+    auc: Interval | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AttackResult:
+    """Scores of members and non-members (the larger, the more the attack takes a record for a member), and measures.
+
+    *Advantage* is TPR - FPR of the attack's guesses, the papers' Priv_Leak. Guesses are made at a threshold that was
+    chosen without the records they are made on: `threshold` where the attack has one of its own, else the best one on
+    a random half of the scores for the other half, and the other way round. `threshold_from` says which. AUC and the
+    true positive rates at low false positive rates need no threshold. Intervals are percentiles of a stratified
+    bootstrap over the records: they cover the choice of records, not the training of target and shadow models.
+
+    Formal guarantee
+    ----------------
+    None: scores and measures are made from private records and membership; they stay on the trusted side.
+    """
+
+    attack: str
+    scores: torch.Tensor = field(repr=False)
+    member: torch.Tensor = field(repr=False)
+    labels: torch.Tensor = field(repr=False)
+    classes: tuple[str, ...]
+    threshold: float | None = None
+    threshold_from: str = "the other half of the scores"
+    queries: int = 0
+    """How many answers of the target the attack used."""
+    seed: int = 0
+    resamples: int = 1000
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", self.scores.detach().double().cpu())
+        object.__setattr__(self, "member", self.member.cpu())
+        object.__setattr__(self, "labels", self.labels.cpu())
+        if not len(self.scores) == len(self.member) == len(self.labels):
+            raise DataError("an attack's scores, memberships and labels must be as many as its records.")
+        if not self.member.any() or self.member.all():
+            raise DataError("a membership attack needs at least one member and one non-member.")
+        if not self.scores.isfinite().all():
+            raise DataError("the attack's scores are not all finite; the release or its shadow models diverged.")
+
+    @cached_property
+    def guesses(self) -> torch.Tensor:
+        """For each record whether the attack takes it for a member."""
+        if self.threshold is not None:
+            return self.scores > self.threshold
+        first = torch.zeros(len(self.scores), dtype=torch.bool)
+        generator = torch.Generator().manual_seed(self.seed)
+        for side in (self.member, ~self.member):
+            places = side.nonzero().flatten()
+            first[places[torch.randperm(len(places), generator=generator)[: len(places) // 2]]] = True
+        guesses = torch.zeros(len(self.scores), dtype=torch.bool)
+        for chosen_on in (first, ~first):
+            if self.member[chosen_on].any() and not self.member[chosen_on].all():
+                threshold = best_threshold(self.scores[chosen_on], self.member[chosen_on])
+                guesses[~chosen_on] = self.scores[~chosen_on] > threshold
+        return guesses
+
+    @cached_property
+    def measures(self) -> dict[str, Interval]:
+        """`advantage`, `balanced_accuracy`, `auc`, and `tpr_at_0.001` and so on, each with its interval."""
+        names = ["advantage", "balanced_accuracy", "auc", *(f"tpr_at_{rate}" for rate in RATES)]
+        return self._measure(names, torch.ones(len(self.scores), dtype=torch.bool))
+
+    @property
+    def advantage(self) -> float:
+        """TPR - FPR of the attack's guesses: the papers' Priv_Leak."""
+        return self.measures["advantage"].value
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Share of right guesses, were members and non-members equally many."""
+        return self.measures["balanced_accuracy"].value
+
+    @property
+    def auc(self) -> float:
+        """How often a member scores above a non-member."""
+        return self.measures["auc"].value
+
+    @property
+    def tpr_at_fpr(self) -> dict[float, float]:
+        """The share of members that can be named when one non-member in 1000, or in 100, may be named falsely."""
+        return {rate: self.measures[f"tpr_at_{rate}"].value for rate in RATES}
+
+    @cached_property
+    def per_class(self) -> tuple[ClassResult, ...]:
+        """The attack on each class by itself; accuracy is balanced, as in Mao et al.'s figures of equal halves."""
+        results = []
+        for index, name in enumerate(self.classes):
+            chosen = self.labels == index
+            members = int((chosen & self.member).sum())
+            others = int(chosen.sum()) - members
+            if not members or not others:
+                results.append(ClassResult(name, members, others))
+                continue
+            found = self._measure(["balanced_accuracy", "advantage", "auc"], chosen)
+            results.append(ClassResult(name, members, others, *found.values()))
+        return tuple(results)
+
+    def _measure(self, names: list[str], chosen: torch.Tensor) -> dict[str, Interval]:
+        scores, member, guesses = self.scores[chosen], self.member[chosen], self.guesses[chosen]
+
+        def statistic(weights: torch.Tensor) -> torch.Tensor:
+            tpr, fpr = ((weights * side * guesses).sum(1) / (weights * side).sum(1) for side in (member, ~member))
+            curve = Roc.of(scores, member, weights)
+            values = {"advantage": tpr - fpr, "balanced_accuracy": (1 + tpr - fpr) / 2, "auc": curve.auc}
+            values |= {f"tpr_at_{rate}": curve.tpr_at(rate) for rate in RATES}
+            return torch.stack([values[name] for name in names], dim=1)
+
+        exact = statistic(torch.ones(1, len(scores), dtype=torch.float64))[0].tolist()
+        low, high = bootstrap(statistic, member, count=self.resamples, level=self.level, seed=self.seed).tolist()
+        return {name: Interval(*numbers) for name, *numbers in zip(names, exact, low, high, strict=True)}
+
+    def to_json(self) -> dict[str, Any]:
+        """The measures as JSON: numbers, and under `intervals` their bootstrap intervals."""
+        return {
+            "attack": self.attack,
+            **{name: found.value for name, found in self.measures.items() if not name.startswith("tpr_at")},
+            "tpr_at_fpr": {str(rate): value for rate, value in self.tpr_at_fpr.items()},
+            "intervals": {
+                "level": self.level,
+                "resamples": self.resamples,
+                **{name: [found.low, found.high] for name, found in self.measures.items()},
+            },
+            "threshold": self.threshold,
+            "threshold_from": self.threshold_from,
+            "members": int(self.member.sum()),
+            "nonmembers": int((~self.member).sum()),
+            "queries": self.queries,
+            "per_class": [
+                {
+                    "class": found.name,
+                    "members": found.members,
+                    "nonmembers": found.nonmembers,
+                    **{
+                        name: None if measure is None else measure.value
+                        for name, measure in (
+                            ("accuracy", found.accuracy),
+                            ("advantage", found.advantage),
+                            ("auc", found.auc),
+                        )
+                    },
+                    "accuracy_interval": found.accuracy and [found.accuracy.low, found.accuracy.high],
+                }
+                for found in self.per_class
+            ],
+        }
+
+    def plot_roc(self, path: str | Path) -> Path:
+        """Draw the ROC curve with its bootstrap band on logarithmic axes, as a PNG, PDF or SVG file."""
+        from noiseproof.attacks.picture import plot_roc
+
+        return plot_roc([self], path)
