@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 
-def squared_lengths(tensor: torch.Tensor, dim: int | tuple[int, ...] = 1) -> torch.Tensor:
-    """Sums of squares over `dim`, in one pass."""
-    lengths: torch.Tensor = torch.linalg.vector_norm(tensor, dim=dim)
+def squared_lengths(rows: torch.Tensor) -> torch.Tensor:
+    """The sum of squares of every row, in one pass."""
+    lengths: torch.Tensor = torch.linalg.vector_norm(rows, dim=1)
     return lengths.square_()
 
 

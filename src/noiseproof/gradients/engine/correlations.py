@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from noiseproof.gradients.engine.contribution import Contribution, squared_lengths
 from noiseproof.gradients.engine.outer_products import EXPLICIT_BYTES, PASS_COST
 
-CHUNK_BYTES = 3 * 2**19
-"""Unfolded input that is made at a time: it is read several times, and should still be in the cache."""
+CHUNK_BYTES = 8 * 2**20
+"""Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""
 NARROW = 48
 """With fewer columns than this a matrix product is slow, so the kernel's height is unfolded too."""
 
@@ -56,10 +56,10 @@ class Correlations(Contribution):
         if self._kept is None and self._fits:
             self._kept = self._slabs()
         if self._kept is not None:
-            return squared_lengths(self._kept, (0, 2))
+            return _slab_norms(self._kept)
         size = len(self._inputs) * EXPLICIT_BYTES // self._explicit_bytes
         pieces = self._pieces(max(1, size))
-        return torch.cat([squared_lengths(self._slabs(some), (0, 2)) for some in pieces])
+        return torch.cat([_slab_norms(self._slabs(some)) for some in pieces])
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the kernel's shape."""
@@ -208,7 +208,8 @@ class Correlations(Contribution):
             (records * geometry.groups, phases, high // phases, across, geometry.kernel[1], self._channels),
             (group, down, down * phases, right * geometry.stride[1], right * geometry.dilation[1], 1),
         )
-        return bands.reshape(*bands.shape[:4], -1)
+        # Copied once here, or else every slice of it would be copied again.
+        return bands.contiguous().view(*bands.shape[:4], -1)
 
     def _in_order(self, slabs: torch.Tensor, records_dims: int) -> torch.Tensor:
         """Slabs (slabs, [B,] entries) with the kernel's own order of entries, ([B,] O, C, U, V)."""
@@ -226,3 +227,8 @@ class Correlations(Contribution):
         """`some` of the records in pieces of `size`."""
         start, stop, _ = some.indices(len(self._inputs))
         return (slice(first, min(first + size, stop)) for first in range(start, stop, size))
+
+
+def _slab_norms(slabs: torch.Tensor) -> torch.Tensor:
+    """||g_i||^2 from (slabs, B, entries); rows first, which torch reduces twice as fast as both dimensions at once."""
+    return squared_lengths(slabs.flatten(0, 1)).view(slabs.shape[:2]).sum(0)

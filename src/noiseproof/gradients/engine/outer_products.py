@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from noiseproof.gradients.engine.contribution import Contribution, squared_lengths
+from noiseproof.gradients.engine.contribution import Contribution, Explicit, squared_lengths
 
 PASS_COST = 60
 """Multiplications that take as long as writing a number and reading it twice (measured; it only has to be near)."""
@@ -32,6 +32,19 @@ class Factor:
     def squared_norms(self) -> torch.Tensor:
         """Squared length of each record's only vector, (B,); for T = 1."""
         return squared_lengths(self.vectors.flatten(1))
+
+
+class Sums(Explicit):
+    """g_i = sum_t e_it: the gradients of what was added at every position, a bias."""
+
+    def __init__(self, errors: Factor) -> None:
+        self._errors = errors
+        vectors = errors.vectors
+        super().__init__(vectors[:, 0] if vectors.shape[1] == 1 else vectors.sum(1))
+
+    def squared_norms(self) -> torch.Tensor:
+        """||g_i||^2, (B,), which the weight beside the bias may have needed already."""
+        return self._errors.squared_norms if self._errors.vectors.shape[1] == 1 else super().squared_norms()
 
 
 class OuterProducts(Contribution):

@@ -31,20 +31,17 @@ class RecordGradients:
         self._parameters = parameters
         self._layers = layers
         self._contributions = contributions
-        self._tensor_norms: torch.Tensor | None = None
+        self._tensor_norms: list[torch.Tensor | None] | None = None
         self._gram: torch.Tensor | None = None
 
     def squared_norms(self, by: By = "all") -> torch.Tensor:
         """||g_i||^2: (B,), or (B, tensors), or (B, layers)."""
         if self._tensor_norms is None:
-            self._tensor_norms = self._columns(
-                [None if part is None else part.squared_norms() for part in self._contributions]
-            )
+            self._tensor_norms = [None if part is None else part.squared_norms() for part in self._contributions]
         if by == "all":
-            return self._tensor_norms.sum(1)
-        if by == "tensor":
-            return self._tensor_norms
-        return self._tensor_norms @ self._membership(by)
+            return self._total(self._tensor_norms)
+        columns = self._columns(self._tensor_norms)
+        return columns if by == "tensor" else columns @ self._membership(by)
 
     def weighted_sum(self, weights: torch.Tensor, by: By = "all") -> list[torch.Tensor]:
         """sum_i w_i g_i, one tensor a parameter; weights (B,), or (B, tensors) or (B, layers) with `by`."""
@@ -68,16 +65,16 @@ class RecordGradients:
     def inner(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
         """<g_i, v>, (B,), for one list of tensors shaped like the parameters."""
         pairs = zip(self._contributions, vectors, strict=True)
-        return self._columns([None if part is None else part.inner(vector.detach()) for part, vector in pairs]).sum(1)
+        return self._total([None if part is None else part.inner(vector.detach()) for part, vector in pairs])
 
     def gram(self) -> torch.Tensor:
         """<g_i, g_k> over all parameters, (B, B)."""
         if self._gram is None:
-            total = self._parameters[0].new_zeros(self.records, self.records) if self._parameters else torch.zeros(0, 0)
+            total = self._parameters[0].detach().new_zeros(self.records, self.records)
             for part in self._contributions:
                 if part is not None:
                     total += part.gram()
-            self._gram = total.detach()
+            self._gram = total
         return self._gram
 
     def materialise(self) -> list[torch.Tensor]:
@@ -97,7 +94,15 @@ class RecordGradients:
 
     def _columns(self, columns: list[torch.Tensor | None]) -> torch.Tensor:
         """(B, tensors) from one column a parameter, where a parameter without contribution gives zeros."""
-        if not columns:
-            return torch.zeros(self.records, 0)
         zeros = self._parameters[0].detach().new_zeros(self.records)
         return torch.stack([zeros if column is None else column.to(zeros) for column in columns], dim=1)
+
+    def _total(self, columns: list[torch.Tensor | None]) -> torch.Tensor:
+        """(B,), the sum of the columns that are there."""
+        there = [column for column in columns if column is not None]
+        if not there:
+            return self._parameters[0].detach().new_zeros(self.records)
+        total = there[0]
+        for column in there[1:]:
+            total = total + column
+        return total

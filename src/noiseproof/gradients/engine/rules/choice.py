@@ -13,7 +13,7 @@ from noiseproof.gradients.engine.rules.embedding import EmbeddingRule
 from noiseproof.gradients.engine.rules.fallback import VmapRule
 from noiseproof.gradients.engine.rules.linear import LinearRule
 from noiseproof.gradients.engine.rules.normalisation import ChannelNormRule, LayerNormRule
-from noiseproof.gradients.engine.rules.recurrent import RecurrentRule
+from noiseproof.gradients.engine.rules.recurrent import CellRule, RecurrentRule
 from noiseproof.gradients.engine.rules.rule import Rule
 from noiseproof.gradients.engine.tape import Tape
 
@@ -34,6 +34,9 @@ _RULES: dict[type[nn.Module], type[Rule]] = {
     nn.LSTM: RecurrentRule,
     nn.GRU: RecurrentRule,
     nn.RNN: RecurrentRule,
+    nn.LSTMCell: CellRule,
+    nn.GRUCell: CellRule,
+    nn.RNNCell: CellRule,
     nn.MultiheadAttention: AttentionRule,
 }
 _TRANSFORMERS = (
@@ -76,6 +79,8 @@ def _is_plain(module: nn.Module) -> bool:
         return module.proj_size == 0 and set(module._parameters) == set(module._flat_weights_names)
     if isinstance(module, nn.MultiheadAttention):
         return not hasattr(module.out_proj, "parametrizations")
+    if isinstance(module, nn.RNNCellBase):
+        return set(module._parameters) <= {"weight_ih", "weight_hh", "bias_ih", "bias_hh"}
     return set(module._parameters) <= {"weight", "bias"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch.utils.hooks import RemovableHandle
 
 from noiseproof.errors import UnsupportedError
 from noiseproof.gradients.engine.contribution import Explicit
+from noiseproof.gradients.engine.rules.intercept import Replacing
 from noiseproof.gradients.engine.rules.rule import Rule
+from noiseproof.gradients.engine.rules.unrolled import UNROLLED
 from noiseproof.gradients.engine.tape import Contributions
 
 
@@ -56,7 +59,9 @@ class VmapRule(Rule):
 
         rows = [leaf for leaf, batched in zip(leaves, by_record, strict=True) if batched]
         try:
-            with self.tape.paused():
+            with self.tape.paused(), Replacing(UNROLLED), warnings.catch_warnings():
+                # Torch warns of operations that it must loop over; that this rule is slow is said in its docstring.
+                warnings.filterwarnings("ignore", message="There is a performance drop")
                 replaced = torch.func.vmap(one, randomness="different")(copies, rows)
         except RuntimeError as error:
             raise UnsupportedError(

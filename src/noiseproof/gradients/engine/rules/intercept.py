@@ -11,7 +11,9 @@ from torch.utils.hooks import RemovableHandle
 from noiseproof.gradients.engine.rules.rule import Rule
 
 
-class _Replacing(TorchFunctionMode):
+class Replacing(TorchFunctionMode):
+    """While it is entered, calls of some torch functions go to others."""
+
     def __init__(self, replacements: Mapping[Any, Callable[..., Any]]) -> None:
         super().__init__()
         self._replacements = replacements
@@ -29,13 +31,13 @@ class InterceptRule(Rule):
 
     def attach(self) -> Iterable[RemovableHandle]:
         """Hang the hooks on the layer."""
-        self._modes: list[_Replacing] = []
+        self._modes: list[Replacing] = []
         return self._around_forward("enter", "leave")
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the layer runs."""
         if self.tape.recording:
-            mode = _Replacing({function: self._replacing(function) for function in self.functions})
+            mode = Replacing({function: self._replacing(function) for function in self.functions})
             mode.__enter__()
             self._modes.append(mode)
 

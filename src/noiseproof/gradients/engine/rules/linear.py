@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from noiseproof.gradients.engine.contribution import Blocks, Contribution, Explicit
-from noiseproof.gradients.engine.outer_products import Factor, OuterProducts
+from noiseproof.gradients.engine.contribution import Blocks, Contribution
+from noiseproof.gradients.engine.outer_products import Factor, OuterProducts, Sums
 from noiseproof.gradients.engine.rules.rule import PairRule, matched
 from noiseproof.gradients.engine.tape import Contributions, Settle
 
@@ -29,9 +29,7 @@ def settle_linear(
         if weight.requires_grad:
             found.append((weight, _placed(OuterProducts(errors, activations), weight, weight_rows)))
         if bias is not None and bias.requires_grad:
-            vectors = errors.vectors
-            sums = Explicit(vectors[:, 0] if vectors.shape[1] == 1 else vectors.sum(1))
-            found.append((bias, _placed(sums, bias, bias_rows)))
+            found.append((bias, _placed(Sums(errors), bias, bias_rows)))
         return found
 
     return settle

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from noiseproof.errors import UnsupportedError
-from noiseproof.gradients.engine.contribution import Contribution, Explicit
-from noiseproof.gradients.engine.outer_products import Factor, OuterProducts
+from noiseproof.gradients.engine.contribution import Contribution
+from noiseproof.gradients.engine.outer_products import Factor, OuterProducts, Sums
 from noiseproof.gradients.engine.rules.cells import Cell, Elman, Gru, Lstm
 from noiseproof.gradients.engine.rules.intercept import InterceptRule
+from noiseproof.gradients.engine.rules.unrolled import over_layers
 from noiseproof.gradients.engine.tape import Contributions, Tape
 
 _CELLS: dict[Any, Cell] = {
@@ -73,56 +74,16 @@ class _Recurrence(torch.autograd.Function):
         return None, None, None, at_inputs, None, None, *weights, *first
 
 
-class RecurrentRule(InterceptRule):
-    """`nn.LSTM`, `nn.GRU` and `nn.RNN`, with any number of layers and directions."""
+_SINGLE: dict[Any, Cell] = {
+    torch._VF.lstm_cell: _CELLS[torch._VF.lstm],
+    torch._VF.gru_cell: _CELLS[torch._VF.gru],
+    torch._VF.rnn_tanh_cell: _CELLS[torch._VF.rnn_tanh],
+    torch._VF.rnn_relu_cell: _CELLS[torch._VF.rnn_relu],
+}
 
-    module: nn.RNNBase
-    functions = tuple(_CELLS)
 
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the layer runs."""
-        if self.tape.recording and isinstance(args[0] if args else kwargs.get("input"), PackedSequence):
-            raise UnsupportedError(
-                f"the layer {self.path} ({type(self.module).__name__}) was given a PackedSequence, whose gradients by "
-                "record are not known; give it padded sequences and leave the padding out of the loss."
-            )
-        super().enter(args, kwargs)
-
-    def replacement(
-        self,
-        function: Any,
-        inputs: torch.Tensor,
-        states: torch.Tensor | tuple[torch.Tensor, ...],
-        weights: list[torch.Tensor],
-        bias: bool,
-        layers: int,
-        dropout: float,
-        training: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[torch.Tensor, ...]:
-        """What is run in place of torch's own recurrence."""
-        cell = _CELLS[function]
-        states = states if isinstance(states, tuple) else (states,)
-        directions = 2 if bidirectional else 1
-        each = 4 if bias else 2
-        outputs = inputs.transpose(0, 1) if batch_first else inputs
-        finals: list[tuple[torch.Tensor, ...]] = []
-        for layer in range(layers):
-            if layer and dropout:
-                outputs = F.dropout(outputs, dropout, training)
-            sides = []
-            for direction in range(directions):
-                place = layer * directions + direction
-                own = weights[place * each : (place + 1) * each]
-                output, *final = self._run(
-                    cell, outputs.flip(0) if direction else outputs, own, tuple(state[place] for state in states)
-                )
-                sides.append(output.flip(0) if direction else output)
-                finals.append(tuple(final))
-            outputs = sides[0] if directions == 1 else torch.cat(sides, dim=2)
-        last = tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
-        return outputs.transpose(0, 1) if batch_first else outputs, *last
+class _Recurrent(InterceptRule):
+    """What layers and single cells share: one layer in one direction, captured."""
 
     def _run(
         self, cell: Cell, inputs: torch.Tensor, weights: list[torch.Tensor], states: tuple[torch.Tensor, ...]
@@ -148,8 +109,8 @@ class RecurrentRule(InterceptRule):
                 (weight_hh, OuterProducts(hidden_errors, Factor(hidden[:-1].transpose(0, 1)))),
             ]
             if bias_ih is not None:
-                sums = Explicit(input_error.sum(0))
-                found += [(bias_ih, sums), (bias_hh, sums if cell.one_error else Explicit(hidden_error.sum(0)))]
+                sums = Sums(input_errors)
+                found += [(bias_ih, sums), (bias_hh, sums if cell.one_error else Sums(hidden_errors))]
             return [(parameter, part) for parameter, part in found if parameter is not None and parameter.requires_grad]
 
         self.tape.attach(
@@ -162,3 +123,42 @@ class RecurrentRule(InterceptRule):
             targets=(at_input, at_hidden),
         )
         return outputs
+
+
+class CellRule(_Recurrent):
+    """`nn.LSTMCell`, `nn.GRUCell` and `nn.RNNCell`: one step, often used many times in a forward pass."""
+
+    functions = tuple(_SINGLE)
+
+    def replacement(
+        self,
+        function: Any,
+        inputs: torch.Tensor,
+        states: torch.Tensor | tuple[torch.Tensor, ...],
+        *weights: torch.Tensor | None,
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """What is run in place of torch's own step."""
+        states = states if isinstance(states, tuple) else (states,)
+        own = [weight for weight in weights if weight is not None]
+        _, *after = self._run(_SINGLE[function], inputs.unsqueeze(0), own, states)
+        return tuple(after) if len(after) > 1 else after[0]
+
+
+class RecurrentRule(_Recurrent):
+    """`nn.LSTM`, `nn.GRU` and `nn.RNN`, with any number of layers and directions."""
+
+    module: nn.RNNBase
+    functions = tuple(_CELLS)
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before the layer runs."""
+        if self.tape.recording and isinstance(args[0] if args else kwargs.get("input"), PackedSequence):
+            raise UnsupportedError(
+                f"the layer {self.path} ({type(self.module).__name__}) was given a PackedSequence, whose gradients by "
+                "record are not known; give it padded sequences and leave the padding out of the loss."
+            )
+        super().enter(args, kwargs)
+
+    def replacement(self, function: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """What is run in place of torch's own recurrence."""
+        return over_layers(partial(self._run, _CELLS[function]), *args, **kwargs)
