@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,12 +23,12 @@ def plot_roc(results: Sequence[AttackResult], path: str | Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2, 4.6), layout="constrained")
+    figure = Figure(figsize=(5.2, 4.4 + 0.2 * len(results)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    # Below one false accusation there is nothing to see.
-    smallest = min(1 / int((~result.member).sum()) for result in results)
-    floor = 10.0 ** torch.tensor(smallest, dtype=torch.float64).log10().floor().item()
+    # Left of one false accusation there is nothing to see.
+    floor = min(1 / int((~result.member).sum()) for result in results)
+    grid = torch.logspace(math.log10(floor), 0, _POINTS, dtype=torch.float64)
     for place, result in enumerate(results):
         colour, style = _COLOURS[place % len(_COLOURS)], _STYLES[place % len(_STYLES)]
         curve = Roc.of(result.scores, result.member, torch.ones(1, len(result.scores), dtype=torch.float64))
@@ -40,7 +41,6 @@ def plot_roc(results: Sequence[AttackResult], path: str | Path) -> Path:
             linewidth=1.8,
             label=f"{result.attack} (AUC {result.auc:.3f}, advantage {result.advantage:.2f})",
         )
-        grid = torch.logspace(torch.tensor(smallest).log10().item(), 0, _POINTS, dtype=torch.float64)
         low, high = _band(result, grid)
         axes.fill_between(grid, low.clamp(min=floor), high.clamp(min=floor), color=colour, alpha=0.15, linewidth=0)
     axes.plot([floor, 1], [floor, 1], color="0.5", linewidth=1, label="guessing")
@@ -54,7 +54,7 @@ def plot_roc(results: Sequence[AttackResult], path: str | Path) -> Path:
         title="Membership inference",
     )
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize="small")
+    figure.legend(loc="outside lower center", fontsize="small")
     figure.savefig(path, dpi=150)
     return Path(path)
 
