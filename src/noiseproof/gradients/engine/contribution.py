@@ -37,6 +37,10 @@ class Contribution(ABC):
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B)."""
 
+    @abstractmethod
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+
     def merge(self, other: Contribution) -> Contribution:
         """The sum with another use of the same parameter; kinds that can add without writing out do."""
         return Explicit(self.explicit() + other.explicit())
@@ -68,6 +72,10 @@ class Explicit(Contribution):
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B)."""
         return self._rows @ self._rows.T
+
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        return Explicit(self._gradients[records])
 
 
 class Blocks(Contribution):
@@ -103,6 +111,10 @@ class Blocks(Contribution):
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B)."""
         return torch.stack([part.gram() for _, part in self._blocks]).sum(0)
+
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        return Blocks([(rows, part.only(records)) for rows, part in self._blocks], self._shape)
 
     def merge(self, other: Contribution) -> Contribution:
         """The sum with another use: the same rows add, other rows stand beside them."""

@@ -105,6 +105,10 @@ class Correlations(Contribution):
             total.addmm_(slab, slab.T)
         return total
 
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        return Correlations(self._inputs[records], self._errors[records], self._shape, self._geometry)
+
     @property
     def _slab_count(self) -> int:
         return self._geometry.kernel[0] if self._by_row else 1

@@ -115,6 +115,10 @@ class OuterProducts(Contribution):
             total.addmm_(block, block.T)
         return total
 
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        return OuterProducts(Factor(self._errors.vectors[records]), Factor(self._activations.vectors[records]))
+
     def merge(self, other: Contribution) -> Contribution:
         """The sum with another use of the same matrix: its positions are further positions."""
         if not isinstance(other, OuterProducts):

@@ -44,7 +44,10 @@ class RecordGradients:
         return columns if by == "tensor" else columns @ self._membership(by)
 
     def weighted_sum(self, weights: torch.Tensor, by: By = "all") -> list[torch.Tensor]:
-        """sum_i w_i g_i, one tensor a parameter; weights (B,), or (B, tensors) or (B, layers) with `by`."""
+        """sum_i w_i g_i, one tensor a parameter; weights (B,), or (B, tensors) or (B, layers) with `by`.
+
+        A record of weight zero is left out, even if its gradient is not finite (zero times infinity would not be).
+        """
         expected = {"all": (), "tensor": (len(self._parameters),), "layer": (len(self._layers),)}
         if by not in expected:
             raise SettingError(f"by={by!r} is not one of all, tensor, layer.")
@@ -55,12 +58,10 @@ class RecordGradients:
         weights = weights.detach()
         if by == "layer":
             weights = weights @ self._membership(by).T
-        return [
-            torch.zeros_like(parameter)
-            if part is None
-            else part.weighted_sum((weights if by == "all" else weights[:, index]).to(parameter.dtype))
-            for index, (parameter, part) in enumerate(zip(self._parameters, self._contributions, strict=True))
-        ]
+        columns = [weights] * len(self._parameters) if by == "all" else list(weights.unbind(1))
+        leave_out = not weights.all()
+        each = zip(self._parameters, self._contributions, columns, strict=True)
+        return [_weighted_sum(parameter, part, column, leave_out) for parameter, part, column in each]
 
     def inner(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
         """<g_i, v>, (B,), for one list of tensors shaped like the parameters."""
@@ -106,3 +107,13 @@ class RecordGradients:
         for column in there[1:]:
             total = total + column
         return total
+
+
+def _weighted_sum(
+    parameter: torch.Tensor, part: Contribution | None, weights: torch.Tensor, leave_out: bool
+) -> torch.Tensor:
+    """sum_i w_i g_i for one parameter; with `leave_out` only over the records whose weight is not zero."""
+    if part is not None and leave_out:
+        there = weights.nonzero().squeeze(1)
+        part, weights = part.only(there) if len(there) else None, weights[there]
+    return torch.zeros_like(parameter) if part is None else part.weighted_sum(weights.to(parameter.dtype))

@@ -63,7 +63,7 @@ def _walk(
     if rule is not None and _is_plain(module):
         yield rule(module, path, tape, record_dim)
     elif path in vmapped or rule is not None or _owns_trainable(module):
-        yield VmapRule(module, path, tape)
+        yield VmapRule(module, path, tape, record_dim)
     else:
         if isinstance(module, _TRANSFORMERS):
             record_dim = _record_dim(module)

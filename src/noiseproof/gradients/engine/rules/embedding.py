@@ -50,6 +50,10 @@ class Lookups(Contribution):
             total[start : start + step] = products.view(-1, positions, records, positions).sum((1, 3))
         return total
 
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        return Lookups(self._errors[records], self._indices[records], self._rows)
+
     def merge(self, other: Contribution) -> Contribution:
         """The sum with another use of the same table: its positions are further positions."""
         if not isinstance(other, Lookups):
