@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import attr
 from dp_accounting.dp_event import (
     ComposedDpEvent,
     DpEvent,
@@ -13,6 +16,9 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
+from noiseproof.errors import SettingError
+from noiseproof.guarantees.budget import Neighbours
+
 __all__ = [
     "ComposedDpEvent",
     "DpEvent",
@@ -22,8 +28,41 @@ __all__ = [
     "NoOpDpEvent",
     "NonPrivateDpEvent",
     "PoissonSampledDpEvent",
+    "PureDpEvent",
     "SelfComposedDpEvent",
+    "sampled_gaussian",
 ]
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class PureDpEvent(DpEvent):
+    """A mechanism that is epsilon-DP under `neighbours`, whatever its noise: exponential, noisy max, a vote.
+
+    `bounded_range` says that the privacy loss also lies in an interval no longer than epsilon, as it does for the
+    exponential mechanism (Dong, Durfee and Rogers 2020); then Renyi accountants may charge a quarter as much.
+    """
+
+    epsilon: float
+    neighbours: Neighbours = "add-or-remove"
+    bounded_range: bool = False
+
+
+def sampled_gaussian(rate: float, sigma: float, steps: int = 1) -> DpEvent:
+    """The event of `steps` Gaussian sums of noise multiplier `sigma` over Poisson samples of rate `rate`.
+
+    `sigma` is the noise's standard deviation over the largest norm that one record adds to the sum.
+    """
+    if not 0 <= rate <= 1:
+        raise SettingError(f"the sampling rate must lie in [0, 1], not {rate}.")
+    if not (math.isfinite(sigma) and sigma >= 0):
+        raise SettingError(f"sigma must be a finite number, 0 or more, not {sigma}.")
+    if steps != int(steps) or steps < 0:
+        raise SettingError(f"steps must be a whole number, 0 or more, not {steps}.")
+    if steps == 0:
+        return NoOpDpEvent()
+    step = GaussianDpEvent(float(sigma))
+    event = step if rate == 1 else PoissonSampledDpEvent(float(rate), step)
+    return event if steps == 1 else SelfComposedDpEvent(event, int(steps))
 
 
 class EventLog:
@@ -37,7 +76,9 @@ class EventLog:
 
     def append(self, event: DpEvent, count: int = 1) -> None:
         """Note that `event` happened `count` times."""
-        if count <= 0:
+        if count < 0:
+            raise SettingError(f"an event cannot have happened {count} times.")
+        if count == 0:
             return
         if self._runs and self._runs[-1][0] == event:
             self._runs[-1] = (event, self._runs[-1][1] + count)
