@@ -151,9 +151,12 @@ def _check_records(capture: Capture, error: torch.Tensor, records: int) -> None:
 def _check_apart(capture: Capture, error: torch.Tensor, weighted: torch.Tensor | None, weights: torch.Tensor) -> None:
     shape = [1] * error.dim()
     shape[capture.record_dim] = -1
-    expected = error * weights.to(error).view(shape)
+    # A record whose error is not finite says nothing about mixing; what becomes of it is the caller's business.
+    expected = torch.nan_to_num(error * weights.to(error).view(shape), nan=0.0, posinf=0.0, neginf=0.0)
+    weighted = None if weighted is None else torch.nan_to_num(weighted, nan=0.0, posinf=0.0, neginf=0.0)
     # Mixing moves errors by a share of their size; rounding, where sums are taken in another order, by far less.
-    if weighted is None or not torch.allclose(weighted, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
+    largest = float(expected.abs().max()) if expected.numel() else 0.0
+    if weighted is None or not torch.allclose(weighted, expected, rtol=1e-3, atol=1e-4 * largest):
         raise UnsupportedError(
             f"the network mixes records around the layer {capture.path} (or does not have them in dimension "
             f"{capture.record_dim} there), so no record has a gradient of its own; compute each record by itself."

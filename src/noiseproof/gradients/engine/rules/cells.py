@@ -80,9 +80,9 @@ class Lstm(Cell):
             local[step, :, :3].mul_(dc.unsqueeze(1))
             local[step, :, 3].mul_(dh)
             dc.mul_(forget[step])
-            at_gates = local[step].view(records, -1)
+            at_gates = local[step].flatten(1)
             dh = torch.addmm(errors[step - 1], at_gates, weight) if step else at_gates @ weight
-        both = local.view(steps, records, -1)
+        both = local.flatten(2)
         return both, both, (dh, dc)
 
 
@@ -128,10 +128,10 @@ class Gru(Cell):
             at_hidden[step].mul_(dh.unsqueeze(1))
             at_input[step].mul_(dh.unsqueeze(1))
             dh = dh * update[step]
-            dh.addmm_(at_hidden[step].view(records, -1), weight)
+            dh.addmm_(at_hidden[step].flatten(1), weight)
             if step:
                 dh += errors[step - 1]
-        return at_input.view(steps, records, -1), at_hidden.view(steps, records, -1), (dh,)
+        return at_input.flatten(2), at_hidden.flatten(2), (dh,)
 
 
 class Elman(Cell):

@@ -46,7 +46,7 @@ class _Recurrence(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         flat = inputs.flatten(0, 1)
         gates = flat @ weight_ih.T if bias_ih is None else torch.addmm(bias_ih, flat, weight_ih.T)
-        hidden, final, saved = cell.forward(gates.view(*inputs.shape[:2], -1), states, weight_hh, bias_hh)
+        hidden, final, saved = cell.forward(gates.view(*inputs.shape[:2], len(weight_ih)), states, weight_hh, bias_hh)
         ctx.cell, ctx.tape = cell, tape
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(inputs, hidden, weight_ih, weight_hh, *saved)

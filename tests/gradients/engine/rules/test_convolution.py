@@ -1,0 +1,110 @@
+"""Convolutions have the gradients of single-record autograd for every stride, padding, dilation and grouping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
+
+PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@given(
+    records=st.integers(1, 4),
+    groups=st.sampled_from([1, 1, 2, 3]),
+    channels=st.sampled_from([1, 2, 30]),
+    rows=st.integers(1, 3),
+    kernel=PAIR,
+    stride=PAIR,
+    padding=st.one_of(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.sampled_from(["same", "valid"])),
+    dilation=PAIR,
+    size=st.tuples(st.integers(4, 9), st.integers(4, 9)),
+    bias=st.booleans(),
+)
+@settings(deadline=None, derandomize=True, max_examples=120)
+def test_in_two_dimensions(agree, records, groups, channels, rows, kernel, stride, padding, dilation, size, bias):
+    if padding == "same":
+        stride = (1, 1)
+    elif padding != "valid":
+        assume(all(n + 2 * p > d * (k - 1) for n, p, d, k in zip(size, padding, dilation, kernel, strict=True)))
+    else:
+        assume(all(n > d * (k - 1) for n, d, k in zip(size, dilation, kernel, strict=True)))
+    torch.manual_seed(records)
+    module = nn.Conv2d(groups * channels, groups * rows, kernel, stride, padding, dilation, groups, bias)
+    agree(module, torch.randn(records, groups * channels, *size))
+
+
+@given(
+    records=st.integers(1, 4),
+    groups=st.sampled_from([1, 2]),
+    channels=st.sampled_from([1, 3, 50]),
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 3),
+    padding=st.one_of(st.integers(0, 3), st.sampled_from(["same", "valid"])),
+    dilation=st.integers(1, 2),
+    double=st.booleans(),
+)
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_in_one_dimension(agree, records, groups, channels, kernel, stride, padding, dilation, double):
+    torch.manual_seed(records)
+    stride = 1 if padding == "same" else stride
+    module = nn.Conv1d(groups * channels, groups * 2, kernel, stride, padding, dilation, groups)
+    dtype = torch.float64 if double else torch.float32
+    agree(module, torch.randn(records, groups * channels, 9), dtype=dtype)
+
+
+@given(
+    groups=st.sampled_from([1, 2]),
+    channels=st.sampled_from([1, 3, 25]),
+    kernel=PAIR,
+    stride=PAIR,
+    padding=st.sampled_from([0, 1]),
+    dilation=PAIR,
+    extra=st.booleans(),
+)
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_transposed(agree, groups, channels, kernel, stride, padding, dilation, extra):
+    added = tuple(int(extra and max(s, d) > 1) for s, d in zip(stride, dilation, strict=True))
+    sizes = [
+        4 * s - 2 * padding + d * (k - 1) + a + 1 for s, d, k, a in zip(stride, dilation, kernel, added, strict=True)
+    ]
+    assume(min(sizes) > 0)
+    torch.manual_seed(channels)
+    module = nn.ConvTranspose2d(
+        groups * 2, groups * channels, kernel, stride, padding, added, groups, dilation=dilation
+    )
+    agree(module, torch.randn(3, groups * 2, 5, 5))
+
+
+def test_transposed_in_one_dimension(agree):
+    torch.manual_seed(0)
+    agree(nn.ConvTranspose1d(4, 6, 3, stride=3, padding=1, groups=2), torch.randn(3, 4, 5))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize("padding", [1, "same"])
+def test_padding_modes(agree, mode, padding):
+    torch.manual_seed(0)
+    agree(nn.Conv2d(2, 3, (3, 4), padding=padding, padding_mode=mode), torch.randn(3, 2, 6, 7))
+    agree(nn.Conv1d(2, 3, 3, padding=padding, padding_mode=mode), torch.randn(3, 2, 6))
+
+
+def test_many_channels_at_few_places_use_gram_matrices(agree):
+    torch.manual_seed(0)
+    agree(nn.Conv2d(64, 96, 3, padding=1, groups=2), torch.randn(3, 64, 2, 2))
+
+
+def test_inputs_need_not_be_contiguous(agree):
+    torch.manual_seed(0)
+    agree(nn.Conv2d(2, 3, 3), torch.randn(4, 2, 7, 6).transpose(2, 3))
+    agree(nn.Conv2d(16, 3, 3, padding=1), torch.randn(4, 16, 7, 6).contiguous(memory_format=torch.channels_last))
+
+
+def test_a_network_in_channels_last_memory(agree):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 4, 3)).to(memory_format=torch.channels_last)
+    agree(module, torch.randn(4, 1, 8, 8).contiguous(memory_format=torch.channels_last))

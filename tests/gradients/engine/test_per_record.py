@@ -1,0 +1,377 @@
+"""The engine: which uses of which parameters a batch's losses come from, and what it refuses to guess."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.gradients.engine import PerRecordGradients
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+
+
+def inputs(records: int = 6) -> torch.Tensor:
+    return torch.randn(records, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+def test_parameters_are_the_trainable_ones_in_the_modules_order():
+    module = network()
+    module[0].bias.requires_grad_(False)
+    engine = PerRecordGradients(module)
+    assert [id(parameter) for parameter in engine.parameters] == [
+        id(parameter) for parameter in (module[0].weight, module[2].weight, module[2].bias)
+    ]
+    assert engine.layers == {"0": [0], "2": [1, 2]}
+
+
+def test_gradients_of_the_parameters_are_left_alone():
+    module = network()
+    module(inputs()).sum().backward()
+    before = [parameter.grad.clone() for parameter in module.parameters()]
+    with PerRecordGradients(module) as engine:
+        engine.backward(module(inputs()).sum(1)).weighted_sum(torch.ones(6).double())
+    for parameter, gradient in zip(module.parameters(), before, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+
+
+@pytest.mark.parametrize("frozen", ["0.weight", "0.bias", "2.weight", "2.bias"])
+def test_frozen_parameters_are_skipped(agree, frozen):
+    module = network()
+    module.get_parameter(frozen).requires_grad_(False)
+    agree(module, inputs())
+
+
+def test_one_record_and_none():
+    module = network()
+    with PerRecordGradients(module) as engine:
+        alone = engine.backward(module(inputs(1)).sum(1))
+        module(inputs(1)).sum().backward()
+        for row, parameter in zip(alone.materialise(), engine.parameters, strict=True):
+            torch.testing.assert_close(row[0], parameter.grad)
+        none = engine.backward(module(inputs(0)).sum(1))
+    assert none.records == 0
+    assert none.squared_norms().shape == (0,)
+    assert none.squared_norms("layer").shape == (0, 2)
+    assert none.gram().shape == (0, 0)
+    for total, parameter in zip(none.weighted_sum(torch.ones(0)), module.parameters(), strict=True):
+        assert torch.equal(total, torch.zeros_like(parameter))
+    assert [rows.shape for rows in none.materialise()] == [(0, *parameter.shape) for parameter in module.parameters()]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.Conv2d(2, 3, 3, padding=1), nn.GRU(6, 4, batch_first=True), nn.LayerNorm(6), nn.GroupNorm(1, 2)],
+    ids=lambda module: type(module).__name__,
+)
+def test_an_empty_batch_runs_through_every_kind_of_layer(module):
+    given = torch.randn(0, 5, 6) if isinstance(module, nn.GRU) else torch.randn(0, 2, 6, 6)
+    with PerRecordGradients(module) as engine:
+        output = module(given)
+        output = output[0] if isinstance(output, tuple) else output
+        sums = engine.backward(output.flatten(1).sum(1)).weighted_sum(torch.ones(0))
+    assert all(not total.any() for total in sums)
+
+
+def test_a_layer_used_twice_adds_up(agree):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.filter = nn.Linear(4, 4), nn.Conv1d(1, 1, 3, padding=1)
+
+        def forward(self, given):
+            for _ in range(2):
+                given = self.filter(self.layer(given).tanh().unsqueeze(1)).squeeze(1)
+            return given
+
+    torch.manual_seed(0)
+    agree(Twice(), inputs())
+
+
+def test_a_parameter_shared_by_different_layers_adds_up(agree):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.scores, self.norm = nn.Embedding(7, 4), nn.Linear(4, 7), nn.LayerNorm(4)
+            self.scores.weight = self.table.weight
+            self.other = nn.Linear(4, 4)
+            self.other.bias = self.norm.bias
+
+        def forward(self, words):
+            return self.scores(self.other(self.norm(self.table(words))).tanh())
+
+    torch.manual_seed(0)
+    engine = agree(Tied(), torch.randint(0, 7, (5, 3)))
+    # A shared parameter counts once, for the first layer that owns it.
+    assert sorted(index for members in engine.layers.values() for index in members) == [0, 1, 2, 3, 4]
+
+
+def test_each_backward_pass_takes_the_forward_passes_of_its_own_losses():
+    module = network()
+    real, fake = inputs(6), inputs(4) + 1
+    with PerRecordGradients(module) as engine:
+        first, second = module(real).sum(1), module(fake).sin().sum(1)
+        of_second = engine.backward(second).materialise()
+        of_first = engine.backward(first).materialise()
+        again = engine.backward(module(real).sum(1)).materialise()
+        other = engine.backward(module(fake).sin().sum(1)).materialise()
+    for found, expected in zip([*of_first, *of_second], [*again, *other], strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_one_loss_of_two_forward_passes_adds_up():
+    module = network()
+    left, right = inputs(6), inputs(6) + 1
+    with PerRecordGradients(module) as engine:
+        both = engine.backward((module(left) * module(right)).sum(1)).materialise()
+        losses = (module(left) * module(right)).sum(1)
+        for record in range(6):
+            expected = torch.autograd.grad(losses[record], engine.parameters, retain_graph=True)
+            for found, gradient in zip(both, expected, strict=True):
+                torch.testing.assert_close(found[record], gradient)
+
+
+def test_a_generator_learns_through_a_discriminator():
+    torch.manual_seed(0)
+    generator = nn.Sequential(nn.Linear(3, 8), nn.ReLU(inplace=True), nn.Linear(8, 4)).double()
+    discriminator = network()
+    noise = torch.randn(5, 3, dtype=torch.float64)
+    with PerRecordGradients(generator) as of_generator, PerRecordGradients(discriminator) as of_discriminator:
+        # Both watch; each engine finds its own layers in the common graph.
+        found = of_generator.backward(discriminator(generator(noise)).sum(1)).materialise()
+        with of_discriminator.paused():
+            paused = of_generator.backward(discriminator(generator(noise)).sum(1)).materialise()
+        through = of_discriminator.backward(discriminator(generator(noise)).sum(1)).materialise()
+        apart = of_discriminator.backward(discriminator(generator(noise).detach()).sum(1)).materialise()
+    losses = discriminator(generator(noise)).sum(1)
+    for record in range(5):
+        expected = torch.autograd.grad(losses[record], list(generator.parameters()), retain_graph=True)
+        for ours, same, gradient in zip(found, paused, expected, strict=True):
+            torch.testing.assert_close(ours[record], gradient)
+            torch.testing.assert_close(same[record], gradient)
+    for left, right in zip(through, apart, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_a_layer_that_the_losses_do_not_use_gets_zeros():
+    class Unused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, given):
+            self.unused(given)
+            return self.used(given)
+
+    module = Unused().double()
+    with PerRecordGradients(module) as engine:
+        batch = engine.backward(module(inputs()).sum(1))
+    assert not batch.squared_norms("layer")[:, 1].any()
+    assert not batch.weighted_sum(torch.ones(6).double())[2].any()
+    assert batch.squared_norms("layer")[:, 0].all()
+
+
+def test_dropout_has_the_mask_of_the_forward_pass():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3)).double()
+    with PerRecordGradients(module) as engine:
+        torch.manual_seed(3)
+        sums = engine.backward(module(inputs()).sin().sum(1)).weighted_sum(torch.ones(6).double())
+    torch.manual_seed(3)
+    module(inputs()).sin().sum().backward()
+    for total, parameter in zip(sums, module.parameters(), strict=True):
+        torch.testing.assert_close(total, parameter.grad)
+
+
+def test_layers_followed_by_operations_in_place(agree):
+    torch.manual_seed(0)
+    agree(nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3), nn.Tanh()), inputs())
+
+
+def test_an_input_that_is_overwritten_is_refused():
+    class Overwriting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, given):
+            output = self.layer(given)
+            given.zero_()
+            return output
+
+    module = Overwriting().double()
+    with PerRecordGradients(module) as engine:
+        losses = module(inputs()).sum(1)
+        with pytest.raises(UnsupportedError, match="layer was changed in place"):
+            engine.backward(losses)
+
+
+def test_forward_passes_that_are_never_followed_by_a_backward_pass_leave_nothing_behind():
+    module = network()
+    with PerRecordGradients(module) as engine:
+        given = inputs()
+        hidden: list[weakref.ref[torch.Tensor]] = []
+        watcher = module[2].register_forward_hook(lambda _, args, __: hidden.append(weakref.ref(args[0])))
+        module(given)
+        with torch.no_grad():
+            module(given)
+        module.eval()
+        with engine.paused():
+            module(given)
+        losses = module(given).sum(1)
+        batch = engine.backward(losses)
+        del losses, batch
+        watcher.remove()
+        gc.collect()
+        assert [reference() for reference in hidden] == [None] * 4
+
+
+def test_losses_from_unwatched_forward_passes_are_refused():
+    module = network()
+    with PerRecordGradients(module) as engine:
+        with torch.no_grad():
+            losses = module(inputs()).sum(1)
+        with pytest.raises(UnsupportedError, match="gradients on"):
+            engine.backward(losses)
+        with engine.paused():
+            losses = module(inputs()).sum(1)
+        with pytest.raises(UnsupportedError, match="paused"):
+            engine.backward(losses)
+
+
+def test_losses_are_one_a_record():
+    module = network()
+    with PerRecordGradients(module) as engine:
+        with pytest.raises(SettingError, match="one loss a record"):
+            engine.backward(module(inputs()).sum())
+        with pytest.raises(UnsupportedError, match="for 3 records"):
+            engine.backward(module(inputs()).sum(0))
+
+
+def test_a_parameter_used_behind_its_layers_back_is_refused():
+    class Behind(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, given):
+            return F.linear(self.layer(given), self.layer.weight)
+
+    module = Behind().double()
+    with PerRecordGradients(module) as engine, pytest.raises(UnsupportedError, match=r"layer\.weight .*vmapped"):
+        engine.backward(module(inputs()).sum(1))
+
+
+def test_a_parameter_used_behind_its_layers_back_can_be_vmapped(agree):
+    class Behind(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, given):
+            return F.linear(self.layer(given), self.layer.weight)
+
+    torch.manual_seed(0)
+    agree(Behind(), inputs(), vmapped=("",))
+
+
+class Centred(nn.Module):
+    """A network that mixes records by subtracting their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        output = self.layer(given)
+        return (output - output.mean(0)).sin()
+
+
+def test_code_that_mixes_records_is_noticed():
+    module = Centred().double()
+    with (
+        PerRecordGradients(module) as engine,
+        pytest.raises(UnsupportedError, match="mixes records around the layer layer"),
+    ):
+        engine.backward(module(inputs()).sum(1))
+
+
+def test_records_in_another_dimension_are_noticed_even_where_sizes_agree():
+    class TimeFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent, self.readout = nn.LSTM(4, 4), nn.Linear(4, 2)
+
+        def forward(self, given):
+            return self.readout(self.recurrent(given.transpose(0, 1))[0]).sum(0)
+
+    module = TimeFirst()
+    with PerRecordGradients(module) as engine, pytest.raises(UnsupportedError, match="layer readout"):
+        engine.backward(module(torch.randn(5, 5, 4)).sum(1))
+
+
+def test_an_engine_that_was_told_to_trust_does_not_look():
+    module = Centred().double()
+    with PerRecordGradients(module, check=False) as engine:
+        assert engine.backward(module(inputs()).sum(1)).records == 6
+
+
+def test_a_network_that_has_learned_everything_raises_no_false_alarm():
+    module = nn.Linear(4, 3)
+    with torch.no_grad():
+        module.weight *= 1e3
+    given = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    with PerRecordGradients(module) as engine:
+        output = module(given)
+        batch = engine.backward(F.cross_entropy(output, output.argmax(1), reduction="none"))
+    assert batch.squared_norms().isfinite().all()
+
+
+def test_closing_takes_the_hooks_off():
+    module = network()
+    with PerRecordGradients(module):
+        assert module[0]._forward_hooks
+    assert not module[0]._forward_hooks
+    recurrent = nn.LSTM(3, 4)
+    PerRecordGradients(recurrent).close()
+    assert not recurrent._forward_hooks
+    assert not recurrent._forward_pre_hooks
+
+
+def test_copies_of_a_watched_module_are_not_watched():
+    module = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 3, batch_first=True)).double()
+    given = inputs().unsqueeze(1)
+    with PerRecordGradients(module) as engine:
+        for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+            with pytest.raises(UnsupportedError, match="watched"):
+                engine.backward(twin(given)[0].sum((1, 2)))
+            with PerRecordGradients(twin) as other:
+                assert other.backward(twin(given)[0].sum((1, 2))).records == 6
+
+
+def test_a_module_without_trainable_parameters_is_refused():
+    with pytest.raises(SettingError, match="no trainable parameter"):
+        PerRecordGradients(nn.ReLU())
+
+
+def test_mixed_precision_gives_gradients_of_the_parameters_type():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(8, 3), nn.LayerNorm(3))
+    given = torch.randn(6, 1, 4)
+    with PerRecordGradients(module) as engine:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            losses = module(given).float().sin().sum(1)
+        batch = engine.backward(losses)
+        exact = engine.backward(module(given).sin().sum(1))
+    assert all(total.dtype == torch.float32 for total in batch.weighted_sum(torch.ones(6)))
+    torch.testing.assert_close(batch.squared_norms(), exact.squared_norms(), rtol=0.1, atol=0.01)
