@@ -124,9 +124,14 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes, bytes]:
             raise BundleError(f"{path} has bundle format {settings['format']}; this version reads format {FORMAT}.")
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BundleError(f"the bundle {path} has an unreadable {SETTINGS}; make it again.") from None
-    for name, digest in ((SETTINGS, _digest(_canonical(settings))), *((n, _digest(contents[n])) for n in (CARD, WEIGHTS))):
+    for name, digest in (
+        (SETTINGS, _digest(_canonical(settings))),
+        *((n, _digest(contents[n])) for n in (CARD, WEIGHTS)),
+    ):
         if digest != (expected if name == SETTINGS else digests.get(name)):
-            raise BundleError(f"{name} of the bundle {path} is truncated or was changed; do not rely on it, make it again.")
+            raise BundleError(
+                f"{name} of the bundle {path} is truncated or was changed; do not rely on it, make it again."
+            )
     digests[SETTINGS] = expected
     return settings, contents[CARD], contents[WEIGHTS]
 

@@ -20,6 +20,10 @@ class BudgetError(NoiseproofError):
     """A spend does not fit into what is left of a budget; nothing was released."""
 
 
+class LedgerError(NoiseproofError):
+    """The ledger cannot be reached, read or believed; nothing was released."""
+
+
 class BundleError(NoiseproofError):
     """A bundle on disk is missing, truncated or changed."""
 

@@ -11,23 +11,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from noiseproof.errors import SettingError
+from noiseproof.guarantees.card import Place
 from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.guarantees import Budget, Game, Randomness
-    from noiseproof.guarantees.card import Place
+    from noiseproof.guarantees.card import Card, Claim, Proof, Unit
     from noiseproof.networks import Network
     from noiseproof.releases import Release
 
-_PLACES = (
-    "noiseproof.baseline",
-    "noiseproof.inputs",
-    "noiseproof.losses",
-    "noiseproof.gradients",
-    "noiseproof.parameters",
-    "noiseproof.predictions",
-)
+_PLACES = ("noiseproof.baseline", "noiseproof.gradients")
+"""Modules that register methods, in the order of a record's way."""
+
 _REGISTRY: dict[str, type[Method]] = {}
 
 
@@ -59,6 +55,47 @@ class Method(ABC):
     @abstractmethod
     def game(self, budget: Budget) -> Game:
         """The game that hits this method hardest, at this budget."""
+
+    def card(
+        self,
+        dataset: Dataset,
+        budget: Budget,
+        rng: Randomness,
+        *,
+        claimed: Claim | None = None,
+        proven: Proof | None = None,
+        why: str | None = None,
+        unit: Unit = "record",
+        ran: Mapping[str, Any] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Card:
+        """The card of a run on `dataset`: what the method proves, less what the data or the randomness take away."""
+        from noiseproof.guarantees.card import Card
+
+        if rng.kind == "reproducible":
+            notes = (
+                *notes,
+                "The randomness was seeded, for research: whoever knows the seed can undo it; do not release.",
+            )
+        if proven is not None and dataset.public.bounds == "data":
+            why = (
+                "Bounds, categories or classes were read off the private records without noise, for which nothing is "
+                f"proven; with a schema of public bounds this training would be ({proven.epsilon:.4g}, {proven.delta:.3g})-"
+                "differentially private."
+            )
+            proven = None
+        return Card(
+            method=self.name,
+            place=self.place,
+            unit=unit,
+            neighbours=budget.neighbours,
+            randomness=rng.kind,
+            claimed=claimed,
+            proven=proven,
+            why=why,
+            ran={"records": len(dataset), **(ran or {})},
+            notes=(*dataset.public.notes, *notes),
+        )
 
     @classmethod
     def summary(cls) -> str:

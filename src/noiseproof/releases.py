@@ -114,8 +114,10 @@ class ModelRelease(Release):
 class PredictionRelease(Release):
     """Answers to a fixed number of queries; the weights stay inside.
 
-    A batch is answered whole or not at all: what does not fit into the queries left is refused before anything is
-    computed, and the spend is made before the answer.
+    A batch is answered whole or not at all: what does not fit into the queries left, and records of the wrong shape or
+    with NaN, are refused before anything is computed or spent; the spend is made before the answer. A bundle keeps how
+    many queries were asked when it was saved. Whoever loads it twice can ask twice: to hold many processes to one
+    budget, keep a ledger. A restored release draws from fresh `Secure` randomness unless told otherwise (`use`).
     """
 
     kind = "prediction"
@@ -144,7 +146,28 @@ class PredictionRelease(Release):
                     "nothing was answered and nothing spent."
                 )
             self.asked += len(features)
-            return self._answer(features, self._rng)
+            if len(features) <= _CHUNK:
+                return self._answer(features, self._rng)
+            answers = torch.empty(len(features), len(self.public.classes))
+            for part, answer in zip(features.split(_CHUNK), answers.split(_CHUNK), strict=True):
+                answer.copy_(self._answer(part, self._rng))
+            return answers
+
+    def use(self, rng: Randomness) -> None:
+        """Draw the noise of further answers from `rng`."""
+        with self._lock:
+            self._rng = rng
+
+    def description(self) -> dict[str, Any]:
+        """How many queries the budget covers, and how many are gone."""
+        return {"queries": self.queries, "asked": self.asked}
+
+    @staticmethod
+    def _spent(description: Mapping[str, Any]) -> dict[str, Any]:
+        """What a restored release's `__init__` must hear about its queries."""
+        from noiseproof.guarantees import Secure
+
+        return {"queries": description["queries"], "asked": description["asked"], "rng": Secure()}
 
     @abstractmethod
     def _answer(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
@@ -204,7 +227,8 @@ def check_features(features: torch.Tensor, shape: tuple[int, ...]) -> torch.Tens
     """The features, if they are finite records of that shape."""
     if tuple(features.shape[1:]) != tuple(shape):
         raise DataError(f"records of shape {tuple(shape)} are expected, not {tuple(features.shape[1:])}.")
-    if not torch.isfinite(features).all():
+    # In parts: the mask of all of a million records would take as much memory as many records do.
+    if not all(bool(torch.isfinite(part).all()) for part in features.split(_CHUNK)):
         raise DataError("the records hold NaN or infinite values; fill or drop them first.")
     return features
 

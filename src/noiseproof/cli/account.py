@@ -1,0 +1,58 @@
+"""`noiseproof account`: the epsilon of a training with Poisson-sampled Gaussian noise."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from noiseproof.cli.options import Accountant, Delta, Json, NeighboursOption
+
+EXAMPLES = "Example: noiseproof account --rate 0.01 --sigma 4 --steps 10000 --delta 1e-5"
+
+
+def run(
+    rate: Annotated[float, typer.Option(help="Sampling rate: the probability that a record is in a batch.")],
+    sigma: Annotated[float, typer.Option(help="Noise multiplier: standard deviation over clipping norm.")],
+    steps: Annotated[int, typer.Option(help="Number of steps taken.")],
+    delta: Delta = 1e-5,
+    accountant: Accountant = "pld",
+    neighbours: NeighboursOption = "add-or-remove",
+    json: Json = False,
+) -> None:
+    """Say which epsilon a DP-SGD training has, by the accountant asked for and beside it by all others."""
+    from noiseproof.cli import output
+    from noiseproof.errors import SettingError
+    from noiseproof.guarantees import accountants
+    from noiseproof.guarantees.budget import check_neighbours
+    from noiseproof.guarantees.events import sampled_gaussian
+
+    relation = check_neighbours(neighbours)
+    if sigma == 0:
+        raise SettingError("sigma must be greater than 0: without noise no epsilon is finite.")
+    event = sampled_gaussian(rate, sigma, steps)
+    asked = accountants.epsilon(event, delta, accountant=accountant, neighbours=relation)
+    others = {
+        name: accountants.epsilon(event, delta, accountant=name, neighbours=relation)
+        for name in accountants.ACCOUNTANTS
+    }
+    if json:
+        output.emit(
+            {
+                "epsilon": asked.epsilon,
+                "delta": delta,
+                "accountant": asked.accountant,
+                "neighbours": relation,
+                "accountants": {name: spent.epsilon for name, spent in others.items()},
+            }
+        )
+        return
+    output.show(
+        f"epsilon at delta {delta:g}, {relation}",
+        ("accountant", "epsilon", "a bound", ""),
+        [
+            (f"{name} *" if name == accountant else name, spent.epsilon, spent.bound, spent.note or "")
+            for name, spent in others.items()
+        ],
+        caption="* asked for",
+    )

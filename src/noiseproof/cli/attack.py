@@ -1,0 +1,74 @@
+"""`noiseproof attack`: membership inference against a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noiseproof.cli.options import Data, Json, SchemaOption, Seed, Target
+
+EXAMPLES = "Example: noiseproof attack model --data people.csv --target income --attack lira --roc roc.png"
+
+
+def run(
+    bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
+    data: Data = "digits",
+    target: Target = None,
+    schema: SchemaOption = None,
+    attack: Annotated[
+        str,
+        typer.Option(
+            help="shadow, loss, lira, lira-offline, gap, label-only; synthetic records: nearest, density-ratio."
+        ),
+    ] = "shadow",
+    shadows: Annotated[int, typer.Option(help="How many shadow networks are trained.")] = 20,
+    roc: Annotated[Path | None, typer.Option(help="Draw the ROC curve with log axes to this PNG, PDF or SVG.")] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Say how well an attacker tells the records that a release was trained on from others.
+
+    Give the same --data, --target and --seed as in training: the members are the training part, the others the test part.
+    """
+    from typing import cast
+
+    from noiseproof import bundles
+    from noiseproof.attacks import AttackSplit, attack_names, infer_membership
+    from noiseproof.attacks.membership import AttackName
+    from noiseproof.cli import output
+    from noiseproof.data import load
+    from noiseproof.errors import DataError, SettingError
+    from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease
+
+    if attack not in attack_names():
+        raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
+    release = bundles.load(bundle)
+    progress = output.RichProgress()
+    split = load(data, target=target, schema=schema, seed=seed, progress=progress)
+    if split.train.public.shape != release.public.shape or split.train.public.classes != release.public.classes:
+        raise DataError(f"the bundle was made from other records than {split.train.name}: shapes or classes differ.")
+    size = min(len(split.train), len(split.test))
+    records = AttackSplit(split.train, split.test)
+    if isinstance(release, PredictionRelease):
+        records = records.limited(release.queries_left, seed)
+    elif len(split.train) > size:
+        records = records.limited(2 * size, seed)
+    assert isinstance(release, ModelRelease | PredictionRelease | DataRelease)
+    result = infer_membership(
+        release, records, cast("AttackName", attack), shadows=shadows, seed=seed, progress=progress
+    )
+    if roc is not None:
+        result.plot_roc(roc)
+    if json:
+        output.emit({"method": release.method, **result.to_json(), "roc": None if roc is None else str(roc)})
+        return
+    output.show(
+        f"{attack} against {release.method} ({len(records.members)} members, {len(records.nonmembers)} others)",
+        ("measure", "value", "95% interval"),
+        [(name, found.value, f"{found.low:.4f} to {found.high:.4f}") for name, found in result.measures.items()],
+        caption=f"advantage is TPR - FPR; its threshold comes from {result.threshold_from}.",
+    )
+    if roc is not None:
+        output.stdout.print(f"The ROC curve is in {roc}.", highlight=False)

@@ -1,0 +1,33 @@
+"""`noiseproof bench`: speed as ratios, measured in one run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from noiseproof.cli.options import Json
+
+EXAMPLES = "Example: noiseproof bench --against opacus"
+
+
+def run(
+    against: Annotated[str | None, typer.Option(help="Also measure a peer: opacus (extra `bench`).")] = None,
+    only: Annotated[str | None, typer.Option(help="One of steps, noise, shadows.")] = None,
+    repeats: Annotated[int, typer.Option(help="Steps that a median is taken over.")] = 30,
+    json: Json = False,
+) -> None:
+    """Measure this library against plain torch and its peers: interleaved, medians, ratios; nothing from a table."""
+    from noiseproof import benchmarks
+    from noiseproof.cli import output
+
+    rows = benchmarks.run(against=against, only=only, repeats=repeats, progress=output.RichProgress())
+    if json:
+        output.emit({"rows": rows})
+        return
+    output.show(
+        None,
+        ("what", "ours", "theirs", "ratio", "unit"),
+        [(row["what"], row["ours"], row["theirs"], row["ratio"], row.get("unit", "ms")) for row in rows],
+        caption="ratio: ours over theirs, both measured in this run, interleaved; medians.",
+    )

@@ -1,0 +1,62 @@
+"""`noiseproof data`: the named sets, where each was found, how to get the missing; a draft schema for a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noiseproof.cli.options import Json, Target
+
+EXAMPLES = "Examples: noiseproof data; noiseproof data people.csv --target income --draft-schema people.json"
+
+
+def run(
+    file: Annotated[Path | None, typer.Argument(help="A CSV or Parquet table, to draft a schema for.")] = None,
+    target: Target = None,
+    draft_schema: Annotated[
+        Path | None, typer.Option(help="Write a schema for FILE here, read off its records: check it before use.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the named data sets; or draft the schema of a table, for you to check and make public.
+
+    A drafted schema holds bounds and categories read off private records. It becomes a public one only when somebody who
+    knows what is public has replaced them: nothing is proven before.
+    """
+    from noiseproof.cli import output
+    from noiseproof.data import catalogue
+
+    if file is not None:
+        _draft(file, target, draft_schema, json)
+        return
+    rows = catalogue()
+    if json:
+        output.emit(rows)
+        return
+    output.show(
+        None,
+        ("data", "records", "features", "classes", "here", "where, or how to get it"),
+        [
+            (row["name"], row["records"], row["features"], row["classes"], row["available"], row["path"] or row["how"])
+            for row in rows
+        ],
+    )
+
+
+def _draft(file: Path, target: str | None, out: Path | None, json: bool) -> None:
+    from noiseproof.cli import output
+    from noiseproof.data.draft import draft
+    from noiseproof.data.files import read_table
+    from noiseproof.errors import SettingError
+
+    if target is None or out is None:
+        raise SettingError("to draft a schema give the table, --target COLUMN and --draft-schema FILE.")
+    if out.exists():
+        raise SettingError(f"{out} exists; choose another name for the draft.")
+    schema = draft(read_table(file), target, name=file.name)
+    out.write_text(schema.to_json() + "\n", encoding="utf-8")
+    output.note(f"{out} was read off the records: replace its bounds and categories by public ones before you use it.")
+    if json:
+        output.emit({"schema": str(out), "columns": len(schema.columns), "target": target})

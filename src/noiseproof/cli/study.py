@@ -1,0 +1,40 @@
+"""`noiseproof study`: a paper's tables and figures, ours beside theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noiseproof.cli.options import Json, Seed
+
+EXAMPLES = "Example: noiseproof study lin --scale small --out runs/lin"
+
+
+def run(
+    paper: Annotated[str, typer.Argument(help="Whose paper: lin, lu, ma, phan or mao; those that are there.")],
+    scale: Annotated[str, typer.Option(help="small (two cores, minutes) or paper (its own sizes).")] = "small",
+    out: Annotated[Path | None, typer.Option(help="Folder for tables, figures and finished cells.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the cells that are finished in --out.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Run a paper's experiments again and print every table with our numbers beside theirs."""
+    from noiseproof import studies
+    from noiseproof.cli import output
+    from noiseproof.errors import SettingError
+    from noiseproof.studies import Scale
+
+    if scale not in ("small", "paper"):
+        raise SettingError(f"the scale is small or paper, not {scale!r}.")
+    chosen: Scale = "small" if scale == "small" else "paper"
+    result = studies.get(paper).run(
+        chosen, out or Path("runs") / f"{paper}-{scale}", seed=seed, progress=output.RichProgress(), resume=resume
+    )
+    if json:
+        output.emit(result.to_json())
+        return
+    for table in result.tables:
+        output.stdout.print(table.render())
+    output.stdout.print(f"{len(result.figures)} figures and all tables are in {result.out}.", highlight=False)

@@ -1,0 +1,152 @@
+"""Batch gradients: what every way of noising gradients shares: sampling, micro-batches, one event a step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.gradients.engine import PerRecordGradients, RecordGradients
+from noiseproof.gradients.sampling import PoissonSampler, check_loader
+from noiseproof.guarantees.events import DpEvent, EventLog
+
+if TYPE_CHECKING:
+    from noiseproof.guarantees import Randomness
+
+
+class BatchGradients(ABC):
+    """Turns per-record losses into the `.grad` of a step, for any torch optimiser and the user's own loop.
+
+    `batches` draws the records, `backward` takes their losses; after the last micro-batch of a step it writes `.grad`
+    and returns True. A step is logged in `events` before its gradient is visible. Losses that do not come from a batch
+    drawn here are refused: what is accounted for must be what ran.
+    """
+
+    def __init__(self, module: nn.Module, *, rate: float, rng: Randomness) -> None:
+        if not 0 < rate <= 1:
+            raise SettingError(f"the sampling rate must lie in (0, 1], not {rate}.")
+        self.rate = rate
+        self.events = EventLog()
+        self.steps = 0
+        self.records = 0
+        self._rng = rng
+        self._engine = PerRecordGradients(module)
+        self._sizes: list[int] = []
+        """Sizes of the micro-batches of this step whose losses are still to come."""
+        self._records_in_step = 0
+        self._sum: list[torch.Tensor] | None = None
+
+    @property
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """The parameters that are trained."""
+        return self._engine.parameters
+
+    @property
+    def expected_batch(self) -> float:
+        """Records a step draws on average; sums are divided by it, not by the random size of a batch."""
+        return self.rate * self.records
+
+    def batches(
+        self, *tensors: torch.Tensor, steps: int, micro_batch: int | None = None
+    ) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Poisson batches of the records in `tensors` (equal first dimensions), for `steps` steps.
+
+        With `micro_batch` a step comes in pieces of at most that many records, so that memory stays bounded: step the
+        optimiser when `backward` returns True. An empty batch is yielded like any other: call `backward` with its
+        losses, or with None if the network cannot take zero records; the step is then noise alone.
+        """
+        records = {len(tensor) for tensor in tensors}
+        if len(records) != 1 or records == {0}:
+            raise SettingError("give tensors with the same number of records, at least one.")
+        sampler = PoissonSampler(records.pop(), self.rate, steps, self._rng)
+        self.records = sampler.records
+        size = micro_batch or sampler.records
+        for _ in range(steps):
+            pieces = sampler.draw().split(size)
+            self._start([len(piece) for piece in pieces])
+            for piece in pieces:
+                index = piece.to(tensors[0].device)
+                yield tuple(tensor[index] for tensor in tensors)
+            self._check_finished()
+
+    def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        """Batches of the user's loader, if it samples with `PoissonSampler` at this rate; else it is refused."""
+        records = len(loader.dataset)  # type: ignore[arg-type]
+        check_loader(loader, self.rate, records)
+        self.records = records
+        for batch in loader:
+            first = batch[0] if isinstance(batch, list | tuple) else batch
+            self._start([len(first)])
+            yield batch
+            self._check_finished()
+
+    def backward(self, losses: torch.Tensor | None) -> bool:
+        """Take one loss a record; True when the step is complete and its gradient stands in `.grad`."""
+        if not self._sizes:
+            raise NoiseproofError(
+                "these losses belong to no batch drawn by `batches` or `load`; the sampling that is accounted for must be "
+                "the one that ran, so draw the records there and call `backward` once for each batch."
+            )
+        expected = self._sizes[0]
+        found = 0 if losses is None else (len(losses) if losses.dim() == 1 else -1)
+        if found != expected:
+            raise NoiseproofError(
+                f"the batch has {expected} records, but the losses have shape "
+                f"{None if losses is None else tuple(losses.shape)}; give one loss a record (reduction='none')."
+            )
+        self._sizes.pop(0)
+        if losses is not None and expected > 0:
+            self._accumulate(self._engine.backward(losses))
+            self._records_in_step += expected
+        if self._sizes:
+            return False
+        self.events.append(self._event())
+        for parameter, gradient in zip(self.parameters, self._finish(), strict=True):
+            parameter.grad = gradient.to(parameter.dtype)
+        self.steps += 1
+        return True
+
+    def paused(self) -> AbstractContextManager[None]:
+        """While it lasts, forward passes are not watched: for generated or public records in the same step."""
+        return self._engine.paused()
+
+    def close(self) -> None:
+        """Take the hooks off the module."""
+        self._engine.close()
+
+    def _start(self, sizes: list[int]) -> None:
+        self._sizes, self._records_in_step = sizes, 0
+
+    def _check_finished(self) -> None:
+        if self._sizes:
+            raise NoiseproofError(
+                "a batch was drawn but `backward` was not called with its losses; call it once for each."
+            )
+
+    def _add(self, tensors: list[torch.Tensor]) -> None:
+        if self._sum is None:
+            self._sum = tensors
+        else:
+            torch._foreach_add_(self._sum, tensors)
+
+    def _take_sum(self) -> list[torch.Tensor]:
+        total, self._sum = self._sum, None
+        return [torch.zeros_like(parameter) for parameter in self.parameters] if total is None else total
+
+    @abstractmethod
+    def _accumulate(self, gradients: RecordGradients) -> None:
+        """Take in a micro-batch's per-record gradients."""
+
+    @abstractmethod
+    def _event(self) -> DpEvent:
+        """What the step that is about to be finished does to the records."""
+
+    @abstractmethod
+    def _finish(self) -> list[torch.Tensor]:
+        """The step's gradient, one tensor a parameter; resets what was accumulated."""

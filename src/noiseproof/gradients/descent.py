@@ -1,0 +1,59 @@
+"""Descent: the training loop that all methods at the gradients share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from noiseproof.gradients.batch_gradients import BatchGradients
+from noiseproof.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+
+Watch = Callable[[int, float], None]
+"""Called after every step with the number of steps taken and the batch's mean loss (a private value: keep it inside)."""
+
+
+def descend(
+    module: nn.Module,
+    gradients: BatchGradients,
+    optimiser: torch.optim.Optimizer,
+    dataset: Dataset,
+    steps: int,
+    *,
+    seed: int,
+    micro_batch: int | None = None,
+    progress: Progress = SILENT,
+    description: str = "training",
+    watch: Watch | None = None,
+) -> None:
+    """Take `steps` steps of cross-entropy descent with these gradients. `seed` is for dropout."""
+    device = next(module.parameters()).device
+    module.train()
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        progress.task(description, steps) as task,
+    ):
+        torch.manual_seed(seed)
+        total, records = 0.0, 0
+        batches = gradients.batches(
+            dataset.features.to(device), dataset.labels.to(device), steps=steps, micro_batch=micro_batch
+        )
+        for features, labels in batches:
+            losses = None
+            if len(labels):
+                losses = functional.cross_entropy(module(features), labels, reduction="none")
+                total, records = total + float(losses.detach().sum()), records + len(labels)
+            if gradients.backward(losses):
+                optimiser.step()
+                mean = total / records if records else float("nan")
+                task.advance(loss=mean)
+                if watch is not None:
+                    watch(gradients.steps, mean)
+                total, records = 0.0, 0
+    module.eval()

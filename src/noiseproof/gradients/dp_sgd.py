@@ -1,0 +1,148 @@
+"""dp-sgd: clip each record's gradient, noise their sum (Abadi et al. 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import nn
+
+from noiseproof.errors import BudgetError
+from noiseproof.gradients.batch_gradients import BatchGradients
+from noiseproof.gradients.games import sampled_sum_game
+from noiseproof.gradients.method import GradientMethod
+from noiseproof.gradients.private_gradients import PrivateGradients
+from noiseproof.gradients.schedules import Decay, Schedule
+from noiseproof.guarantees import Budget, Claim, Game, Proof, accountants, calibration
+from noiseproof.guarantees.events import DpEvent, EventLog, sampled_gaussian
+from noiseproof.methods import register
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.guarantees import Card, Randomness
+
+_ASSUMPTIONS = (
+    "batches are Poisson samples drawn by the library and kept secret",
+    "each record's loss depends on that record and public state alone (layers that mix records are refused)",
+    "sums of clipped gradients are exact (floating-point error of the sum is not accounted for)",
+)
+
+
+@register
+@dataclass(frozen=True)
+class DpSgd(GradientMethod):
+    """DP-SGD: clip each record's gradient, sum, add Gaussian noise once, divide by the expected batch.
+
+    The noise multiplier is calibrated to the budget before training, unless `sigma` is given.
+
+    Formal guarantee
+    ----------------
+    (epsilon, delta)-DP as the accountant gives it for the steps really taken: a composition of Poisson-sampled Gaussian
+    mechanisms. Unit: record. Neighbours: as the budget says. Assumptions: see `PrivateGradients`. Settings must not have
+    been tuned on the private records. Abadi et al. 2016; Mironov, Talwar, Zhang 2019; Koskela et al. 2020 (PLD).
+    Costs: some 1.2 to 2 times the time of training without privacy.
+    """
+
+    name: ClassVar[str] = "dp-sgd"
+    proves: ClassVar[bool] = True
+    claims: ClassVar[str] = "(epsilon, delta) for a record, by the moments accountant"
+
+    sigma: float | None = None
+    """Noise multiplier at the first step; None calibrates it to the budget."""
+    accountant: str = "pld"
+    sigma_schedule: Decay = "constant"
+    sigma_decay: float = 0.0
+    clip_schedule: Decay = "constant"
+    clip_decay: float = 0.0
+    every: int = 100
+    """Steps between changes of a `step` schedule."""
+
+    def schedule(self, sigma: float) -> Schedule:
+        """The noise multiplier by step, from that start."""
+        return Schedule(sigma, self.sigma_schedule, self.sigma_decay, self.every)
+
+    def gradients(
+        self, module: nn.Module, *, rate: float, steps: int, budget: Budget, rng: Randomness
+    ) -> BatchGradients:
+        """Clipped, noised sums at the calibrated noise."""
+        coordinates = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+        return self._private(module, self.calibrated(rate, steps, budget, rng, coordinates), rate, rng)
+
+    def _private(self, module: nn.Module, sigma: float, rate: float, rng: Randomness) -> PrivateGradients:
+        return PrivateGradients(module, clip=self._clip(), sigma=self.schedule(sigma), rate=rate, rng=rng)
+
+    def _clip(self) -> Schedule:
+        return Schedule(self.clip, self.clip_schedule, self.clip_decay, self.every)
+
+    def calibrated(self, rate: float, steps: int, budget: Budget, rng: Randomness, coordinates: int) -> float:
+        """The noise multiplier at the first step for a training of that many coordinates."""
+        if self.sigma is not None:
+            return self.sigma
+        epsilon, delta = rng.slack(coordinates * steps)
+        if budget.epsilon <= epsilon or budget.delta <= delta:
+            raise BudgetError("the budget is smaller than what the secure noise's own inexactness costs; raise it.")
+        planned = Budget(budget.epsilon - epsilon, budget.delta - delta, budget.neighbours)
+        if self.sigma_schedule == "constant":
+            return calibration.sigma(
+                planned.epsilon,
+                planned.delta,
+                rate,
+                steps,
+                accountant=self.accountant,
+                neighbours=planned.neighbours,
+            ).sigma
+        return calibration.calibrate(
+            lambda sigma: (
+                accountants.epsilon(
+                    planned_event(rate, self.schedule(sigma), steps),
+                    planned.delta,
+                    accountant="rdp",
+                    neighbours=planned.neighbours,
+                ).epsilon
+            ),
+            planned.epsilon,
+        )
+
+    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
+        assert isinstance(gradients, PrivateGradients)
+        proven = prove(gradients, budget, rng, self.accountant if self.sigma_schedule == "constant" else "rdp")
+        claimed = Claim(
+            epsilon=budget.epsilon if self.sigma is None else proven.epsilon,
+            delta=budget.delta,
+            neighbours=budget.neighbours,
+            source="the budget that the noise was calibrated to" if self.sigma is None else "Abadi et al. 2016",
+        )
+        ran = {
+            **self._ran(gradients),
+            "sigma": gradients.sigma_at(0),
+            "clip": self.clip,
+            "batch": gradients.expected_batch,
+        }
+        return self.card(dataset, budget, rng, claimed=claimed, proven=proven, ran=ran)
+
+    def game(self, budget: Budget) -> Game:
+        """A canary whose gradient has exactly the clipping norm, watched over a few Poisson-sampled steps."""
+
+        def gradients(module: nn.Module, rate: float, sigma: float, rng: Randomness) -> PrivateGradients:
+            return self._private(module, sigma, rate, rng)
+
+        return sampled_sum_game(self.name, gradients, self.sigma, budget)
+
+
+def prove(gradients: PrivateGradients, budget: Budget, rng: Randomness, accountant: str) -> Proof:
+    """What holds for the steps that these gradients took, with the randomness's own inexactness counted in."""
+    epsilon, delta = rng.slack(gradients.coordinates * gradients.steps)
+    spent = accountants.epsilon(
+        gradients.events.event, budget.delta - delta, accountant=accountant, neighbours=budget.neighbours
+    )
+    return Proof(
+        epsilon=spent.epsilon + epsilon, delta=budget.delta, accountant=spent.accountant, assumptions=_ASSUMPTIONS
+    )
+
+
+def planned_event(rate: float, sigma: Schedule, steps: int) -> DpEvent:
+    """The event of `steps` Poisson-sampled Gaussian steps with that noise."""
+    log = EventLog()
+    for step in range(steps):
+        log.append(sampled_gaussian(rate, sigma.at(step)))
+    return log.event

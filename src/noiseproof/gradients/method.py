@@ -1,0 +1,116 @@
+"""What all methods at the gradients share: their common settings, one fit, one kind of game."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from noiseproof.errors import SettingError
+from noiseproof.gradients.batch_gradients import BatchGradients
+from noiseproof.gradients.descent import Watch, descend
+from noiseproof.gradients.optimisers import OptimiserName, optimiser
+from noiseproof.guarantees.card import Place
+from noiseproof.methods import Method
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases import ModelRelease
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.guarantees import Budget, Card, Randomness
+    from noiseproof.networks import Network
+
+
+@dataclass(frozen=True)
+class GradientMethod(Method):
+    """Descent on noised gradients. A method says what it does to a batch's gradients, and what its card may claim."""
+
+    place: ClassVar[Place] = "gradients"
+
+    epochs: float = 30.0
+    """Expected passes over the data; the number of steps is epochs * records / batch."""
+    batch: int = 512
+    """Expected size of a Poisson batch; the sampling rate is batch / records, at most 1."""
+    clip: float = 0.1
+    learning_rate: float = 4.0
+    optimiser: OptimiserName = "sgd"
+    momentum: float = 0.9
+    micro_batch: int = 512
+    """Records whose gradients are in memory at once; changes nothing but memory."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "clip", "learning_rate", "micro_batch"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingError(f"{self.name}'s setting {name} must be positive, not {value}.")
+        if not 0 <= self.momentum < 1:
+            raise SettingError(f"{self.name}'s setting momentum must lie in [0, 1), not {self.momentum}.")
+
+    def rate(self, records: int) -> float:
+        """The sampling rate for so many records."""
+        return min(1.0, self.batch / records)
+
+    def steps(self, records: int) -> int:
+        """The number of steps for so many records."""
+        return max(1, math.ceil(self.epochs / self.rate(records)))
+
+    def fit(
+        self,
+        network: Network,
+        dataset: Dataset,
+        budget: Budget,
+        *,
+        rng: Randomness,
+        progress: Progress = SILENT,
+        watch: Watch | None = None,
+    ) -> ModelRelease:
+        """Train a network on noised gradients; see the class for what is guaranteed."""
+        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+        module = network.build(seed)
+        if torch.cuda.is_available():
+            module.cuda()
+        rate, steps = self.rate(len(dataset)), self.steps(len(dataset))
+        gradients = self.gradients(module, rate=rate, steps=steps, budget=budget, rng=rng)
+        try:
+            descend(
+                module,
+                gradients,
+                optimiser(self.optimiser, gradients.parameters, self.learning_rate, self.momentum),
+                dataset,
+                steps,
+                seed=seed,
+                micro_batch=self._micro_batch(),
+                progress=progress,
+                description=self.name,
+                watch=watch,
+            )
+        finally:
+            gradients.close()
+        return ModelRelease(
+            module.cpu(), network, self._card(gradients, dataset, budget, rng), dataset.public, self.settings()
+        )
+
+    def _micro_batch(self) -> int | None:
+        return self.micro_batch
+
+    def _ran(self, gradients: BatchGradients) -> dict[str, Any]:
+        return {
+            "steps": gradients.steps,
+            "rate": gradients.rate,
+            "sampler": "poisson",
+            "parameters": sum(parameter.numel() for parameter in gradients.parameters),
+        }
+
+    @abstractmethod
+    def gradients(
+        self, module: nn.Module, *, rate: float, steps: int, budget: Budget, rng: Randomness
+    ) -> BatchGradients:
+        """What this method does to gradients, set up for a training of `steps` steps within `budget`."""
+
+    @abstractmethod
+    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
+        """The card of the steps that were taken."""

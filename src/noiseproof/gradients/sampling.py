@@ -1,0 +1,58 @@
+"""Poisson sampling: every record is in a batch with the stated probability, independently, as accountants assume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.guarantees.randomness import Randomness
+
+
+class PoissonSampler(Sampler[list[int]]):
+    """Batches of indices for `steps` steps, each a Poisson sample of `records` at `rate`; a batch may be empty.
+
+    Give it to a `DataLoader` as its `batch_sampler`, and that loader to `PrivateGradients.batches`.
+
+    Formal guarantee
+    ----------------
+    None by itself. Amplification by sampling holds for mechanisms that see each step's sample only, while the sample
+    stays secret; it is what `PoissonSampledDpEvent(rate, ...)` accounts for (add-or-remove; Mironov et al. 2019).
+    """
+
+    def __init__(self, records: int, rate: float, steps: int, rng: Randomness) -> None:
+        if not 0 < rate <= 1:
+            raise SettingError(f"the sampling rate must lie in (0, 1], not {rate}.")
+        if records < 1 or steps < 0:
+            raise SettingError(f"sampling needs at least one record and no negative steps, not {records} and {steps}.")
+        self.records, self.rate, self.steps = records, rate, steps
+        self._rng = rng
+
+    def draw(self) -> torch.Tensor:
+        """One step's indices, sorted."""
+        return self._rng.poisson_sample(self.records, self.rate)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self.steps):
+            yield self.draw().tolist()
+
+
+def check_loader(loader: DataLoader[object], rate: float, records: int) -> None:
+    """Refuse a loader that does not sample at the stated rate: its epsilon would be wrong without a word."""
+    sampler = loader.batch_sampler
+    if not isinstance(sampler, PoissonSampler):
+        found = type(loader.sampler if sampler is None else sampler).__name__
+        raise UnsupportedError(
+            f"the loader draws its batches with {found}, not by Poisson sampling, so the accounted epsilon would be wrong; "
+            "pass the tensors to `batches` or give the loader a `PoissonSampler` as its batch_sampler."
+        )
+    if sampler.rate != rate or sampler.records != records:
+        raise UnsupportedError(
+            f"the loader samples {sampler.records} records at rate {sampler.rate:g}, but rate {rate:g} over {records} "
+            "records is what is accounted for; make both the same."
+        )

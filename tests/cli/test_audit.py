@@ -1,0 +1,32 @@
+"""`audit` plays a method's game and writes what it finds into the card."""
+
+from __future__ import annotations
+
+from noiseproof import bundles
+
+
+def test_the_document_has_the_contracts_keys(noiseproof):
+    document = noiseproof("audit", "dp-sgd", "--trials", "60", "--json").document
+    assert {"claimed", "proven", "audited", "verdict"} <= document.keys()
+    assert document["audited"]["epsilon"] <= document["proven"]["epsilon"]
+
+
+def test_noisy_gradient_shows_far_more_than_dp_sgd_proves_at_its_noise(noiseproof):
+    document = noiseproof("audit", "noisy-gradient", "--trials", "400", "--json").document
+    assert document["claimed"] is None
+    assert document["proven"] is None
+    assert document["audited"]["epsilon"] > 3
+
+
+def test_a_bundles_card_gets_the_audits_result(noiseproof, tmp_path):
+    out = tmp_path / "bundle"
+    noiseproof("train", "dp-sgd", "--set", "epochs=1", "--no-baseline", "--out", out)
+    outcome = noiseproof("audit", out, "--trials", "60", "--json")
+    assert outcome.code == 0
+    assert bundles.read_card(out).audited.epsilon == outcome.document["audited"]["epsilon"]
+
+
+def test_a_bundle_cannot_be_audited_with_other_settings(noiseproof, tmp_path):
+    out = tmp_path / "bundle"
+    noiseproof("train", "none", "--set", "epochs=1", "--out", out)
+    assert noiseproof("audit", out, "--set", "epochs=9").code == 2

@@ -1,0 +1,29 @@
+"""`data` lists the named sets and drafts schemas."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_every_named_set_is_listed_with_the_contracts_keys(noiseproof):
+    rows = noiseproof("data", "--json").document
+    assert {"digits", "breast-cancer", "mnist", "cifar10", "svhn", "adult", "location", "purchase", "texas"} <= {
+        row["name"] for row in rows
+    }
+    for row in rows:
+        assert {"name", "records", "features", "classes", "available", "path"} <= row.keys()
+    assert next(row for row in rows if row["name"] == "digits")["available"]
+
+
+def test_a_drafted_schema_can_be_trained_with_and_then_something_is_proven(noiseproof, tmp_path):
+    table, schema = tmp_path / "people.csv", tmp_path / "people.json"
+    table.write_text("age,label\n" + "".join(f"{i % 70},{'ab'[i % 2]}\n" for i in range(200)))
+    outcome = noiseproof("data", table, "--target", "label", "--draft-schema", schema)
+    assert outcome.code == 0
+    assert "replace its bounds" in outcome.err
+    assert json.loads(schema.read_text())["columns"]["age"]["high"] == 69
+    trained = noiseproof(
+        "train", "dp-sgd", "--data", table, "--target", "label", "--schema", schema, "--set", "epochs=1", "--json"
+    )
+    assert trained.document["card"]["verdict"] == "proven"
+    assert noiseproof("data", table, "--target", "label", "--draft-schema", schema).code == 2
