@@ -1,13 +1,24 @@
-"""What a promise is: budgets, events, accountants, noise, randomness, filters, cards, games. Knows no networks."""
+"""What a promise is: budgets, events, accountants, noise, randomness, filters, cards, games. Knows no networks.
 
-from noiseproof.guarantees.budget import Budget, Neighbours
-from noiseproof.guarantees.card import Audit, Card, Claim, Proof
-from noiseproof.guarantees.events import EventLog
-from noiseproof.guarantees.game import Game
-from noiseproof.guarantees.mechanisms import Exponential, Gaussian, Laplace, NoisyMax
-from noiseproof.guarantees.randomness import Randomness
-from noiseproof.guarantees.reproducible import Reproducible
-from noiseproof.guarantees.secure import Secure
+Names are imported when they are first used: a budget or a card needs neither torch nor an accountant.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from noiseproof.guarantees import accountants, calibration
+    from noiseproof.guarantees.budget import Budget, Neighbours
+    from noiseproof.guarantees.card import Audit, Card, Claim, Proof
+    from noiseproof.guarantees.events import EventLog
+    from noiseproof.guarantees.filters import Filter
+    from noiseproof.guarantees.game import Game
+    from noiseproof.guarantees.mechanisms import Exponential, Gaussian, Laplace, NoisyMax
+    from noiseproof.guarantees.randomness import Randomness
+    from noiseproof.guarantees.reproducible import Reproducible
+    from noiseproof.guarantees.secure import Secure
 
 __all__ = [
     "Audit",
@@ -16,6 +27,7 @@ __all__ = [
     "Claim",
     "EventLog",
     "Exponential",
+    "Filter",
     "Game",
     "Gaussian",
     "Laplace",
@@ -25,4 +37,27 @@ __all__ = [
     "Randomness",
     "Reproducible",
     "Secure",
+    "accountants",
+    "calibration",
 ]
+
+_HOMES = {
+    "budget": ("Budget", "Neighbours"),
+    "card": ("Audit", "Card", "Claim", "Proof"),
+    "events": ("EventLog",),
+    "filters": ("Filter",),
+    "game": ("Game",),
+    "mechanisms": ("Exponential", "Gaussian", "Laplace", "NoisyMax"),
+    "randomness": ("Randomness",),
+    "reproducible": ("Reproducible",),
+    "secure": ("Secure",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("accountants", "calibration"):
+        return importlib.import_module(f"{__name__}.{name}")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
+from noiseproof.errors import BundleError
 from noiseproof.guarantees.budget import Neighbours
 
 Unit = Literal["record", "model", "batch"]
@@ -102,12 +104,13 @@ class Card(_Frozen):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Card:
-        """Read a card; the verdict is computed again, never trusted."""
-        import json
-
-        fields = json.loads(text)
-        fields.pop("verdict", None)
-        return cls.model_validate(fields)
+        """Read a card, or raise a `BundleError`; the verdict is computed again, never trusted."""
+        try:
+            fields = dict(json.loads(text))
+            fields.pop("verdict", None)
+            return cls.model_validate(fields)
+        except (ValueError, TypeError) as error:
+            raise BundleError("a card cannot be read: it is not the JSON that a card is written as.") from error
 
 
 def verdict(claimed: Claim | None, proven: Proof | None, audited: Audit | None) -> Verdict:

@@ -155,7 +155,7 @@ def _convolve(parts: list[_Part], bound: Callable[[float, float], float]) -> Com
         wound = np.bincount(np.arange(len(part.losses)) % size, weights=np.exp(part.log_mass), minlength=size)
         transformed *= rfft(wound) ** part.count
     origin = sum(part.start * part.count for part in parts)
-    losses = (first + np.arange(size)) * parts[0].interval
+    losses = (first + np.arange(size, dtype=float)) * parts[0].interval
     with np.errstate(over="ignore"):
         back = np.exp(log_moment - tilt * losses)
     mass = np.maximum(np.roll(irfft(transformed, size), origin - first), 0.0) * back

@@ -29,6 +29,7 @@ __all__ = [
     "NonPrivateDpEvent",
     "PoissonSampledDpEvent",
     "PureDpEvent",
+    "ReplaceOneDpEvent",
     "SelfComposedDpEvent",
     "sampled_gaussian",
 ]
@@ -45,6 +46,18 @@ class PureDpEvent(DpEvent):
     epsilon: float
     neighbours: Neighbours = "add-or-remove"
     bounded_range: bool = False
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class ReplaceOneDpEvent(DpEvent):
+    """Gaussian or Laplace noise whose multiplier is over what *exchanging* one record moves the value by.
+
+    dp-accounting's own events are over what one record contributes, which is what adding or removing it moves a sum by;
+    exchanging it may then move the sum by twice as much. Where the sensitivity was proven under replace-one, this says
+    so: it counts as it is under replace-one, and says nothing under add-or-remove.
+    """
+
+    event: DpEvent
 
 
 def sampled_gaussian(rate: float, sigma: float, steps: int = 1) -> DpEvent:

@@ -35,7 +35,7 @@ class LossGrid:
         """The losses of the grid's points."""
         import numpy as np
 
-        return (self.start + np.arange(len(self.mass))) * self.interval
+        return (self.start + np.arange(len(self.mass), dtype=float)) * self.interval
 
 
 def span(step: Step, tail: float) -> tuple[float, float]:
@@ -58,7 +58,7 @@ def grids(step: Step, interval: float, tail: float) -> tuple[LossGrid, LossGrid]
 
     low, high = span(step, tail)
     start, stop = math.floor(low / interval), math.ceil(high / interval)
-    losses = np.arange(start, stop + 1) * interval
+    losses = np.arange(start, stop + 1, dtype=float) * interval
     with_record, without = _pure(step, losses) if step.law == "pure" else _additive(step, losses)
     # The bins before the first and after the last point are tails; those between are split.
     inner, outer = with_record[1:-1], without[1:-1]

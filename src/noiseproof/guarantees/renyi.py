@@ -27,7 +27,7 @@ _HALVINGS = 10
 _CHUNK = 500_000
 
 
-def curve(steps: Iterable[Step], orders: Sequence[float]) -> Array:
+def curve(steps: Iterable[Step], orders: Sequence[float] | Array) -> Array:
     """The Renyi divergence of all steps together at each order (all above 1).
 
     *Formal guarantee.* The composition of the steps is (order, value)-RDP for every order, under the neighbouring

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from noiseproof.errors import SettingError, UnsupportedError
@@ -19,6 +19,7 @@ from noiseproof.guarantees.events import (
     NoOpDpEvent,
     PoissonSampledDpEvent,
     PureDpEvent,
+    ReplaceOneDpEvent,
     SelfComposedDpEvent,
 )
 
@@ -61,8 +62,9 @@ def read(event: DpEvent, neighbours: str) -> tuple[Step, ...] | None:
 
     dp-accounting defines an event's noise multiplier over the norm of *one record's contribution*. Exchanging a record
     moves a sum by twice that, so that under replace-one Gaussian and Laplace scales are halved; dp-accounting's own
-    RDP accountant does not do so. A mechanism that is epsilon-DP under add-or-remove is 2 epsilon-DP under
-    replace-one, because the neighbours are two additions or removals apart; the reverse does not hold and is refused.
+    RDP accountant does not do so. A mechanism that is epsilon-DP under add-or-remove is 2 epsilon-DP under replace-one,
+    because the neighbours are two additions or removals apart. What was proven under replace-one (a
+    `ReplaceOneDpEvent`, or a `PureDpEvent` that says so) counts as it is there, and is refused under add-or-remove.
     """
     relation = check_neighbours(neighbours)
     counts: Counter[Step] = Counter()
@@ -140,71 +142,95 @@ def _step(event: DpEvent, neighbours: Neighbours) -> Step | None:
             raise SettingError(f"the sampling rate must lie in [0, 1], not {event.sampling_probability}.")
         rate *= float(event.sampling_probability)
         event = event.event
-    parts = [(_checked(part, neighbours), count) for part, count in _leaves(event, 1) if count]
-    if rate == 0 or not parts:
+    looks = [_look(part, count, neighbours) for part, count in _leaves(event, 1) if count]
+    if rate == 0 or not looks:
         return Step("pure", 0.0)
-    if any(_bare(part) for part, _ in parts):
+    if any(look.scale == 0 and look.law != "pure" for look in looks):
         return None
-    gaussians = [(part.noise_multiplier, count) for part, count in parts if isinstance(part, GaussianDpEvent)]
-    if not gaussians:
-        return _pure_step(parts, rate, neighbours)
-    if len(gaussians) < len(parts):
+    if all(look.law == "gaussian" for look in looks):
+        return _gaussian_step(looks, rate, neighbours)
+    if any(look.law == "gaussian" for look in looks):
         raise UnsupportedError(
             f"no accountant here knows Gaussian and other noise on one Poisson sample under {neighbours}; "
             "take a sample for each."
         )
-    sigma = gaussians[0][0]
-    if len(gaussians) > 1 or gaussians[0][1] > 1:
-        sigma = 1 / math.sqrt(math.fsum(count / scale**2 for scale, count in gaussians))
-    if neighbours == "replace-one" and rate == 1:
-        return Step("gaussian", sigma / 2)
-    return Step("gaussian", float(sigma), rate, exchange=neighbours == "replace-one")
+    return _pure_step(looks, rate, neighbours)
 
 
-def _pure_step(parts: list[tuple[DpEvent, int]], rate: float, neighbours: Neighbours) -> Step:
+@dataclass(frozen=True)
+class _Look:
+    """One mechanism's noise, and whether its scale is over what exchanging a record does, or adding and removing it."""
+
+    law: Literal["gaussian", "laplace", "pure"]
+    scale: float
+    count: int
+    exchange: bool
+    bounded_range: bool = False
+
+    @property
+    def epsilon(self) -> float:
+        return self.scale if self.law == "pure" else 1 / self.scale
+
+
+def _gaussian_step(looks: list[_Look], rate: float, neighbours: Neighbours) -> Step:
+    if neighbours == "add-or-remove":
+        return Step("gaussian", _together(looks), rate)
+    if rate < 1 and not any(look.exchange for look in looks):
+        return Step("gaussian", _together(looks), rate, exchange=True)
+    # A sample does not help what is known of exchanges only: without the record, the law may look like neither.
+    return Step("gaussian", _together([replace(k, scale=k.scale if k.exchange else k.scale / 2) for k in looks]))
+
+
+def _together(looks: list[_Look]) -> float:
+    if len(looks) == 1 and looks[0].count == 1:
+        return looks[0].scale
+    return 1 / math.sqrt(math.fsum(look.count / look.scale**2 for look in looks))
+
+
+def _pure_step(looks: list[_Look], rate: float, neighbours: Neighbours) -> Step:
     """The step of mechanisms whose loss is bounded; several of them on one sample are one, whose losses add up."""
-    only = parts[0][0] if len(parts) == 1 and parts[0][1] == 1 else None
-    replace = neighbours == "replace-one"
-    if isinstance(only, LaplaceDpEvent) and not (replace and rate < 1):
-        return Step("laplace", only.noise_multiplier / 2 if replace else float(only.noise_multiplier), rate)
-    bounded_range = isinstance(only, PureDpEvent) and only.bounded_range and rate == 1
-    removed = math.fsum(
-        count * (1 / part.noise_multiplier if isinstance(part, LaplaceDpEvent) else part.epsilon)
-        for part, count in parts
-        if isinstance(part, LaplaceDpEvent) or part.neighbours == "add-or-remove"
-    )
-    exchanged = math.fsum(
-        count * part.epsilon
-        for part, count in parts
-        if isinstance(part, PureDpEvent) and part.neighbours == "replace-one"
-    )
-    if not replace:
+    only = looks[0] if len(looks) == 1 and looks[0].count == 1 else None
+    bounded_range = only is not None and only.bounded_range and rate == 1
+    removed = math.fsum(look.count * look.epsilon for look in looks if not look.exchange)
+    exchanged = math.fsum(look.count * look.epsilon for look in looks if look.exchange)
+    if neighbours == "add-or-remove":
+        if only is not None and only.law == "laplace":
+            return Step("laplace", only.scale, rate)
         return Step("pure", removed, rate, bounded_range=bounded_range)
     if exchanged or rate == 1:
-        # A sample does not help what is known of exchanges only: without the record, the law may look like neither.
+        if only is not None and only.law == "laplace":
+            return Step("laplace", only.scale if only.exchange else only.scale / 2)
         return Step("pure", 2 * removed + exchanged, bounded_range=bounded_range)
     # With A, B, B' the laws without the record, with it, with the other: B/A and B'/A lie in [e^-removed, e^removed],
     # and the loss log(1 - rate + rate B/A) - log(1 - rate + rate B'/A) is largest at opposite ends.
     return Step("pure", amplified(removed, rate) - math.log1p(rate * math.expm1(-removed)))
 
 
-def _bare(event: DpEvent) -> bool:
-    return isinstance(event, NonPrivateDpEvent) or getattr(event, "noise_multiplier", 1) == 0
-
-
-def _checked(event: DpEvent, neighbours: Neighbours) -> DpEvent:
-    """The event, if it is one that accountants here know, with settings that are possible."""
-    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
-        if not (math.isfinite(event.noise_multiplier) and event.noise_multiplier >= 0):
-            raise SettingError(f"a noise multiplier must be a finite number, 0 or more, not {event.noise_multiplier}.")
-    elif isinstance(event, PureDpEvent):
-        if not (math.isfinite(event.epsilon) and event.epsilon >= 0):
-            raise SettingError(f"a pure epsilon must be a finite number, 0 or more, not {event.epsilon}.")
-        if check_neighbours(event.neighbours) == "replace-one" and neighbours == "add-or-remove":
+def _look(event: DpEvent, count: int, neighbours: Neighbours) -> _Look:
+    """The noise of one mechanism, if it is one that accountants here know, with settings that are possible."""
+    name = type(event).__name__
+    exchange = isinstance(event, ReplaceOneDpEvent)
+    if isinstance(event, ReplaceOneDpEvent):
+        event = event.event
+        if not isinstance(event, GaussianDpEvent | LaplaceDpEvent):
             raise UnsupportedError(
-                f"a PureDpEvent that was proven under {event.neighbours} says nothing under {neighbours}; "
-                f"ask for {event.neighbours}."
+                f"a ReplaceOneDpEvent holds Gaussian or Laplace noise, not a {type(event).__name__}."
             )
-    elif not isinstance(event, NonPrivateDpEvent):
-        raise UnsupportedError(f"no accountant here knows a {type(event).__name__} under {neighbours}.")
-    return event
+    if isinstance(event, NonPrivateDpEvent):
+        return _Look("gaussian", 0.0, count, False)
+    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
+        look = _Look("gaussian", event.noise_multiplier, count, exchange)
+        if isinstance(event, LaplaceDpEvent):
+            look = replace(look, law="laplace")
+    elif isinstance(event, PureDpEvent):
+        exchange = check_neighbours(event.neighbours) == "replace-one"
+        look = _Look("pure", event.epsilon, count, exchange, event.bounded_range)
+    else:
+        raise UnsupportedError(f"no accountant here knows a {name} under {neighbours}.")
+    if not (math.isfinite(look.scale) and look.scale >= 0):
+        raise SettingError(f"the noise multiplier or epsilon of a {name} must be finite, 0 or more, not {look.scale}.")
+    if exchange and neighbours == "add-or-remove":
+        raise UnsupportedError(
+            f"a {name} that was proven under replace-one says nothing under add-or-remove; ask for replace-one."
+        )
+    return replace(look, scale=float(look.scale))
