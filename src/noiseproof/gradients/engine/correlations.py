@@ -178,8 +178,7 @@ class Correlations(Contribution):
             return inputs.reshape(len(inputs) * geometry.groups, self._channels, self._places)
         if padding != (0, 0):
             inputs = F.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
-        else:
-            inputs = inputs.contiguous()
+        inputs = inputs.contiguous()
         channel, down, right = inputs.stride()[1:]
         windows = inputs.as_strided(
             (len(inputs) * geometry.groups, self._channels, *geometry.kernel, *self._errors.shape[2:]),

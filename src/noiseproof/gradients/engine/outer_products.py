@@ -21,7 +21,11 @@ class Factor:
     """
 
     def __init__(self, vectors: torch.Tensor) -> None:
-        self.vectors = vectors if vectors.dim() == 3 else vectors.reshape(vectors.shape[0], -1, vectors.shape[-1])
+        self.rows = vectors if vectors.dim() == 2 else None
+        """The vectors of records that have only one each, (B, D)."""
+        self.vectors = vectors.unsqueeze(1) if vectors.dim() == 2 else vectors.flatten(1, -2)
+        if self.rows is None and self.vectors.shape[1] == 1:
+            self.rows = self.vectors[:, 0]
 
     @cached_property
     def positions_gram(self) -> torch.Tensor:
@@ -30,8 +34,8 @@ class Factor:
 
     @cached_property
     def squared_norms(self) -> torch.Tensor:
-        """Squared length of each record's only vector, (B,); for T = 1."""
-        return squared_lengths(self.vectors.flatten(1))
+        """Squared length of each record's vectors taken together, (B,)."""
+        return squared_lengths(self.vectors.flatten(1) if self.rows is None else self.rows)
 
 
 class Sums(Explicit):
@@ -39,12 +43,11 @@ class Sums(Explicit):
 
     def __init__(self, errors: Factor) -> None:
         self._errors = errors
-        vectors = errors.vectors
-        super().__init__(vectors[:, 0] if vectors.shape[1] == 1 else vectors.sum(1))
+        super().__init__(errors.vectors.sum(1) if errors.rows is None else errors.rows)
 
     def squared_norms(self) -> torch.Tensor:
         """||g_i||^2, (B,), which the weight beside the bias may have needed already."""
-        return self._errors.squared_norms if self._errors.vectors.shape[1] == 1 else super().squared_norms()
+        return super().squared_norms() if self._errors.rows is None else self._errors.squared_norms
 
 
 class OuterProducts(Contribution):
@@ -62,7 +65,7 @@ class OuterProducts(Contribution):
 
     def squared_norms(self) -> torch.Tensor:
         """||g_i||^2, (B,), by whichever is cheaper: Gram matrices over positions, or the gradients written out."""
-        if self._positions == 1:
+        if self._errors.rows is not None:
             return self._errors.squared_norms * self._activations.squared_norms
         if self._explicit_is_cheaper():
             self._keep()
@@ -74,6 +77,8 @@ class OuterProducts(Contribution):
         """sum_i w_i g_i: one matrix product over all records and positions."""
         if self._kept is not None:
             return (weights @ self._kept.flatten(1)).view(self._kept.shape[1:])
+        if self._errors.rows is not None and self._activations.rows is not None:
+            return (self._errors.rows * weights.unsqueeze(1)).T @ self._activations.rows
         errors, activations = self._errors.vectors, self._activations.vectors
         if errors.stride(0) < errors.stride(1):
             # Time-major memory: rows in memory order make flattening free.
@@ -97,8 +102,8 @@ class OuterProducts(Contribution):
         errors, activations = self._errors.vectors, self._activations.vectors
         records, positions, rows = errors.shape
         columns = activations.shape[-1]
-        if positions == 1:
-            return (errors[:, 0] @ errors[:, 0].T) * (activations[:, 0] @ activations[:, 0].T)
+        if self._errors.rows is not None and self._activations.rows is not None:
+            return (self._errors.rows @ self._errors.rows.T) * (self._activations.rows @ self._activations.rows.T)
         total = errors.new_zeros(records, records)
         if records * positions**2 * (rows + columns) < rows * columns * (records + positions):
             flat_errors, flat_activations = errors.reshape(-1, rows), activations.reshape(-1, columns)
@@ -127,10 +132,6 @@ class OuterProducts(Contribution):
             Factor(torch.cat([self._errors.vectors, other._errors.vectors], dim=1)),
             Factor(torch.cat([self._activations.vectors, other._activations.vectors], dim=1)),
         )
-
-    @property
-    def _positions(self) -> int:
-        return self._errors.vectors.shape[1]
 
     def _explicit_is_cheaper(self) -> bool:
         records, positions, rows = self._errors.vectors.shape

@@ -116,4 +116,8 @@ def _weighted_sum(
     if part is not None and leave_out:
         there = weights.nonzero().squeeze(1)
         part, weights = part.only(there) if len(there) else None, weights[there]
-    return torch.zeros_like(parameter) if part is None else part.weighted_sum(weights.to(parameter.dtype))
+    return (
+        torch.zeros_like(parameter)
+        if part is None
+        else part.weighted_sum(weights if weights.dtype == parameter.dtype else weights.to(parameter.dtype))
+    )

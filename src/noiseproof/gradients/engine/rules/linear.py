@@ -7,7 +7,7 @@ from torch import nn
 
 from noiseproof.gradients.engine.contribution import Blocks, Contribution
 from noiseproof.gradients.engine.outer_products import Factor, OuterProducts, Sums
-from noiseproof.gradients.engine.rules.rule import PairRule, matched
+from noiseproof.gradients.engine.rules.rule import PairRule, matched, records_first
 from noiseproof.gradients.engine.tape import Contributions, Settle
 
 
@@ -23,8 +23,9 @@ def settle_linear(
     """Contributions of y = W x + b at the positions of `activation`, where only some rows of W or b may be in use."""
 
     def settle(error: torch.Tensor) -> Contributions:
-        pair = [matched(tensor, weight.dtype).movedim(record_dim, 0) for tensor in (error, activation)]
-        errors, activations = Factor(pair[0]), Factor(pair[1])
+        errors, activations = (
+            Factor(records_first(matched(tensor, weight.dtype), record_dim)) for tensor in (error, activation)
+        )
         found: Contributions = []
         if weight.requires_grad:
             found.append((weight, _placed(OuterProducts(errors, activations), weight, weight_rows)))

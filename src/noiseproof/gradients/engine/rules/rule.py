@@ -78,3 +78,8 @@ class PairRule(Rule):
 def matched(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """`tensor` in the parameter's dtype: mixed precision gives activations and errors another one."""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def records_first(tensor: torch.Tensor, record_dim: int) -> torch.Tensor:
+    """`tensor` with its records in the first dimension."""
+    return tensor.movedim(record_dim, 0) if record_dim else tensor
