@@ -10,7 +10,7 @@ import torch
 from noiseproof.studies.lin.design import Cell, Plan
 from noiseproof.studies.lin.results import CellResult, Weights
 
-PLAN = Plan("small", 100, 10, 20, 2, {"cnn": ("small-cnn", {}), "lstm": ("lstm", {})}, {("adam", "none"): 0.1})
+PLAN = Plan("small", 100, 10, 20, 2, {"cnn": ("small-cnn", {}), "lstm": ("lstm", {})}, {})
 
 
 def _pretend(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> tuple[CellResult, Weights]:

@@ -66,23 +66,24 @@ class Plan:
     records: int
     """Training records of each set at most; the paper's sets are 60,000, 50,000 and 100,000."""
     test: int
+    """Records at most that the final accuracy is measured on, and as many training records for the final loss."""
     steps: int
     looks: int
     """How often in a training the curves look."""
     networks: Mapping[str, tuple[str, Mapping[str, Any]]]
     """Each model's network by name, with its options."""
-    learning_rates: Mapping[tuple[str, str], float]
-    """By optimiser and sequence; every sequence that is not named takes the one of `none`."""
+    learning_rates: Mapping[tuple[str, str, str], float]
+    """By model, optimiser and sequence; every sequence that is not named takes the one of `none`."""
     batch: int = 128
-    watched: int = 2000
-    """Training records at most on which loss is measured."""
+    watched: int = 500
+    """Records at most that the curves look at, training records for the loss and test records for the accuracy."""
     delta: float = 1e-5
     notes: tuple[str, ...] = field(default=())
 
     def learning_rate(self, cell: Cell) -> float:
         """The learning rate of a cell."""
-        rates = self.learning_rates
-        return rates.get((cell.optimiser, cell.sequence), rates[cell.optimiser, "none"])
+        rates, chosen = self.learning_rates, (cell.model, cell.optimiser)
+        return rates.get((*chosen, cell.sequence), rates[*chosen, "none"])
 
 
 def factorial() -> tuple[Cell, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +19,7 @@ from noiseproof.gradients.noisy_gradients import NoisyGradients
 from noiseproof.gradients.optimisers import OptimiserName, optimiser
 from noiseproof.gradients.private_gradients import PrivateGradients
 from noiseproof.gradients.quantile_gradients import QuantileGradients
-from noiseproof.guarantees import Reproducible, accountants
+from noiseproof.guarantees import Reproducible
 from noiseproof.networks import Network
 from noiseproof.studies.lin.design import Cell, Plan
 from noiseproof.studies.lin.images import grey28
@@ -28,7 +28,6 @@ from noiseproof.studies.lin.results import CellResult, Weights
 if TYPE_CHECKING:
     from noiseproof.gradients.batch_gradients import BatchGradients
     from noiseproof.guarantees import Randomness
-    from noiseproof.guarantees.events import DpEvent
 
 _WHY = {
     "none": "trained without noise",
@@ -52,8 +51,8 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     rng = Reproducible(cell.seed(seed))
     name, options = plan.networks[cell.model]
     module = Network(name, train.public.shape, train.classes, options).build(cell.initial_seed(seed))
-    watched = train.take(torch.arange(min(plan.watched, len(train))))
-    curves = Curves(module, watched, test, every=max(1, plan.steps // plan.looks))
+    every = max(1, plan.steps // plan.looks)
+    curves = Curves(module, _first(train, plan.watched), _first(test, plan.watched), every=every)
     rate = min(1.0, plan.batch / len(train))
     if cell.sequence == "none":
         parameters = list(module.parameters())
@@ -68,13 +67,13 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
             descend(module, gradients, step, train, plan.steps, seed=cell.seed(seed) % 2**31, watch=curves)
         finally:
             gradients.close()
-        epsilon = _epsilon(gradients.events.event, plan.delta) if cell.sequence in ("CA", "CA-mean") else None
+        epsilon = gradients.epsilon(plan.delta) if isinstance(gradients, PrivateGradients) else None
     curves.look(plan.steps)
     weights = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     result = CellResult(
         cell=cell,
         accuracy=accuracy(module, test),
-        convergence=_ranked(convergence(module, watched)),
+        convergence=_ranked(convergence(module, _first(train, plan.test))),
         tpvd=None if reference is None else _ranked(tpvd(reference, weights)),
         epsilon=epsilon,
         delta=plan.delta,
@@ -125,8 +124,11 @@ def descend_plainly(
 def records(name: str, most: int, test: int) -> tuple[Dataset, Dataset]:
     """The training and test records of a set as 28x28 grey images, at most so many of each."""
     found = load(name)
-    train = grey28(found.train.take(torch.arange(min(most, len(found.train)))))
-    return train, grey28(found.test.take(torch.arange(min(test, len(found.test)))))
+    return grey28(_first(found.train, most)), grey28(_first(found.test, test))
+
+
+def _first(dataset: Dataset, most: int) -> Dataset:
+    return dataset.take(torch.arange(min(most, len(dataset))))
 
 
 def _gradients(cell: Cell, module: nn.Module, *, rate: float, batch: float, rng: Randomness) -> BatchGradients:
@@ -149,9 +151,3 @@ def _optimiser(cell: Cell) -> OptimiserName:
 def _ranked(value: float) -> float:
     # A training that diverged ends in NaN; as the worst of all losses it still has its place in a ranking.
     return math.inf if math.isnan(value) else value
-
-
-@cache
-def _epsilon(event: DpEvent, delta: float) -> float:
-    # Many cells run the same steps with the same noise; accounting for them once is enough.
-    return accountants.epsilon(event, delta).epsilon
