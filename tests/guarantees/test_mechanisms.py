@@ -127,6 +127,24 @@ def test_exponential_choices_are_epsilon_dp_in_the_numbers_really_computed(
     assert max(losses) - min(losses) <= epsilon
 
 
+def test_exponential_choices_are_epsilon_dp_where_rounding_does_its_worst():
+    # Scores lie halfway between multiples of 2^-30, and the sensitivity is an odd number of these: ties, which go to even
+    # multiples, move neighbours apart by a whole step more than they are. And the scores are so different that the
+    # logits' own rounding shows.
+    rng, epsilon, step = Spy(0), 9.7, 2.0**-30
+    sensitivity = 1 + step
+    mechanism = Exponential(sensitivity, epsilon)
+    for far in range(20, 180, 3):
+        worlds = []
+        for move in (0.0, sensitivity):
+            scores = [-far - 1.5 * step + move, 1.5 * step - move]
+            mechanism.release(torch.tensor(scores, dtype=torch.float64), rng)
+            worlds.append(probabilities(rng.logits))
+        with mpmath.workprec(200):
+            losses = [mpmath.log(a / b) for a, b in zip(*worlds, strict=True)]
+        assert epsilon - 1e-6 < max(abs(loss) for loss in losses) <= epsilon
+
+
 @pytest.mark.parametrize("monotone", [False, True])
 def test_noisy_max_wins_as_often_as_two_laplace_variables_say(make, monotone):
     # P(a + X > b + Y) = 1 - (1/2 + d/4) exp(-d) for d = (a - b) / scale > 0. Binomial: a false alarm once in 10^6.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 import torch
 from scipy import stats
 
 from noiseproof.errors import SettingError
 from noiseproof.guarantees import Secure
+from noiseproof.guarantees.secure import _below
 
 
 def test_secure_randomness_does_not_repeat_itself():
@@ -60,6 +63,22 @@ def test_rates_between_two_16_bit_numbers_are_met():
     rate = 2.0**-16 * 0.75
     count = sum(Secure._for_test(bytes([i] * 32)).poisson_sample(4_000_000, rate).numel() for i in range(10))
     assert stats.binomtest(count, 40_000_000, rate).pvalue > 1e-6
+
+
+def test_a_uniform_is_compared_as_far_as_it_takes():
+    class Chosen:
+        def __init__(self, *words):
+            self.words = list(words)
+
+        def integer(self, bits):
+            return self.words.pop(0)
+
+    limit = Fraction(5 * 2**64 + 7, 2**128)
+    assert _below(limit, Chosen(4))
+    assert not _below(limit, Chosen(6))
+    assert _below(limit, Chosen(5, 6))
+    assert not _below(limit, Chosen(5, 8))
+    assert not _below(limit, Chosen(5, 7, 1))
 
 
 def test_a_tests_key_has_32_bytes():

@@ -21,11 +21,11 @@ INFINITY = float("inf")
 class Chosen:
     """Bits that were chosen."""
 
-    def __init__(self, value: int) -> None:
-        self.value = value
+    def __init__(self, *values: int) -> None:
+        self.values = list(values)
 
     def integer(self, bits: int) -> int:
-        return self.value
+        return self.values.pop(0)
 
 
 def test_frequencies_are_the_probabilities():
@@ -63,16 +63,19 @@ def test_adding_a_number_to_all_logits_changes_nothing():
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.lists(st.floats(-30, 30), min_size=2, max_size=8), st.data())
-def test_a_boundary_is_decided_right_at_a_distance_of_two_to_the_minus_100(logits, data):
+@given(st.lists(st.floats(-30, 30), min_size=2, max_size=8), st.sampled_from([100, 250]), st.data())
+def test_a_boundary_is_decided_right_however_near(logits, exponent, data):
     boundary = data.draw(st.integers(1, len(logits) - 1))
-    length = 64 + 128
-    with mpmath.workprec(400):
+    length = 64 + 256
+    with mpmath.workprec(500):
         weights = [mpmath.exp(logit) for logit in logits]
         uniform = int(mpmath.ldexp(sum(weights[:boundary]) / sum(weights), length))
     for distance, index in ((-1, boundary - 1), (1, boundary)):
-        bits = uniform + distance * 2 ** (length - 100)
-        assert selection._decide(np.array(logits), bits >> 128, Chosen(bits & (2**128 - 1))) == index
+        bits = uniform + distance * 2 ** (length - exponent)
+        more = Chosen(bits >> 128 & (2**128 - 1), bits & (2**128 - 1))
+        assert selection._decide(np.array(logits), bits >> 256, more) == index
+        # At a distance of 2^-250 the first 192 bits were not enough.
+        assert len(more.values) == (1 if exponent == 100 else 0)
 
 
 def test_exact_choices_agree_with_float_ones():
@@ -93,18 +96,23 @@ def test_rows_near_a_boundary_are_decided_exactly(monkeypatch):
         return exact(*arguments)
 
     monkeypatch.setattr(selection, "_decide", spy)
-    logits = np.zeros((1, 2))
-    half = 1 << 63
 
-    class Half:
+    class Near:
+        def __init__(self, distance):
+            self.word = (1 << 63) + (distance << 11)
+
         def words(self, count):
-            return np.array([half], dtype=np.uint64)
+            return np.array([self.word], dtype=np.uint64)
 
         def integer(self, bits):
             return 1 << 100
 
-    assert selection._choose_rows(logits, Half()).tolist() == [1]
-    assert len(decided) == 1
+    logits = np.zeros((1, 2))
+    for distance, chosen in ((-1, 0), (0, 1), (1, 1)):
+        assert selection._choose_rows(logits, Near(distance)).tolist() == [chosen]
+    assert len(decided) == 3
+    assert selection._choose_rows(logits, Near(1 << 20)).tolist() == [1]
+    assert len(decided) == 3
 
 
 @pytest.mark.parametrize("logits", [[0.0, float("nan")], [INFINITY, 0.0], [-INFINITY, -INFINITY], [], 3.0], ids=str)

@@ -126,11 +126,11 @@ def test_the_rounded_laws_are_the_discrete_ones_nearly():
 class Chosen:
     """Bits that were chosen."""
 
-    def __init__(self, value: int) -> None:
-        self.value = value
+    def __init__(self, *values: int) -> None:
+        self.values = list(values)
 
     def integer(self, bits: int) -> int:
-        return self.value
+        return self.values.pop(0)
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -146,6 +146,30 @@ def test_a_comparison_is_decided_right_at_a_distance_of_two_to_the_minus_100(nam
         uniform = -(-(whole * 2**length + fraction) // it.width)
         x, decision = it.decide(uniform >> 128, 65, Chosen(uniform & (2**128 - 1)))
         assert (x, decision) == (it.integer(whole), accepted)
+
+
+def test_bits_are_taken_until_the_integer_itself_is_certain():
+    it = proposal(strips.gaussian(), SCALES[1], 3)
+    length, whole = 65 + 256, it.width // 2 + 1
+    boundary = whole * 2**length // it.width
+    for uniform, expected in ((boundary + 1, whole), (boundary - 1, whole - 1)):
+        # 193 bits leave open which of two integers width * U lies in; 321 bits tell.
+        mask = 2**128 - 1
+        x, accepted = it.decide(uniform >> 256, 65, Chosen(uniform >> 128 & mask, uniform & mask))
+        assert x == it.integer(expected)
+        assert accepted == (expected == whole)  # the fraction is nearly 0, or nearly 1
+
+
+@pytest.mark.parametrize("name", TWO_SIDED)
+def test_tails_begin_where_strips_end(name, monkeypatch):
+    law, count = LAWS[name](), 64
+    sides = np.arange(count, dtype=np.uint64) % 2
+    words = (sides * SLOTS + SLOTS - 1) | (Bits(KEY).words(count) >> 31 << 31)
+    beyond = np.arange(count)
+    monkeypatch.setattr(strips, "draw", lambda *_: beyond)
+    drawn, _ = strips._settle(law, np.full(count, SCALES[1]), words, Bits(KEY, 1))
+    end = int(law.strips.edges[-1] * SCALES[1])
+    assert np.array_equal(drawn, np.where(sides == 0, end + beyond, -end - 1 - beyond))
 
 
 @pytest.mark.parametrize("name", LAWS)

@@ -19,7 +19,7 @@ each, the two tails K each.
 Either way x comes out with probability w(x) / (2 N C), that is, in proportion to w(x), for *every* constant C that
 keeps these bounds at most 1. U is never rounded: the first 33 bits decide all but some 1% of draws, because the bound
 is at least a known number on the whole strip; then 32 more bits and float64 are tried; and where these are not enough
-(once in 2^34 draws), `_decide` takes more bits and more precision until the answer is certain. No table has a rounded
+(once in some 2^26 draws), more bits are taken and more precision until the answer is certain. No table has a rounded
 probability in it, so no total variation is left over.
 
 What the float64 part rests on, for scales s in [2^28, 2^32), is checked in tests against exact arithmetic:
