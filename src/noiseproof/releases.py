@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.errors import BudgetError, DataError
+from noiseproof.errors import BudgetError, DataError, UnsupportedError
 from noiseproof.networks.network import Network
 
 if TYPE_CHECKING:
     from noiseproof.guarantees import Card, Randomness
+    from noiseproof.guarantees.events import DpEvent
 
 _CHUNK = 1024
 """Records a forward pass takes at once, so that memory does not grow with the number asked for."""
@@ -146,12 +147,21 @@ class PredictionRelease(Release):
                     "nothing was answered and nothing spent."
                 )
             self.asked += len(features)
-            if len(features) <= _CHUNK:
-                return self._answer(features, self._rng)
-            answers = torch.empty(len(features), len(self.public.classes))
-            for part, answer in zip(features.split(_CHUNK), answers.split(_CHUNK), strict=True):
-                answer.copy_(self._answer(part, self._rng))
-            return answers
+            return self.answer_paid(features, self._rng)
+
+    def answer_paid(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
+        """Answers to queries that a ledger was paid for, with noise from `rng`; this release's own count stays."""
+        if len(features) <= _CHUNK:
+            return self._answer(features, rng)
+        answers = torch.empty(len(features), len(self.public.classes))
+        for part, answer in zip(features.split(_CHUNK), answers.split(_CHUNK), strict=True):
+            answer.copy_(self._answer(part, rng))
+        return answers
+
+    @property
+    def events(self) -> tuple[DpEvent, ...]:
+        """What one answer does to the private records, for a ledger to charge; each of them alone describes it."""
+        raise UnsupportedError(f"{self.method} does not say what one answer costs, so no ledger can charge for it.")
 
     def use(self, rng: Randomness) -> None:
         """Draw the noise of further answers from `rng`."""

@@ -102,6 +102,25 @@ def test_an_event_is_charged_in_what_composes(event, measure, value):
     assert Amount.of_event(event, "add-or-remove") == Amount.cost(measure, value)
 
 
+@pytest.mark.parametrize(
+    ("event", "answers", "measure"),
+    [
+        (PureDpEvent(1.0), 1, "pure"),
+        (PureDpEvent(1.0), 3, "pure"),
+        (LaplaceDpEvent(10.0), 1000, "rdp"),
+        (PureDpEvent(0.2, bounded_range=True), 1000, "zcdp"),
+        (GaussianDpEvent(30.0), 1000, "gdp"),
+    ],
+)
+def test_many_answers_are_charged_in_the_measure_in_which_they_cost_least(event, answers, measure):
+    amount = Amount.of_event(event, "add-or-remove", answers=answers, delta=1e-5)
+    assert amount.measure == measure
+    best = accountants.epsilon(SelfComposedDpEvent(event, answers), 1e-5, accountant="rdp").epsilon
+    assert (amount * answers).epsilon(1e-5) <= best * (1 + 2e-3)
+    # While few are spent they cost little: no order is so small that its delta alone costs much.
+    assert (amount * max(1, answers // 100)).epsilon(1e-5) <= max(0.15, 1 / answers) * best
+
+
 def test_exchanging_a_record_costs_what_removing_and_adding_do():
     assert Amount.of_event(GaussianDpEvent(2.0), "replace-one") == Amount.cost("gdp", 1.0)
     assert Amount.of_event(LaplaceDpEvent(4.0), "replace-one") == Amount.cost("pure", 0.5)

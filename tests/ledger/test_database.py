@@ -61,7 +61,9 @@ def test_many_may_open_an_empty_database_at_once(url):
     assert errors == []
 
 
-@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "sqlite://", "sqlite:///:memory:", "://", "postgresql://u:secret@h:port/x"])
+@pytest.mark.parametrize(
+    "url", ["mysql://u:secret@h/d", "sqlite://", "sqlite:///:memory:", "://", "postgresql://u:secret@h:port/x"]
+)
 def test_what_is_no_database_for_a_ledger_is_refused_without_its_password(url):
     with pytest.raises(SettingError) as caught:
         Database(url)

@@ -65,26 +65,37 @@ class Amount:
         return cls(measure, tuple(math.floor(_exact(value) * SCALE) for value in values), orders)
 
     @classmethod
-    def of_event(cls, event: DpEvent, neighbours: str) -> Amount:
-        """What an event costs under a neighbouring relation, in the measure that loses least over many of them.
+    def of_event(cls, event: DpEvent, neighbours: str, *, answers: int = 1, delta: float = 0.0) -> Amount:
+        """What an event costs under a neighbouring relation, in the measure in which `answers` of them cost least.
 
-        Gaussians alone: mu^2. Bounded losses alone (Laplace, exponential, noisy max, also on samples): epsilon. Both:
-        rho. Gaussians on Poisson samples: Renyi divergences.
+        Least is the epsilon at `delta`. Without a delta, what has bounded losses is charged its epsilon, and Gaussian
+        noise mu^2, or Renyi divergences where it is on Poisson samples.
         """
-        from noiseproof.guarantees import concentrated, renyi
+        from noiseproof.guarantees import classical, concentrated, renyi
         from noiseproof.guarantees.steps import read
 
         steps = read(event, neighbours)
         if steps is None:
             raise UnsupportedError("an event that protects nothing has no price; it cannot be sold by the answer.")
-        gaussians = [step for step in steps if step.law == "gaussian"]
-        if not gaussians:
-            return cls.cost("pure", math.fsum(step.count * step.pure_epsilon for step in steps))
-        if any(step.rate < 1 for step in gaussians):
-            return cls.cost("rdp", *(float(value) for value in renyi.curve(steps, ORDERS)), orders=ORDERS)
-        if len(gaussians) == len(steps):
-            return cls.cost("gdp", math.fsum(step.count / step.scale**2 for step in steps))
-        return cls.cost("zcdp", concentrated.rho_of(steps))
+        found = []
+        pure = classical.pure_epsilon(steps)
+        if math.isfinite(pure):
+            found.append(cls.cost("pure", pure))
+        elif all(step.law == "gaussian" and step.rate == 1 for step in steps):
+            found.append(cls.cost("gdp", math.fsum(step.count / step.scale**2 for step in steps)))
+        elif not any(step.law == "gaussian" and step.rate < 1 for step in steps):
+            found.append(cls.cost("zcdp", concentrated.rho_of(steps)))
+        orders: tuple[float, ...] = ORDERS
+        if delta > 0 and steps:
+            # The order that is best for all the answers, and larger ones, which are best while few of them are spent.
+            best = renyi.epsilon_of([replace(step, count=step.count * answers) for step in steps], delta)[1]
+            orders = tuple(max(best, 1.01) * 2.0**k for k in range(5))
+            found.append(cls.cost("zcdp", concentrated.rho_of(steps)))
+        if not found or delta > 0:
+            found.append(cls.cost("rdp", *(float(value) for value in renyi.curve(steps, orders)), orders=orders))
+        totals = [(amount * answers).epsilon(delta) for amount in found]
+        # The simplest measure that is as good as the best.
+        return next(a for a, total in zip(found, totals, strict=True) if total <= min(totals) * (1 + 1e-3))
 
     @property
     def kind(self) -> tuple[Measure, tuple[float, ...]]:
