@@ -21,7 +21,7 @@ def block(start: int, stop: int, seed: int) -> Blocks:
 @pytest.mark.parametrize("second", [(2, 4), (0, 2), (1, 3), (4, 6)], ids=["beside", "the same", "overlapping", "apart"])
 def test_blocks_add_up(second):
     left, right = block(0, 2, 0), block(*second, 1)
-    both = left.merge(right)
+    both = left.plus([right])
     expected = rows_of(left) + rows_of(right)
     weights = torch.linspace(0.5, 2, 4, dtype=torch.float64)
     vector = torch.linspace(-1, 1, 12, dtype=torch.float64).view(6, 2)
@@ -37,5 +37,5 @@ def test_blocks_add_up(second):
 def test_a_block_and_a_whole_add_up():
     whole = Explicit(torch.ones(4, 6, 2, dtype=torch.float64))
     part = block(1, 3, 2)
-    for both in (part.merge(whole), whole.merge(part)):
+    for both in (part.plus([whole]), whole.plus([part])):
         torch.testing.assert_close(rows_of(both), rows_of(part) + 1)

@@ -40,7 +40,7 @@ def test_all_ways_agree(monkeypatch, bytes_kept, pass_cost, positions, time_majo
 
 def test_another_use_adds_positions():
     first, second = OuterProducts(*factors(2, time_major=False)), OuterProducts(*factors(1, time_major=False))
-    both = first.merge(second)
+    both = first.plus([second])
     assert isinstance(both, OuterProducts)
     torch.testing.assert_close(both.explicit(), first.explicit() + second.explicit())
 

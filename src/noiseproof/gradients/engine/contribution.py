@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -41,9 +42,12 @@ class Contribution(ABC):
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
 
-    def merge(self, other: Contribution) -> Contribution:
-        """The sum with another use of the same parameter; kinds that can add without writing out do."""
-        return Explicit(self.explicit() + other.explicit())
+    def plus(self, others: Sequence[Contribution]) -> Contribution:
+        """The sum with other uses of the same parameter; kinds that can add without writing out do."""
+        total = self.explicit().clone()
+        for other in others:
+            total += other.explicit()
+        return Explicit(total)
 
 
 class Explicit(Contribution):
@@ -116,14 +120,20 @@ class Blocks(Contribution):
         """The gradients of some records, by index."""
         return Blocks([(rows, part.only(records)) for rows, part in self._blocks], self._shape)
 
-    def merge(self, other: Contribution) -> Contribution:
-        """The sum with another use: the same rows add, other rows stand beside them."""
-        if not isinstance(other, Blocks):
-            return super().merge(other)
-        blocks = {(rows.start, rows.stop): part for rows, part in self._blocks}
-        for rows, part in other._blocks:
-            ends = (rows.start, rows.stop)
-            if ends not in blocks and any(start < rows.stop and rows.start < stop for start, stop in blocks):
-                return super().merge(other)
-            blocks[ends] = blocks[ends].merge(part) if ends in blocks else part
-        return Blocks([(slice(*ends), part) for ends, part in blocks.items()], self._shape)
+    def plus(self, others: Sequence[Contribution]) -> Contribution:
+        """The sum with other uses: the same rows add, other rows stand beside them."""
+        parts: dict[tuple[int, int], list[Contribution]] = {}
+        for other in (self, *others):
+            if not isinstance(other, Blocks):
+                return super().plus(others)
+            for rows, part in other._blocks:
+                parts.setdefault((rows.start, rows.stop), []).append(part)
+        ends = sorted(parts)
+        if any(stop > start for (_, stop), (start, _) in pairwise(ends)):
+            return super().plus(others)
+        return Blocks([(slice(*rows), added(parts[rows])) for rows in ends], self._shape)
+
+
+def added(parts: Sequence[Contribution]) -> Contribution:
+    """One contribution for all uses of a parameter, of which there is at least one."""
+    return parts[0] if len(parts) == 1 else parts[0].plus(parts[1:])

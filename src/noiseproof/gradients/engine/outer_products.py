@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -124,13 +125,14 @@ class OuterProducts(Contribution):
         """The gradients of some records, by index."""
         return OuterProducts(Factor(self._errors.vectors[records]), Factor(self._activations.vectors[records]))
 
-    def merge(self, other: Contribution) -> Contribution:
-        """The sum with another use of the same matrix: its positions are further positions."""
-        if not isinstance(other, OuterProducts):
-            return super().merge(other)
+    def plus(self, others: Sequence[Contribution]) -> Contribution:
+        """The sum with other uses of the same matrix: their positions are further positions."""
+        uses = [self, *(other for other in others if isinstance(other, OuterProducts))]
+        if len(uses) <= len(others):
+            return super().plus(others)
         return OuterProducts(
-            Factor(torch.cat([self._errors.vectors, other._errors.vectors], dim=1)),
-            Factor(torch.cat([self._activations.vectors, other._activations.vectors], dim=1)),
+            Factor(torch.cat([use._errors.vectors for use in uses], dim=1)),
+            Factor(torch.cat([use._activations.vectors for use in uses], dim=1)),
         )
 
     def _explicit_is_cheaper(self) -> bool:

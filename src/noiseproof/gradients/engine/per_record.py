@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from noiseproof.errors import SettingError, UnsupportedError
-from noiseproof.gradients.engine.contribution import Contribution
+from noiseproof.gradients.engine.contribution import Contribution, added
 from noiseproof.gradients.engine.record_gradients import RecordGradients
 from noiseproof.gradients.engine.refusals import refuse_mixing_layers
 from noiseproof.gradients.engine.rules import rules_for
@@ -62,7 +62,7 @@ class PerRecordGradients:
         if losses.dim() != 1:
             raise SettingError(f"losses must have the shape (records,), one loss a record, not {tuple(losses.shape)}.")
         records = losses.shape[0]
-        contributions: list[Contribution | None] = [None] * len(self.parameters)
+        uses: list[list[Contribution]] = [[] for _ in self.parameters]
         found = self._tape.captures_behind(losses, self._names) if records else []
         if records and not found:
             raise UnsupportedError(
@@ -72,9 +72,8 @@ class PerRecordGradients:
         for capture, errors in self._errors(losses, found):
             capture.check_unchanged()
             for parameter, part in capture.settle(*errors):
-                index = self._indices[id(parameter)]
-                before = contributions[index]
-                contributions[index] = part if before is None else before.merge(part)
+                uses[self._indices[id(parameter)]].append(part)
+        contributions = [added(parts) if parts else None for parts in uses]
         return RecordGradients(records, self.parameters, list(self.layers.values()), contributions)
 
     def paused(self) -> AbstractContextManager[None]:

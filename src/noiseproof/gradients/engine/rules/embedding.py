@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -54,13 +56,14 @@ class Lookups(Contribution):
         """The gradients of some records, by index."""
         return Lookups(self._errors[records], self._indices[records], self._rows)
 
-    def merge(self, other: Contribution) -> Contribution:
-        """The sum with another use of the same table: its positions are further positions."""
-        if not isinstance(other, Lookups):
-            return super().merge(other)
+    def plus(self, others: Sequence[Contribution]) -> Contribution:
+        """The sum with other uses of the same table: their positions are further positions."""
+        uses = [self, *(other for other in others if isinstance(other, Lookups))]
+        if len(uses) <= len(others):
+            return super().plus(others)
         return Lookups(
-            torch.cat([self._errors, other._errors], dim=1),
-            torch.cat([self._indices, other._indices], dim=1),
+            torch.cat([use._errors for use in uses], dim=1),
+            torch.cat([use._indices for use in uses], dim=1),
             self._rows,
         )
 
