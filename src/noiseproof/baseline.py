@@ -92,7 +92,7 @@ class Baseline(Method):
         labels = torch.arange(9) % 2
         public = Public(shape=(9,), classes=("0", "1"))
         network = Network("linear", (9,), 2)
-        short = Baseline(epochs=20, batch=9, learning_rate=0.05)
+        short = Baseline(epochs=4, batch=9, learning_rate=0.3)
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
             from noiseproof.guarantees import Reproducible

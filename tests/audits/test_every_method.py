@@ -67,9 +67,6 @@ def test_the_audit_finds_what_the_notes_say(name, case):
     assert result.verdict == case.verdict
 
 
-LABORIOUS = {"dp-sgd", "dp-sgd-bounded", "dp-sgd-adaptive"}
-"""Methods whose games play trial by trial, at milliseconds each: their twenty audits are short, and slow even so."""
-
 AUDITS = 20
 CONFIDENCE = 1 - 1e-6 / (AUDITS + 1)
 """Of each audit, so that 20 of them and one of all their trials together raise a false alarm once in a million."""
@@ -84,18 +81,10 @@ def bounds(game: Game, trials: int) -> list[float]:
 
 
 @pytest.mark.parametrize("name", PROVEN)
-def test_an_audit_stays_below_the_proven_epsilon(name):
-    game = METHODS[name]().game(BUDGET)
-    assert game.proven is not None, f"{name} proves something: its game must say what, for what it runs"
-    assert audit(game, trials=200, confidence=1 - 1e-6, timeout=None).epsilon <= game.proven.epsilon
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LABORIOUS else []) for name in PROVEN]
-)
 def test_twenty_audits_in_a_row_stay_below_the_proven_epsilon(name):
     game = METHODS[name]().game(BUDGET)
-    assert max(bounds(game, trials=150 if name in LABORIOUS else 500)) <= game.proven.epsilon
+    assert game.proven is not None, f"{name} proves something: its game must say what, for what it runs"
+    assert max(bounds(game, trials=200)) <= game.proven.epsilon
 
 
 def test_a_proof_that_is_too_good_would_not_pass():

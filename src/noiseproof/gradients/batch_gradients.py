@@ -34,7 +34,9 @@ class BatchGradients(ABC):
         self.rate = rate
         self.events = EventLog()
         self.steps = 0
-        self.records = 0
+        self.expected_batch = 0.0
+        """Records a step draws on average, by which sums are divided. A public constant: if it is not set before the first
+        batch, it is taken from the number of records, which is then taken to be public."""
         self._rng = rng
         self._engine = PerRecordGradients(module)
         self._sizes: list[int] = []
@@ -46,11 +48,6 @@ class BatchGradients(ABC):
     def parameters(self) -> Sequence[nn.Parameter]:
         """The parameters that are trained."""
         return self._engine.parameters
-
-    @property
-    def expected_batch(self) -> float:
-        """Records a step draws on average; sums are divided by it, not by the random size of a batch."""
-        return self.rate * self.records
 
     def batches(
         self, *tensors: torch.Tensor, steps: int, micro_batch: int | None = None
@@ -65,7 +62,7 @@ class BatchGradients(ABC):
         if len(records) != 1 or records == {0}:
             raise SettingError("give tensors with the same number of records, at least one.")
         sampler = PoissonSampler(records.pop(), self.rate, steps, self._rng)
-        self.records = sampler.records
+        self._expect(sampler.records)
         size = micro_batch or sampler.records
         for _ in range(steps):
             pieces = sampler.draw().split(size)
@@ -79,7 +76,7 @@ class BatchGradients(ABC):
         """Batches of the user's loader, if it samples with `PoissonSampler` at this rate; else it is refused."""
         records = len(loader.dataset)  # type: ignore[arg-type]
         check_loader(loader, self.rate, records)
-        self.records = records
+        self._expect(records)
         for batch in loader:
             first = batch[0] if isinstance(batch, list | tuple) else batch
             self._start([len(first)])
@@ -119,6 +116,9 @@ class BatchGradients(ABC):
     def close(self) -> None:
         """Take the hooks off the module."""
         self._engine.close()
+
+    def _expect(self, records: int) -> None:
+        self.expected_batch = self.expected_batch or self.rate * records
 
     def _start(self, sizes: list[int]) -> None:
         self._sizes, self._records_in_step = sizes, 0

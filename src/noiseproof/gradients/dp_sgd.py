@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
 from noiseproof.errors import BudgetError
 from noiseproof.gradients.batch_gradients import BatchGradients
-from noiseproof.gradients.games import sampled_sum_game
+from noiseproof.gradients.games import clipped_sum_game
 from noiseproof.gradients.method import GradientMethod
 from noiseproof.gradients.private_gradients import PrivateGradients
 from noiseproof.gradients.schedules import Decay, Schedule
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ASSUMPTIONS = (
     "batches are Poisson samples drawn by the library and kept secret",
+    "the number of records is public: sampling rate and the divisor of sums are computed from it",
     "each record's loss depends on that record and public state alone (layers that mix records are refused)",
     "sums of clipped gradients are exact (floating-point error of the sum is not accounted for)",
 )
@@ -121,12 +122,13 @@ class DpSgd(GradientMethod):
         return self.card(dataset, budget, rng, claimed=claimed, proven=proven, ran=ran)
 
     def game(self, budget: Budget) -> Game:
-        """A canary whose gradient has exactly the clipping norm, watched over a few Poisson-sampled steps."""
+        """A canary whose gradient has exactly the clipping norm, in one step that sees every record."""
+        constant = replace(self, sigma_schedule="constant", clip_schedule="constant")
 
-        def gradients(module: nn.Module, rate: float, sigma: float, rng: Randomness) -> PrivateGradients:
-            return self._private(module, sigma, rate, rng)
+        def gradients(module: nn.Module, sigma: float, rng: Randomness) -> PrivateGradients:
+            return constant._private(module, sigma, 1.0, rng)
 
-        return sampled_sum_game(self.name, gradients, self.sigma, budget)
+        return clipped_sum_game(self.name, gradients, self.sigma, budget)
 
 
 def prove(gradients: PrivateGradients, budget: Budget, rng: Randomness, accountant: str) -> Proof:

@@ -110,11 +110,14 @@ def noisy_sum(
     if length == 0:
         return gradients.weighted_sum(weights.to(parameters[0].dtype))
     # A uniform direction orthogonal to the span: a normal vector less its projection, at the length that was drawn.
-    direction = [rng.add_gaussian(torch.zeros_like(parameter), 1.0) for parameter in parameters]
-    along = gradients.inner(direction).double()
-    coefficients = vectors.T @ along / roots
-    squared = sum(float(tensor.square().sum(dtype=torch.float64)) for tensor in direction)
-    factor = float(length) / max(squared - float(coefficients.square().sum()), 1e-300) ** 0.5
+    # Length and direction of what is left are independent, so one too short to be told from rounding is drawn again.
+    squared, left = 1.0, 0.0
+    while left <= 1e-5 * squared:
+        direction = [rng.add_gaussian(torch.zeros_like(parameter), 1.0) for parameter in parameters]
+        coefficients = vectors.T @ gradients.inner(direction).double() / roots
+        squared = sum(float(tensor.square().sum(dtype=torch.float64)) for tensor in direction)
+        left = squared - float(coefficients.square().sum())
+    factor = float(length) / left**0.5
     weights = weights - factor * (vectors @ (coefficients / roots))
     total = gradients.weighted_sum(weights.to(parameters[0].dtype))
     torch._foreach_add_(total, direction, alpha=factor)

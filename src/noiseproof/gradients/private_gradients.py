@@ -29,7 +29,7 @@ class PrivateGradients(BatchGradients):
     of L2 norm at most clip(t); the whole is their adaptive composition, and everything computed from the gradients is
     post-processing. Unit: record. Neighbours: add-or-remove (replace-one doubles the sensitivity; the accountant is
     told). Assumes that each loss depends on its own record and the public state only (layers that mix records are
-    refused), that sums are exact (floating-point error of a sum is not accounted for), and that the sample stays
+    refused), that `expected_batch` and the rate are public, that sums are exact (floating-point error of a sum is not accounted for), and that the sample stays
     secret. Abadi et al. 2016; Mironov et al. 2019.
     """
 
@@ -48,7 +48,7 @@ class PrivateGradients(BatchGradients):
         super().__init__(module, rate=rate, rng=rng if rng is not None else Secure())
         self._clip = clip if isinstance(clip, Schedule) else Schedule(clip)
         self._sigma = sigma if isinstance(sigma, Schedule) else Schedule(sigma)
-        self._bound = bound
+        self.bound = bound
         self.coordinates = sum(parameter.numel() for parameter in self.parameters)
 
     @property
@@ -78,7 +78,7 @@ class PrivateGradients(BatchGradients):
     def _finish(self) -> list[torch.Tensor]:
         scale = noise_scale(self._rng, self.clip, self.sigma, self.coordinates)
         mean = [self._rng.add_gaussian(tensor, scale) / self.expected_batch for tensor in self._take_sum()]
-        return bounded(mean, self.clip) if self._bound else mean
+        return bounded(mean, self.clip) if self.bound else mean
 
 
 def clip_weights(squared_norms: torch.Tensor, clip: float | torch.Tensor) -> torch.Tensor:
