@@ -74,7 +74,7 @@ class Baseline(Method):
                     index, order = order[: self.batch], order[self.batch :]
                     loss = functional.cross_entropy(module(features[index]), labels[index])
                     optimiser.zero_grad(set_to_none=True)
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    loss.backward()
                     optimiser.step()
                     task.advance(loss=float(loss.detach()))
         card = self.card(

@@ -24,7 +24,7 @@ from torch import nn
 from noiseproof.data.dataset import Public
 from noiseproof.errors import BundleError, NoiseproofError
 from noiseproof.guarantees.card import Card
-from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease, Release
+from noiseproof.releases import Release
 
 FORMAT = 1
 WEIGHTS, CARD, SETTINGS = "weights.safetensors", "card.json", "settings.json"
@@ -176,7 +176,7 @@ def _find_class(name: str) -> type[Release]:
 
     methods.registry()
     known: dict[str, type[Release]] = {}
-    waiting: list[type[Release]] = [ModelRelease, DataRelease, PredictionRelease]
+    waiting = Release.__subclasses__()
     while waiting:
         found = waiting.pop()
         known[found.__name__] = found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,7 +29,7 @@ def run(
 
     split = load("digits", seed=seed)
     progress = output.RichProgress()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in methods.registry():
         started = time.perf_counter()
         budget = Budget(epsilon, delta, queries=len(split.test))

@@ -90,7 +90,9 @@ class _RichTask(Task):
 
     def advance(self, steps: int = 1, **status: float | str) -> None:
         text = " ".join(f"{key} {_cell(value)}" for key, value in status.items())
-        self._bars.update(self._id, advance=steps, **({"status": text} if text else {}))
+        self._bars.advance(self._id, steps)
+        if text:
+            self._bars.update(self._id, status=text)
 
     def __enter__(self) -> Task:
         self._bars.start()

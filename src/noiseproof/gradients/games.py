@@ -32,7 +32,7 @@ class _LinearLoss(nn.Module):
         self.weights = nn.Linear(_WIDTH, 1, bias=False)
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
-        return self.weights(records).squeeze(1)  # type: ignore[no-any-return]
+        return self.weights(records).squeeze(1)
 
 
 def clipped_sum_game(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -77,7 +78,7 @@ def plain_noisy_sum(
 
 def noisy_sum(
     gradients: RecordGradients,
-    parameters: list[nn.Parameter] | tuple[nn.Parameter, ...],
+    parameters: Sequence[nn.Parameter],
     clip: float,
     noise: float,
     rng: Randomness,

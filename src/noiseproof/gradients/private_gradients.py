@@ -29,8 +29,8 @@ class PrivateGradients(BatchGradients):
     of L2 norm at most clip(t); the whole is their adaptive composition, and everything computed from the gradients is
     post-processing. Unit: record. Neighbours: add-or-remove (replace-one doubles the sensitivity; the accountant is
     told). Assumes that each loss depends on its own record and the public state only (layers that mix records are
-    refused), that `expected_batch` and the rate are public, that sums are exact (floating-point error of a sum is not accounted for), and that the sample stays
-    secret. Abadi et al. 2016; Mironov et al. 2019.
+    refused), that the rate and `expected_batch` are public, that sums are exact (floating-point error of a sum is not
+    accounted for), and that the sample stays secret. Abadi et al. 2016; Mironov et al. 2019.
     """
 
     def __init__(
