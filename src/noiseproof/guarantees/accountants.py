@@ -121,6 +121,8 @@ def _epsilon(steps: tuple[Step, ...], delta: float, accountant: Accountant) -> _
     if _is_one_gaussian(merged):
         return gaussian_dp.epsilon_of(1 / merged[0].scale, delta), accountant, True, None
     guess = min(pure, renyi.epsilon_of(merged, delta)[0])
+    if guess == 0:
+        return 0.0, "rdp", True, None
     value, left = loss_distribution.epsilon_of(merged, delta, guess)
     return _tighter(value, left, guess)
 
@@ -155,7 +157,7 @@ def _tighter(value: float, left: float, renyi_value: float) -> _Result:
     if renyi_value < value:
         return renyi_value, "rdp", True, "rdp, because the grid that time and memory allow is too coarse for pld."
     if left > 10 * loss_distribution.TOLERANCE * value:
-        share = f"{100 * left / value:.1g}%"
+        share = f"{100 * left / value:.2g}%"
         return value, "pld", True, f"overstated by about {share}, on the finest grid that time and memory allow."
     return value, "pld", True, None
 

@@ -76,7 +76,7 @@ def sigma(
         value = calibrate(lambda x: spend(x).epsilon, epsilon, start=start, low=_LEAST_SIGMA, high=_MOST_SIGMA)
     found = spend(value)
     note = found.note
-    if value == _LEAST_SIGMA:
+    if math.isclose(value, _LEAST_SIGMA):
         note = f"even sigma {_LEAST_SIGMA}, the least that is considered, stays below the target."
     return Calibration(value, found.epsilon, delta, found.accountant, note)
 

@@ -37,6 +37,8 @@ class Composition:
     log_moment: float
     outside: float
     """How much of the tilted mass is not where it belongs, by rounding or because it lies outside the window."""
+    points: int
+    """How many points it took: those of the window, or of the longest single loss."""
 
     def epsilon_at(self, delta: float) -> float:
         """The smallest epsilon in the window, at least 0, at which the loss leaves no more than delta."""
@@ -47,7 +49,7 @@ class Composition:
             return math.inf
         down = self.mass[::-1]
         # Sums over the points above each point: of the masses, and of the masses times e^(epsilon - loss).
-        above = np.cumsum(down) - down + self.lost + self.doubt(self.losses)[::-1]
+        above = np.cumsum(down) - down + self.lost + self._doubt(self.losses)[::-1]
         fade = math.exp(self.losses[0] - self.losses[1])
         faded = lfilter([0.0, fade], [1.0, -fade], down)
         over = np.flatnonzero(above - faded > delta)
@@ -66,11 +68,16 @@ class Composition:
 
         over = self.losses - epsilon
         above = over > 0
-        found = self.lost + float(self.doubt(np.array(epsilon))) + float(-np.expm1(-over[above]) @ self.mass[above])
+        found = self.lost + self.doubt_at(epsilon) + float(-np.expm1(-over[above]) @ self.mass[above])
         return min(1.0, found)
 
-    def doubt(self, epsilon: Array) -> Array:
-        """By how much the deltas at these epsilons may be off; it is counted in."""
+    def doubt_at(self, epsilon: float) -> float:
+        """By how much the delta at epsilon may be off; it is counted in."""
+        import numpy as np
+
+        return float(self._doubt(np.array(epsilon)))
+
+    def _doubt(self, epsilon: Array) -> Array:
         import numpy as np
 
         with np.errstate(over="ignore"):
@@ -161,32 +168,44 @@ def _convolve(parts: list[_Part], bound: Callable[[float, float], float]) -> Com
     mass = np.maximum(np.roll(irfft(transformed, size), origin - first), 0.0) * back
     lost = -math.expm1(sum(part.count * math.log1p(-part.lost) for part in parts))
     outside = 2 * _OUTSIDE + _ROUNDING * sum(part.count for part in parts)
-    return Composition(losses, mass, lost, tilt, log_moment, outside)
+    points = max(size, *(len(part.losses) for part in parts))
+    return Composition(losses, mass, lost, tilt, log_moment, outside, points)
 
 
 def _tilt(parts: list[_Part], bound: Callable[[float, float], float]) -> tuple[float, float]:
-    """The tilt with the least bound, out of a ladder, and the logarithm of its moment of the composition."""
-    deviation = _deviation(parts)
-    best, best_moment = 0.0, _log_moment(parts, 0.0)
-    for rung in range(-6, 5):
-        tilt = 2.0**rung / deviation
-        log_moment = _log_moment(parts, tilt)
-        if bound(tilt, log_moment) < bound(best, best_moment):
-            best, best_moment = tilt, log_moment
-    return best, best_moment
+    """The tilt with about the least bound, and the logarithm of its moment of the composition."""
+    tilt = _least(lambda order: bound(order, _log_moment(parts, order)), 4 / _deviation(parts))
+    whole = _log_moment(parts, 0.0)
+    log_moment = _log_moment(parts, tilt)
+    return (tilt, log_moment) if bound(tilt, log_moment) < bound(0.0, whole) else (0.0, whole)
 
 
 def _window(parts: list[_Part]) -> tuple[int, int]:
     """The grid points between which the composition lies but for little on either side, by Chernoff's bound."""
-    deviation = _deviation(parts)
     cut = -math.log(_OUTSIDE)
-    first = sum(part.start * part.count for part in parts)
-    last = sum((part.start + len(part.losses) - 1) * part.count for part in parts)
-    for rung in range(-4, 3):
-        order = math.sqrt(2 * cut) / deviation * 2.0**rung
-        last = min(last, math.ceil((_log_moment(parts, order) + cut) / order / parts[0].interval))
-        first = max(first, math.floor(-(_log_moment(parts, -order) + cut) / order / parts[0].interval))
+    start = math.sqrt(2 * cut) / _deviation(parts)
+
+    def beyond(sign: int) -> float:
+        def bound(order: float) -> float:
+            return (_log_moment(parts, sign * order) + cut) / order
+
+        return bound(_least(bound, start)) / parts[0].interval
+
+    first = max(sum(part.start * part.count for part in parts), math.floor(-beyond(-1)))
+    last = min(sum((part.start + len(part.losses) - 1) * part.count for part in parts), math.ceil(beyond(1)))
     return first, max(first + 1, last)
+
+
+def _least(function: Callable[[float], float], start: float) -> float:
+    """Where a function that falls and then rises is about least: downhill from a start, by halving or doubling."""
+    best, value = start, function(start)
+    for factor in (0.5, 2.0):
+        for _ in range(60 if factor < 1 else 4):
+            further = function(best * factor)
+            if further >= value:
+                break
+            best, value = best * factor, further
+    return best
 
 
 def _deviation(parts: list[_Part]) -> float:

@@ -69,7 +69,7 @@ def sampled_gaussian(rate: float, sigma: float, steps: int = 1) -> DpEvent:
         raise SettingError(f"the sampling rate must lie in [0, 1], not {rate}.")
     if not (math.isfinite(sigma) and sigma >= 0):
         raise SettingError(f"sigma must be a finite number, 0 or more, not {sigma}.")
-    if steps != int(steps) or steps < 0:
+    if not (math.isfinite(steps) and steps >= 0 and steps == int(steps)):
         raise SettingError(f"steps must be a whole number, 0 or more, not {steps}.")
     if steps == 0:
         return NoOpDpEvent()
