@@ -204,15 +204,15 @@ def _propose(law: Law, scale: float | Reals, count: int, bits: Bits) -> tuple[In
         bits.fill(words)
         slots = _slots(law, words)
         if table is None:
-            part[:], width[:] = _integer_ends(law, slots, scale[start : start + _CHUNK])  # type: ignore[index]
+            left, width = _integer_ends(law, slots, scale[start : start + _CHUNK])  # type: ignore[index]
         else:
             # Slots are below 2048, so that nothing is ever clipped; "clip" only skips a check.
-            table[0].take(slots, mode="clip", out=part)
+            left = table[0].take(slots, mode="clip", out=part)
             table[1].take(slots, mode="clip", out=width)
         np.right_shift(words, 64 - _FIRST_BITS, out=product)
         product *= width
         np.right_shift(product, _FIRST_BITS, out=width)
-        part += width.view(np.int64)
+        np.add(left, width.view(np.int64), out=part)
         product &= (1 << _FIRST_BITS) - 1
         law.strips.certain.take(slots, mode="clip", out=width)
         doubt = np.flatnonzero(product >= width)
