@@ -21,7 +21,7 @@ from noiseproof.guarantees.events import (
     PureDpEvent,
     SelfComposedDpEvent,
 )
-from noiseproof.ledger.amounts import LARGEST, ORDERS, SCALE, Amount
+from noiseproof.ledger.amounts import ORDERS, SCALE, Amount
 
 VALUES = st.floats(min_value=0, max_value=1e4, allow_nan=False)
 
@@ -62,7 +62,7 @@ def test_what_costs_nothing_can_be_had_any_number_of_times():
     assert Amount.cost("pure", 0).times_within(Amount.capacity("pure", 0)) is None
 
 
-@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, 1e7])
+@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
 def test_what_is_no_amount_is_refused(value):
     with pytest.raises(SettingError):
         Amount.cost("pure", value)
@@ -75,7 +75,6 @@ def test_what_is_no_amount_is_refused(value):
         lambda: Amount("rdp", (1,)),
         lambda: Amount("pure", (1, 2)),
         lambda: Amount("pure", (1,), (2.0,)),
-        lambda: Amount("pure", (LARGEST + 1,)),
         lambda: Amount("pure", (1,)) + Amount("gdp", (1,)),
         lambda: Amount("rdp", (1,), (2.0,)).fits(Amount("rdp", (1,), (3.0,))),
         lambda: Amount("pure", (1,)) - Amount("pure", (2,)),
@@ -118,7 +117,7 @@ def test_many_answers_are_charged_in_the_measure_in_which_they_cost_least(event,
     best = accountants.epsilon(SelfComposedDpEvent(event, answers), 1e-5, accountant="rdp").epsilon
     assert (amount * answers).epsilon(1e-5) <= best * (1 + 2e-3)
     # While few are spent they cost little: no order is so small that its delta alone costs much.
-    assert (amount * max(1, answers // 100)).epsilon(1e-5) <= max(0.15, 1 / answers) * best
+    assert (amount * max(1, answers // 100)).epsilon(1e-5) <= max(0.15, 1 / answers) * best * (1 + 2e-3)
 
 
 def test_exchanging_a_record_costs_what_removing_and_adding_do():

@@ -112,6 +112,11 @@ def test_an_account_is_not_taken_over_by_another_release_or_measure(ledger):
         ledger.open("m", release="r", capacity=Amount.capacity("gdp", 1))
 
 
+def test_a_budget_beyond_counting_is_refused(ledger):
+    with pytest.raises(SettingError, match="no promise"):
+        ledger.open("big", release="r", capacity=Amount.capacity("pure", 1e7))
+
+
 def test_an_account_that_is_not_there_is_said_so(ledger):
     with pytest.raises(SettingError, match="no account 'x'"):
         ledger.spend(Spend("x", "ann", EACH))

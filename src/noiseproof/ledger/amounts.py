@@ -19,9 +19,10 @@ Measure = Literal["pure", "gdp", "zcdp", "rdp"]
 MEASURES: tuple[str, ...] = get_args(Measure)
 
 SCALE = 10**12
-"""Units in 1. Whole numbers of 1e-12 add up exactly, in Python and in a database's 64 bits (up to 9.2 million)."""
+"""Units in 1: whole numbers of 1e-12 add up exactly."""
 
 LARGEST = 2**63 - 1
+"""The largest capacity, in units, that a database counts: 9.2 million."""
 
 ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0, 256.0)
 """The orders at which Renyi divergences are kept."""
@@ -51,8 +52,8 @@ class Amount:
             raise SettingError(
                 f"{self.measure} does not go with {len(self.units)} values at {len(self.orders)} orders."
             )
-        if not all(0 <= units <= LARGEST for units in self.units):
-            raise SettingError(f"an amount must lie between 0 and {LARGEST / SCALE:.4g}.")
+        if min(self.units) < 0:
+            raise SettingError("an amount cannot be below 0.")
 
     @classmethod
     def cost(cls, measure: Measure, *values: float, orders: tuple[float, ...] = ()) -> Amount:
@@ -117,6 +118,16 @@ class Amount:
 
     def __mul__(self, count: int) -> Amount:
         return replace(self, units=tuple(units * count for units in self.units))
+
+    def capped(self, most: Amount) -> Amount:
+        """The smaller of the two at every order."""
+        self._same(most)
+        return replace(self, units=tuple(map(min, self.units, most.units)))
+
+    def at_least(self, least: Amount) -> Amount:
+        """The larger of the two at every order."""
+        self._same(least)
+        return replace(self, units=tuple(map(max, self.units, least.units)))
 
     def fits(self, capacity: Amount) -> bool:
         """Whether it is within `capacity`, at every order."""

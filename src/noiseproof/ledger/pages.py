@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
 
 from noiseproof.errors import SettingError
-from noiseproof.ledger.amounts import Amount
+from noiseproof.ledger.amounts import LARGEST, SCALE, Amount
 from noiseproof.ledger.entries import Chain, Entry, Kind
 from noiseproof.ledger.schema import EVERYONE, balances, entries, models
 from noiseproof.ledger.spends import Balance, Paid, Receipt, Refused, Spend
@@ -40,6 +40,8 @@ class Page:
     @classmethod
     def start(cls, connection: Connection, chain: Chain, capacity: Amount) -> Page:
         """The first page of a new account."""
+        if max(capacity.units) > LARGEST:
+            raise SettingError(f"a budget above {LARGEST / SCALE:.3g} is no promise, and more than a ledger can count.")
         connection.execute(
             insert(models).values(
                 model=chain.model,
@@ -77,10 +79,13 @@ class Page:
         return self._now[EVERYONE]
 
     def balance(self, client: str, limit: Amount | None) -> Balance:
-        """A client's balance under a limit, with what this page adds; a limit below what was spent leaves nothing."""
-        spent = self._now[client].spent if client in self._now else self.everyone.spent.nothing
-        capacity = limit or self.everyone.capacity
-        return Balance(replace(capacity, units=tuple(map(max, capacity.units, spent.units))), spent)
+        """A client's balance under a limit (at most the model's), with what this page adds.
+
+        A limit below what was spent leaves nothing, and takes nothing back.
+        """
+        most = self.everyone.capacity
+        spent = self._now[client].spent if client in self._now else most.nothing
+        return Balance((limit or most).capped(most).at_least(spent), spent)
 
     def spend(self, spend: Spend) -> Paid | Refused:
         """Note a spend if both budgets cover it."""

@@ -1,0 +1,103 @@
+"""A tiny client: predictions from a service, with retries that cost once."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from noiseproof.errors import NoiseproofError
+
+_AGAIN = frozenset({408, 429, 502, 503, 504})
+
+
+class ServiceError(NoiseproofError):
+    """The service refused or could not be reached; `status` is HTTP's, 0 if there was none."""
+
+    def __init__(self, message: str, status: int = 0, problem: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = problem or {}
+
+
+class Client:
+    """Ask a service: `Client(url, key).predict("model", inputs)["labels"]`.
+
+    Every prediction has an idempotency key, so that a retry after a broken connection costs nothing more. `retries` is
+    how often a request that found nobody is sent again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        retries: int = 4,
+        timeout: float = 60.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._retries = retries
+        self._http = httpx.Client(
+            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=timeout, transport=transport
+        )
+
+    def predict(self, model: str, inputs: Sequence[Any], *, idempotency_key: str | None = None) -> dict[str, Any]:
+        """Labels, probabilities, cost, what remains and a receipt, for records as nested lists of numbers."""
+        key = idempotency_key or uuid.uuid4().hex
+        return self._ask("POST", f"/v1/models/{model}/predictions", {"inputs": inputs}, {"Idempotency-Key": key})
+
+    def models(self) -> list[dict[str, Any]]:
+        """What is served."""
+        return list(self._ask("GET", "/v1/models")["models"])
+
+    def card(self, model: str) -> dict[str, Any]:
+        """A model with its card."""
+        return self._ask("GET", f"/v1/models/{model}")
+
+    def budget(self, model: str) -> dict[str, Any]:
+        """What is spent and left of a model's budget and of one's own."""
+        return self._ask("GET", f"/v1/models/{model}/budget")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> dict[str, Any]:
+        for attempt in range(self._retries + 1):
+            wait = 0.1 * 2**attempt
+            try:
+                response = self._http.request(method, path, json=body, headers=headers)
+            except httpx.TransportError as error:
+                failure = ServiceError(f"the service cannot be reached ({type(error).__name__}); is the address right?")
+            else:
+                if response.is_success:
+                    return dict(response.json())
+                failure = _failure(response)
+                if response.status_code not in _AGAIN:
+                    raise failure
+                after = response.headers.get("Retry-After", "")
+                wait = float(after) if after.isdecimal() else wait
+            if attempt < self._retries:
+                time.sleep(wait)
+        raise failure
+
+
+def _failure(response: httpx.Response) -> ServiceError:
+    try:
+        problem = dict(response.json())
+    except (ValueError, TypeError):
+        problem = {}
+    detail = problem.get("detail") or f"the service answered {response.status_code}, and not as noiseproof does."
+    return ServiceError(str(detail), response.status_code, problem)

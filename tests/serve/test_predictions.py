@@ -1,0 +1,296 @@
+"""Answers are paid for before they are given, whole or not at all; a retry costs once; what is wrong costs nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+
+import pytest
+import torch
+
+from noiseproof.errors import LedgerError
+from noiseproof.serve.client import Client, ServiceError
+
+PROBLEM = "application/problem+json"
+
+
+def refused(response, status, kind):
+    """Whether a response is that problem, as RFC 9457 has it, and shows nothing of what is inside."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == PROBLEM
+    document = response.json()
+    assert document["type"] == f"urn:noiseproof:problem:{kind}"
+    assert document["status"] == status
+    assert document["title"]
+    assert "Traceback" not in response.text
+    assert ".py" not in response.text
+    return document
+
+
+def test_an_answer_has_probabilities_labels_cost_remaining_and_a_receipt(service, rows):
+    response = service.ask(rows(3))
+    assert response.status_code == 200
+    document = response.json()
+    assert [math.isclose(sum(row), 1, abs_tol=1e-5) for row in document["probabilities"]] == [True] * 3
+    best = [document["classes"][row.index(max(row))] for row in document["probabilities"]]
+    assert document["labels"] == best
+    assert document["cost"] == {"measure": "gdp", "amounts": ["0.03"], "answers": 3, "memoised": 0}
+    assert document["remaining"] == {"answers": 17}
+    assert document["receipt"]["answers"] == 3
+    assert document["receipt"]["client"] == "ann"
+    (entry,) = [line for line in service.history.export() if line["kind"] == "spend"]
+    assert (entry["receipt"], entry["hash"]) == (document["receipt"]["id"], document["receipt"]["hash"])
+
+
+def test_the_budget_is_answered_to_the_last_and_not_one_more(service, rows):
+    assert [service.ask(rows(6)).status_code for _ in range(3)] == [200] * 3
+    problem = refused(service.ask(rows(3)), 403, "budget-exhausted")
+    assert problem["remaining"] == {"answers": 2}
+    assert service.ask(rows(2)).json()["remaining"] == {"answers": 0}
+    refused(service.ask(rows(1)), 403, "budget-exhausted")
+    assert service.spent == 20
+
+
+def test_a_model_release_costs_nothing_and_leaves_nothing_in_the_ledger(service, rows):
+    document = service.ask(rows(30), model="free").json()
+    assert (document["cost"], document["remaining"], document["receipt"]) == (None, None, None)
+    assert len(document["labels"]) == 30
+    assert service.ledger.models() == ["paid"]
+    expected = service.service.models["free"].release.predict(torch.tensor(rows(30)))
+    torch.testing.assert_close(torch.tensor(document["probabilities"]), expected)
+
+
+def test_a_client_has_its_own_limit_under_the_models(service, rows):
+    assert service.ask(rows(2), service.bob).json()["remaining"] == {"answers": 1}
+    problem = refused(service.ask(rows(2), service.bob), 403, "budget-exhausted")
+    assert "your budget" in problem["detail"]
+    assert service.ask(rows(2), service.ann).status_code == 200
+
+
+def test_clients_of_whom_nothing_is_said_have_the_services_limit(start, rows):
+    service = start(client_answers=4)
+    assert service.ask(rows(4)).json()["remaining"] == {"answers": 0}
+    refused(service.ask(rows(1)), 403, "budget-exhausted")
+    assert service.ask(rows(3), service.bob).status_code == 200  # of whom something is said
+
+
+WRONG = [
+    (b"", 400, "bad-request"),
+    (b"{", 400, "bad-request"),
+    (b"\xff\xfe", 400, "bad-request"),
+    (b'{"inputs": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400, "bad-request"),
+    (b'{"inputs": [[NaN, 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[Infinity, 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[-Infinity, 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[1e999, 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[1e300, 0, 0, 0]]}', 422, "unprocessable"),  # finite, but not in float32
+    (b'{"inputs": [[' + b"9" * 400 + b", 0, 0, 0]]}", 422, "unprocessable"),
+    (b'{"inputs": [[' + b"9" * 5000 + b", 0, 0, 0]]}", 400, "bad-request"),
+    (b'{"inputs": [["0", 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[true, 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[null, 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[0, 0, 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[0, 0, 0, 0], [0]]}', 422, "unprocessable"),
+    (b'{"inputs": [0, 0, 0, 0]}', 422, "unprocessable"),
+    (b'{"inputs": [[[0, 0, 0, 0]]]}', 422, "unprocessable"),
+    (b'{"inputs": []}', 422, "unprocessable"),
+    (b'{"inputs": {}}', 422, "unprocessable"),
+    (b'{"input": [[0, 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[0, 0, 0, 0]], "debug": true}', 422, "unprocessable"),
+    (b"[[0, 0, 0, 0]]", 422, "unprocessable"),
+    (b"null", 422, "unprocessable"),
+    (json.dumps({"inputs": [[0, 0, 0, 0]] * 1025}).encode(), 422, "unprocessable"),
+]
+
+
+def test_what_is_no_batch_of_inputs_is_refused_and_costs_nothing(service):
+    for body, status, kind in WRONG:
+        refused(service.ask(body), status, kind)
+    assert service.spent == 0
+    assert service.noisy.calls == 0
+
+
+def test_a_refusal_shows_nothing_of_what_was_sent(service):
+    response = service.ask(b'{"inputs": [["Jane Doe", 0, 0, 0]], "secret field": 1}')
+    assert response.status_code == 422
+    assert "Jane" not in response.text
+    assert "secret" not in response.text
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(start):
+    service = start(body=1000)
+    refused(service.ask(b"x" * 1001), 413, "too-large")
+
+    def chunks():
+        yield from [b"x" * 100] * 11
+
+    headers = {"Authorization": f"Bearer {service.ann}", "Content-Type": "application/json"}
+    response = service.http.post("/v1/models/paid/predictions", content=chunks(), headers=headers)
+    refused(response, 413, "too-large")
+    assert service.spent == 0
+
+
+def test_a_body_of_another_type_is_refused(service, rows):
+    for kind in ("text/plain", "", "application/x-www-form-urlencoded", "multipart/form-data"):
+        refused(service.ask(rows(1), **{"Content-Type": kind}), 415, "unsupported-media-type")
+    assert service.spent == 0
+
+
+def test_there_is_no_such_model(service, rows):
+    for name in ("none", "PAID", "..", "paid%00", "a" * 5000):
+        refused(service.ask(rows(1), model=name), 404, "not-found")
+
+
+def test_a_retry_gets_the_same_answer_and_costs_once(service, rows):
+    first, second = (service.ask(rows(2), **{"Idempotency-Key": "again"}) for _ in range(2))
+    assert first.content == second.content
+    assert "idempotency-replayed" not in first.headers
+    assert second.headers["idempotency-replayed"] == "true"
+    assert service.spent == 2
+
+
+def test_the_same_key_with_other_inputs_is_refused(service, rows):
+    service.ask(rows(2), **{"Idempotency-Key": "again"})
+    refused(service.ask(rows(3), **{"Idempotency-Key": "again"}), 422, "idempotency-mismatch")
+    assert service.spent == 2
+
+
+def test_another_clients_idempotency_key_is_another_key(service, rows):
+    one = service.ask(rows(2), service.ann, **{"Idempotency-Key": "again"}).json()
+    two = service.ask(rows(2), service.bob, **{"Idempotency-Key": "again"}).json()
+    assert one["receipt"]["id"] != two["receipt"]["id"]
+    assert one["probabilities"] != two["probabilities"]
+
+
+def test_an_idempotency_key_that_is_none_is_refused(service, rows):
+    for key in ("", "a b", "x" * 201):
+        refused(service.ask(rows(1), **{"Idempotency-Key": key}), 422, "unprocessable")
+    assert service.spent == 0
+
+
+def test_a_retry_of_what_was_paid_for_but_never_answered_is_answered_once_and_for_nothing(service, rows, monkeypatch):
+    with monkeypatch.context() as crash:
+        crash.setattr(type(service.noisy), "_answer", lambda *_: 1 / 0)
+        refused(service.ask(rows(2), **{"Idempotency-Key": "again"}), 500, "internal")
+    assert service.spent == 2
+    first, second = (service.ask(rows(2), **{"Idempotency-Key": "again"}) for _ in range(2))
+    assert first.status_code == 200
+    assert first.content == second.content
+    assert service.spent == 2
+
+
+def test_no_answer_is_released_that_could_not_be_kept_for_a_retry(service, rows, monkeypatch):
+    def away(*_):
+        raise LedgerError("away")
+
+    with monkeypatch.context() as crash:
+        crash.setattr("noiseproof.ledger.answers.Answers.keep", away)
+        refused(service.ask(rows(2), **{"Idempotency-Key": "again"}), 503, "ledger-unavailable")
+    assert service.ask(rows(2), **{"Idempotency-Key": "again"}).status_code == 200
+    assert service.spent == 2
+
+
+def test_repeats_cost_again_and_get_new_noise_where_the_operator_does_not_allow_otherwise(service, rows):
+    one, two = (service.ask(rows(1)).json()["probabilities"] for _ in range(2))
+    assert one != two
+    assert service.spent == 2
+
+
+def test_repeats_are_free_and_get_the_same_noise_where_the_operator_allows_it(start, rows):
+    service = start(memoise=True)
+    first = service.ask(rows(3)).json()
+    second = service.ask(rows(3)).json()
+    assert second["probabilities"] == first["probabilities"]
+    assert second["cost"]["answers"] == 0
+    assert second["cost"]["memoised"] == 3
+    assert second["receipt"] is None
+    assert service.spent == 3
+
+
+def test_only_new_rows_are_paid_for_and_a_row_that_comes_twice_is_one(start, rows):
+    service = start(memoise=True)
+    known = service.ask(rows(2)).json()["probabilities"]
+    new = rows(3)[:1]
+    document = service.ask([*rows(2), *new, *new]).json()
+    assert document["probabilities"][:2] == known
+    assert document["probabilities"][2] == document["probabilities"][3]
+    assert (document["cost"]["answers"], document["cost"]["memoised"]) == (1, 3)
+    assert service.spent == 3
+
+
+def test_repeats_are_each_clients_own_because_a_free_answer_would_tell_what_others_asked(start, rows):
+    service = start(memoise=True)
+    one = service.ask(rows(1), service.ann).json()
+    two = service.ask(rows(1), service.bob).json()
+    assert two["cost"]["answers"] == 1
+    assert one["probabilities"] != two["probabilities"]
+
+
+def test_repeats_are_answered_when_the_budget_is_gone(start, rows):
+    service = start(memoise=True)
+    service.ask(rows(20))
+    refused(service.ask(rows(1)), 403, "budget-exhausted")
+    assert service.ask(rows(20)).status_code == 200
+
+
+def test_what_fails_inside_is_a_problem_without_details_and_a_line_without_values(service, rows, monkeypatch, caplog):
+    def broken(*_):
+        raise ValueError("the record of Jane Doe")
+
+    monkeypatch.setattr(type(service.noisy), "_answer", broken)
+    with caplog.at_level("INFO", "noiseproof.serve"):
+        response = service.ask(rows(2))
+    refused(response, 500, "internal")
+    assert "Jane" not in response.text + caplog.text
+    assert "ValueError" in caplog.text
+    # The others are not taken down with it.
+    assert service.ask(rows(1), model="free").status_code == 200
+
+
+def test_nothing_is_answered_while_the_ledger_is_away_and_all_is_well_when_it_is_back(service, rows, monkeypatch):
+    def away(*_):
+        raise LedgerError("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr("noiseproof.ledger.Ledger.spend_together", away)
+        response = service.ask(rows(2))
+        refused(response, 503, "ledger-unavailable")
+        assert response.headers["retry-after"] == "1"
+        assert service.noisy.calls == 0
+    assert service.ask(rows(2)).status_code == 200
+
+
+def test_too_many_that_wait_are_told_to_come_back(service, rows, monkeypatch):
+    async def full(*_):
+        raise queue.Full
+
+    monkeypatch.setattr(service.service.batcher, "ask", full)
+    refused(service.ask(rows(1)), 503, "overloaded")
+
+
+def test_each_request_has_one_line_in_the_log_without_inputs_answers_or_keys(service, caplog):
+    with caplog.at_level("INFO", "noiseproof.serve"):
+        document = service.ask([[0.1234, 0.5678, 0.9, 0.3333]]).json()
+        service.stop()  # which waits until all is written
+    (line,) = [json.loads(record.getMessage()) for record in caplog.records if record.name == "noiseproof.serve"]
+    assert line["client"] == "ann"
+    assert line["model"] == "paid"
+    assert line["status"] == 200
+    assert line["answers"] == 1
+    assert line["receipt"] == document["receipt"]["id"]
+    assert service.ann not in caplog.text
+    assert "0.1234" not in caplog.text
+    assert str(document["probabilities"][0][0]) not in caplog.text
+
+
+def test_the_python_client_asks_retries_and_says_what_was_wrong(service, rows):
+    with Client(service.address, service.ann, retries=0) as client:
+        assert len(client.predict("paid", rows(2))["labels"]) == 2
+        assert {model["name"] for model in client.models()} == {"paid", "free"}
+        assert client.card("paid")["card"]["method"] == "test"
+        assert client.budget("paid")["own"]["answers_spent"] == 2
+        with pytest.raises(ServiceError, match="the model's budget covers 18 more") as caught:
+            client.predict("paid", rows(19))
+    assert caught.value.status == 403
