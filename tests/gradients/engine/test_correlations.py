@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from noiseproof.gradients.engine import correlations
+from noiseproof.gradients.engine import correlations, room
 from noiseproof.gradients.engine.correlations import Correlations, Geometry
 
 
@@ -27,7 +27,8 @@ def expected(inputs: torch.Tensor, errors: torch.Tensor, geometry: Geometry) -> 
 @pytest.mark.parametrize("channels", [2, 32])
 @pytest.mark.parametrize("pass_cost", [0, 10**9], ids=["written out", "gram"])
 def test_all_ways_agree(monkeypatch, bytes_kept, bytes_unfolded, channels, pass_cost):
-    monkeypatch.setattr(correlations, "EXPLICIT_BYTES", bytes_kept)
+    monkeypatch.setattr(room, "KEPT_BYTES", bytes_kept)
+    monkeypatch.setattr(room, "PIECE_BYTES", bytes_kept)
     monkeypatch.setattr(correlations, "CHUNK_BYTES", bytes_unfolded)
     monkeypatch.setattr(correlations, "PASS_COST", pass_cost)
     geometry = Geometry((3, 2), (2, 1), (1, 2), (1, 2), 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from noiseproof.gradients.engine import outer_products
+from noiseproof.gradients.engine import outer_products, room
 from noiseproof.gradients.engine.outer_products import Factor, OuterProducts, Sums
 
 
@@ -22,7 +22,8 @@ def factors(positions: int, *, time_major: bool) -> tuple[Factor, Factor]:
 @pytest.mark.parametrize("positions", [1, 2, 9])
 @pytest.mark.parametrize("time_major", [True, False])
 def test_all_ways_agree(monkeypatch, bytes_kept, pass_cost, positions, time_major):
-    monkeypatch.setattr(outer_products, "EXPLICIT_BYTES", bytes_kept)
+    monkeypatch.setattr(room, "KEPT_BYTES", bytes_kept)
+    monkeypatch.setattr(room, "PIECE_BYTES", bytes_kept)
     monkeypatch.setattr(outer_products, "PASS_COST", pass_cost)
     errors, activations = factors(positions, time_major=time_major)
     wanted = torch.einsum("bto,bti->boi", errors.vectors, activations.vectors)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from noiseproof.errors import SettingError
-from noiseproof.gradients.engine import PerRecordGradients, RecordGradients
+from noiseproof.gradients.engine import PerRecordGradients, RecordGradients, room
 
 
 @pytest.fixture
@@ -124,3 +124,22 @@ def test_the_gram_matrix_has_the_norms_on_its_diagonal(batch):
 def test_inner_products_with_a_weighted_sum_are_the_gram_matrix_applied(batch):
     weights = torch.linspace(-1, 1, 6, dtype=torch.float64)
     torch.testing.assert_close(batch.inner(batch.weighted_sum(weights)), batch.gram() @ weights)
+
+
+def test_layers_of_a_batch_share_the_room_for_written_out_gradients(monkeypatch):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Conv1d(2, 2, 3), nn.Conv1d(2, 2, 3))
+    given = torch.randn(4, 1, 30)
+    wanted: list[list[torch.Tensor]] = []
+    kept: list[list[bool]] = []
+    # The gradients of the later two take 4 x 12 x 4 = 192 bytes each, those of the first 96.
+    for size in (0, 200, 300, 10**6):
+        monkeypatch.setattr(room, "KEPT_BYTES", size)
+        with PerRecordGradients(module) as engine:
+            batch = engine.backward(module(given).sin().flatten(1).sum(1))
+        weights = batch.squared_norms().rsqrt()
+        wanted.append(batch.weighted_sum(weights))
+        kept.append([part._kept is not None for part in batch._contributions[::2]])
+    for other in wanted[1:]:
+        torch.testing.assert_close(other, wanted[0])
+    assert [sum(each) for each in kept] == [0, 1, 2, 3]

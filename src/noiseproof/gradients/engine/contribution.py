@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import torch
 
+from noiseproof.gradients.engine.room import Room
+
 
 def squared_lengths(rows: torch.Tensor) -> torch.Tensor:
     """The sum of squares of every row, in one pass."""
@@ -41,6 +43,10 @@ class Contribution(ABC):
     @abstractmethod
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
+
+    def share(self, room: Room) -> None:
+        """Keep what is written out only as far as there is room; for kinds that keep anything."""
+        return
 
     def plus(self, others: Sequence[Contribution]) -> Contribution:
         """The sum with other uses of the same parameter; kinds that can add without writing out do."""
@@ -119,6 +125,11 @@ class Blocks(Contribution):
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
         return Blocks([(rows, part.only(records)) for rows, part in self._blocks], self._shape)
+
+    def share(self, room: Room) -> None:
+        """Keep what is written out only as far as there is room."""
+        for _, part in self._blocks:
+            part.share(room)
 
     def plus(self, others: Sequence[Contribution]) -> Contribution:
         """The sum with other uses: the same rows add, other rows stand beside them."""

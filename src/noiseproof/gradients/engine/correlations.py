@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, prod
 
 import torch
 from torch.nn import functional as F
 
-from noiseproof.gradients.engine.contribution import Contribution, squared_lengths
-from noiseproof.gradients.engine.outer_products import EXPLICIT_BYTES, PASS_COST
+from noiseproof.gradients.engine.contribution import Contribution, Explicit, squared_lengths
+from noiseproof.gradients.engine.outer_products import PASS_COST
+from noiseproof.gradients.engine.room import Room, in_pieces
 
 CHUNK_BYTES = 8 * 2**20
 """Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""
@@ -40,25 +40,26 @@ class Correlations(Contribution):
 
     def __init__(self, inputs: torch.Tensor, errors: torch.Tensor, shape: torch.Size, geometry: Geometry) -> None:
         self._inputs, self._errors, self._shape, self._geometry = inputs, errors, shape, geometry
+        self._records, self._all_rows = errors.shape[:2]
         self._rows = errors.shape[1] // geometry.groups
         self._channels = inputs.shape[1] // geometry.groups
         self._by_row = geometry.kernel[0] > 1 and self._channels * geometry.kernel[1] >= NARROW
         self._kept: torch.Tensor | None = None
+        self._room = Room()
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, *shape)."""
-        return self._in_order(self._slabs(), 1).reshape(len(self._inputs), *self._shape)
+        slabs = self._slabs() if self._kept is None else self._kept
+        return self._in_order(slabs, 1).reshape(self._records, *self._shape)
 
     def squared_norms(self) -> torch.Tensor:
         """||g_i||^2, (B,), by whichever is cheaper: the gradients written out, or Gram matrices over places."""
         if self._kept is None and self._ghost_is_cheaper:
             return self._ghost_norms()
-        if self._kept is None and self._fits:
-            self._kept = self._slabs()
+        self._keep_if_there_is_room()
         if self._kept is not None:
             return _slab_norms(self._kept)
-        size = len(self._inputs) * EXPLICIT_BYTES // self._explicit_bytes
-        pieces = self._pieces(max(1, size))
+        pieces = self._pieces(in_pieces(self._explicit_bytes // self._records))
         return torch.cat([_slab_norms(self._slabs(some)) for some in pieces])
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -84,7 +85,7 @@ class Correlations(Contribution):
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, v>, (B,)."""
         geometry = self._geometry
-        kernel = vector.reshape(self._errors.shape[1], self._channels, *geometry.kernel)
+        kernel = vector.reshape(self._all_rows, self._channels, *geometry.kernel)
         if self._kept is None:
             # <g_i, v> = <e_i, conv(x_i, v)>.
             where = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
@@ -95,18 +96,23 @@ class Correlations(Contribution):
 
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B): a sum over slabs, one at a time if they do not all fit."""
-        if self._kept is None and self._fits:
-            self._kept = self._slabs()
+        self._keep_if_there_is_room()
         if self._kept is not None:
             return torch.bmm(self._kept, self._kept.transpose(1, 2)).sum(0)
-        total = self._errors.new_zeros(len(self._errors), len(self._errors))
+        total = self._errors.new_zeros(self._records, self._records)
         for row in range(self._slab_count):
             slab = self._slabs(rows=range(row, row + 1))[0]
             total.addmm_(slab, slab.T)
         return total
 
+    def share(self, room: Room) -> None:
+        """Keep what is written out only as far as there is room."""
+        self._room = room
+
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
+        if self._kept is not None:
+            return Explicit(self.explicit()[records])
         return Correlations(self._inputs[records], self._errors[records], self._shape, self._geometry)
 
     @property
@@ -119,16 +125,21 @@ class Correlations(Contribution):
 
     @property
     def _explicit_bytes(self) -> int:
-        return len(self._inputs) * prod(self._shape) * self._errors.element_size()
+        return self._records * prod(self._shape) * self._errors.element_size()
+
+    def _keep_if_there_is_room(self) -> None:
+        if self._kept is None and self._room.has(self._explicit_bytes):
+            self._kept = self._slabs()
+            self._room.take(self._explicit_bytes)
+            # The pair is not needed any more, and may be larger than what was made of it.
+            self._inputs = self._errors = self._errors.new_empty(0)
 
     @property
-    def _fits(self) -> bool:
-        return self._explicit_bytes <= EXPLICIT_BYTES
-
-    @cached_property
     def _ghost_is_cheaper(self) -> bool:
         columns = self._channels * prod(self._geometry.kernel)
-        again = 0 if self._fits else self._places  # the weighted sum is then made from the pairs again
+        again = (
+            0 if self._room.has(self._explicit_bytes) else self._places
+        )  # the weighted sum is then made from the pairs again
         explicit = self._rows * columns * (PASS_COST + again)
         return self._places**2 * (self._rows + columns) < explicit
 
@@ -218,8 +229,8 @@ class Correlations(Contribution):
         """Slabs (slabs, [B,] entries) with the kernel's own order of entries, ([B,] O, C, U, V)."""
         batch = slabs.shape[1 : 1 + records_dims]
         if not self._by_row:
-            return slabs.view(*batch, self._errors.shape[1], self._channels, *self._geometry.kernel)
-        split = slabs.view(len(slabs), *batch, self._errors.shape[1], self._geometry.kernel[1], self._channels)
+            return slabs.view(*batch, self._all_rows, self._channels, *self._geometry.kernel)
+        split = slabs.view(len(slabs), *batch, self._all_rows, self._geometry.kernel[1], self._channels)
         return split.movedim((0, -1, -2), (-2, -3, -1))
 
     def _chunk(self, numbers: int) -> int:
@@ -228,7 +239,7 @@ class Correlations(Contribution):
 
     def _pieces(self, size: int, some: slice = slice(None)) -> Iterator[slice]:
         """`some` of the records in pieces of `size`."""
-        start, stop, _ = some.indices(len(self._inputs))
+        start, stop, _ = some.indices(self._records)
         return (slice(first, min(first + size, stop)) for first in range(start, stop, size))
 
 

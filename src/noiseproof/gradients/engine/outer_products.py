@@ -8,11 +8,10 @@ from functools import cached_property
 import torch
 
 from noiseproof.gradients.engine.contribution import Contribution, Explicit, squared_lengths
+from noiseproof.gradients.engine.room import Room, in_pieces
 
 PASS_COST = 60
 """Multiplications that take as long as writing a number and reading it twice (measured; it only has to be near)."""
-EXPLICIT_BYTES = 32 * 2**20
-"""Most bytes of written-out gradients that are kept for one parameter; more are made in pieces, or not at all."""
 
 
 class Factor:
@@ -57,6 +56,7 @@ class OuterProducts(Contribution):
     def __init__(self, errors: Factor, activations: Factor) -> None:
         self._errors, self._activations = errors, activations
         self._kept: torch.Tensor | None = None
+        self._room = Room()
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, rows, columns)."""
@@ -68,8 +68,9 @@ class OuterProducts(Contribution):
         """||g_i||^2, (B,), by whichever is cheaper: Gram matrices over positions, or the gradients written out."""
         if self._errors.rows is not None:
             return self._errors.squared_norms * self._activations.squared_norms
-        if self._explicit_is_cheaper():
-            self._keep()
+        if self._kept is None and self._explicit_is_cheaper():
+            self._kept = self.explicit()
+            self._room.take(self._explicit_bytes)
         if self._kept is not None:
             return squared_lengths(self._kept.flatten(1))
         return (self._errors.positions_gram * self._activations.positions_gram).sum((1, 2))
@@ -105,17 +106,19 @@ class OuterProducts(Contribution):
         columns = activations.shape[-1]
         if self._errors.rows is not None and self._activations.rows is not None:
             return (self._errors.rows @ self._errors.rows.T) * (self._activations.rows @ self._activations.rows.T)
+        if self._kept is not None:
+            return self._kept.flatten(1) @ self._kept.flatten(1).T
         total = errors.new_zeros(records, records)
         if records * positions**2 * (rows + columns) < rows * columns * (records + positions):
             flat_errors, flat_activations = errors.reshape(-1, rows), activations.reshape(-1, columns)
             # (records x positions)^2 products would be too many to hold at once.
-            step = max(1, EXPLICIT_BYTES // (errors.element_size() * records * positions**2))
+            step = in_pieces(errors.element_size() * records * positions**2)
             for start in range(0, records, step):
                 some = slice(start * positions, (start + step) * positions)
                 products = (flat_errors[some] @ flat_errors.T) * (flat_activations[some] @ flat_activations.T)
                 total[start : start + step] = products.view(-1, positions, records, positions).sum((1, 3))
             return total
-        step = max(1, EXPLICIT_BYTES // (errors.element_size() * records * columns))
+        step = in_pieces(errors.element_size() * records * columns)
         for start in range(0, rows, step):
             block = torch.bmm(errors[..., start : start + step].transpose(1, 2), activations).flatten(1)
             total.addmm_(block, block.T)
@@ -124,6 +127,10 @@ class OuterProducts(Contribution):
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
         return OuterProducts(Factor(self._errors.vectors[records]), Factor(self._activations.vectors[records]))
+
+    def share(self, room: Room) -> None:
+        """Keep what is written out only as far as there is room."""
+        self._room = room
 
     def plus(self, others: Sequence[Contribution]) -> Contribution:
         """The sum with other uses of the same matrix: their positions are further positions."""
@@ -136,11 +143,11 @@ class OuterProducts(Contribution):
         )
 
     def _explicit_is_cheaper(self) -> bool:
-        records, positions, rows = self._errors.vectors.shape
+        _, positions, rows = self._errors.vectors.shape
         columns = self._activations.vectors.shape[-1]
-        fits = records * rows * columns * self._errors.vectors.element_size() <= EXPLICIT_BYTES
-        return fits and PASS_COST * rows * columns < positions**2 * (rows + columns)
+        return self._room.has(self._explicit_bytes) and PASS_COST * rows * columns < positions**2 * (rows + columns)
 
-    def _keep(self) -> None:
-        if self._kept is None:
-            self._kept = self.explicit()
+    @property
+    def _explicit_bytes(self) -> int:
+        records, _, rows = self._errors.vectors.shape
+        return records * rows * self._activations.vectors.shape[-1] * self._errors.vectors.element_size()

@@ -15,6 +15,7 @@ from noiseproof.gradients.engine.contribution import Contribution, added
 from noiseproof.gradients.engine.record_gradients import RecordGradients
 from noiseproof.gradients.engine.refusals import refuse_mixing_layers
 from noiseproof.gradients.engine.rules import rules_for
+from noiseproof.gradients.engine.separation import Separation, check_shapes
 from noiseproof.gradients.engine.tape import Capture, Tape, Target
 
 
@@ -26,8 +27,9 @@ class PerRecordGradients:
     `close` takes the hooks off, and copies of the module have none that act.
 
     Records come first in the network's inputs and losses, and no operation may mix them. Layers known to mix them are
-    refused at once. Beyond that, the first backward pass is run twice, with other weights on the losses: every error
-    must scale with its own record's weight alone, else `UnsupportedError` names the layer (`check=False` trusts you).
+    refused at once. Beyond that, the first backward pass of two records or more is run twice, with other weights on the
+    losses: every error must scale with its own record's weight alone, else `UnsupportedError` names the layer
+    (`check=False` trusts you).
 
     `vmapped` names modules (dotted paths, "" for the whole network) to be run by `torch.func.vmap` as one layer, with
     per-record gradients written out. That is slow, but takes code that uses parameters in ways of its own.
@@ -113,50 +115,19 @@ class PerRecordGradients:
         targets: list[Any] = [target for _, those in found for target in those]
         if not targets:
             return []
+        captures = [capture for capture, those in found for _ in those]
+        separation = None
         self._tape.errors_only = True
         try:
-            if self._unchecked:
-                weights = _powers_of_two(losses)
-                weighted = torch.autograd.grad(losses, targets, weights, retain_graph=True, allow_unused=True)
+            if self._unchecked and len(losses) > 1:
+                separation = Separation(losses, targets, captures)
             errors = torch.autograd.grad(losses, targets, torch.ones_like(losses), allow_unused=True)
         finally:
             self._tape.errors_only = False
-        captures = [capture for capture, those in found for _ in those]
-        for place, (capture, error) in enumerate(zip(captures, errors, strict=True)):
-            if error is not None:
-                _check_records(capture, error, len(losses))
-                if self._unchecked:
-                    _check_apart(capture, error, weighted[place], weights)
-        self._unchecked = False
+        check_shapes(captures, errors, len(losses))
+        if separation is not None:
+            separation.check(errors)
+            self._unchecked = False
         arrived: Iterator[torch.Tensor | None] = iter(errors)
         each = [(capture, [next(arrived) for _ in those]) for capture, those in found]
         return [(capture, some) for capture, some in each if any(error is not None for error in some)]
-
-
-def _powers_of_two(losses: torch.Tensor) -> torch.Tensor:
-    """A weight a record. Powers of two, because scaling by them is exact: an error must come out scaled to the bit."""
-    exponents = torch.randint(4, losses.shape, generator=torch.Generator().manual_seed(1))
-    return (2.0**exponents).to(losses)
-
-
-def _check_records(capture: Capture, error: torch.Tensor, records: int) -> None:
-    if error.dim() <= capture.record_dim or error.shape[capture.record_dim] != records:
-        raise UnsupportedError(
-            f"the layer {capture.path} gave an output of shape {tuple(error.shape)} for {records} records; dimension "
-            f"{capture.record_dim} must count the records."
-        )
-
-
-def _check_apart(capture: Capture, error: torch.Tensor, weighted: torch.Tensor | None, weights: torch.Tensor) -> None:
-    shape = [1] * error.dim()
-    shape[capture.record_dim] = -1
-    # A record whose error is not finite says nothing about mixing; what becomes of it is the caller's business.
-    expected = torch.nan_to_num(error * weights.to(error).view(shape), nan=0.0, posinf=0.0, neginf=0.0)
-    weighted = None if weighted is None else torch.nan_to_num(weighted, nan=0.0, posinf=0.0, neginf=0.0)
-    # Mixing moves errors by a share of their size; rounding, where sums are taken in another order, by far less.
-    largest = float(expected.abs().max()) if expected.numel() else 0.0
-    if weighted is None or not torch.allclose(weighted, expected, rtol=1e-3, atol=1e-4 * largest):
-        raise UnsupportedError(
-            f"the network mixes records around the layer {capture.path} (or does not have them in dimension "
-            f"{capture.record_dim} there), so no record has a gradient of its own; compute each record by itself."
-        )

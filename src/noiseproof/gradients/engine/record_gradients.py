@@ -9,6 +9,7 @@ import torch
 
 from noiseproof.errors import SettingError
 from noiseproof.gradients.engine.contribution import Contribution
+from noiseproof.gradients.engine.room import Room
 
 By = Literal["all", "tensor", "layer"]
 
@@ -31,6 +32,10 @@ class RecordGradients:
         self._parameters = parameters
         self._layers = layers
         self._contributions = contributions
+        room = Room()
+        for part in contributions:
+            if part is not None:
+                part.share(room)
         self._tensor_norms: list[torch.Tensor | None] | None = None
         self._gram: torch.Tensor | None = None
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from noiseproof.gradients.engine.contribution import Contribution
-from noiseproof.gradients.engine.outer_products import EXPLICIT_BYTES
+from noiseproof.gradients.engine.room import in_pieces
 from noiseproof.gradients.engine.rules.rule import PairRule, matched
 from noiseproof.gradients.engine.tape import Contributions, Settle
 
@@ -45,7 +45,7 @@ class Lookups(Contribution):
         records, positions, width = self._errors.shape
         errors, indices = self._errors.reshape(-1, width), self._indices.reshape(-1)
         total = errors.new_zeros(records, records)
-        step = max(1, EXPLICIT_BYTES // max(1, errors.element_size() * records * positions**2))
+        step = in_pieces(errors.element_size() * records * positions**2)
         for start in range(0, records, step):
             some = slice(start * positions, (start + step) * positions)
             products = (errors[some] @ errors.T) * (indices[some, None] == indices)

@@ -1,0 +1,303 @@
+"""How long does a training step take, privately and not, and how much memory, against torch, Opacus and plain vmap?
+
+A step is everything: forward, backward, norms, clipping, sum, noise, update. All contenders take turns within one run,
+so that whatever else the machine does slows them alike; medians of many steps, and ratios of ours over theirs (below 1:
+ours is less). Peak memory is what a step adds to a process that has everything loaded, each contender in a process of
+its own.
+
+    python benchmarks/steps.py [--repeats 30] [--only mlp cnn lstm] [--without-opacus]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from noiseproof.gradients import NoisyGradients, PrivateGradients
+from noiseproof.guarantees import Reproducible
+
+Step = Callable[[], Any]
+CLIP, SIGMA, RATE = 1.0, 1.0, 0.01
+CNN_PARAMETERS = 3_274_634
+
+
+class Lstm(nn.Module):
+    """Lin et al.'s: one image row a step, the last output to the classes. `layer` is torch's LSTM or Opacus's twin."""
+
+    def __init__(self, layer: Callable[..., nn.Module] = nn.LSTM) -> None:
+        super().__init__()
+        self.layer, self.scores = layer(28, 128, batch_first=True), nn.Linear(128, 10)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.layer(rows)[0][:, -1])
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(600, 128), nn.ReLU(), nn.Linear(128, 100))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding="same"),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding="same"),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3136, 1024),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(1024, 10),
+    )
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "mlp": (mlp, (600,), 100),
+    "cnn": (cnn, (1, 28, 28), 10),
+    "lstm": (Lstm, (28, 28), 10),
+}
+
+
+class Setting:
+    """One network and one batch, the same for every contender."""
+
+    def __init__(self, name: str, batch: int) -> None:
+        build, shape, classes = NETWORKS[name]
+        generator = torch.Generator().manual_seed(0)
+        self.name = name
+        self.features = torch.randn(batch, *shape, generator=generator)
+        self.labels = torch.randint(classes, (batch,), generator=generator)
+        torch.manual_seed(0)
+        self.module = build()
+
+    def copy(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        module = copy.deepcopy(self.module)
+        return module, torch.optim.SGD(module.parameters(), lr=RATE)
+
+    def losses(self, module: nn.Module, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(module(features), labels, reduction="none")
+
+
+def ours(setting: Setting) -> Step:
+    """dp-sgd; sampled at rate 1, so that every batch has all records."""
+    module, optimiser = setting.copy()
+    return _by_engine(setting, module, optimiser, PrivateGradients(module, **_noise()))
+
+
+def noisy_gradient(setting: Setting, draw: Any = "exact") -> Step:
+    """Lin et al.'s noisy-gradient; `draw="plain"` draws B x P normals."""
+    module, optimiser = setting.copy()
+    return _by_engine(setting, module, optimiser, NoisyGradients(module, draw=draw, **_noise()))
+
+
+def _noise() -> dict[str, Any]:
+    return {"clip": CLIP, "sigma": SIGMA, "rate": 1.0, "rng": Reproducible(0)}
+
+
+def _by_engine(
+    setting: Setting, module: nn.Module, optimiser: torch.optim.Optimizer, engine: PrivateGradients | NoisyGradients
+) -> Step:
+    batches = engine.batches(setting.features, setting.labels, steps=10**9)
+
+    def step() -> None:
+        features, labels = next(batches)
+        engine.backward(setting.losses(module, features, labels))
+        optimiser.step()
+
+    return step
+
+
+def plain(setting: Setting) -> Step:
+    """Training without privacy."""
+    module, optimiser = setting.copy()
+
+    def step() -> None:
+        optimiser.zero_grad()
+        setting.losses(module, setting.features, setting.labels).mean().backward()
+        optimiser.step()
+
+    return step
+
+
+def vmapped(setting: Setting) -> Step:
+    """Per-record gradients by `torch.func.vmap` over the whole network, clipped and noised by hand."""
+    module, optimiser = setting.copy()
+    parameters = dict(module.named_parameters())
+
+    def loss(values: dict[str, torch.Tensor], record: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(torch.func.functional_call(module, values, record.unsqueeze(0)), label.unsqueeze(0))
+
+    by_record = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different")
+
+    def step() -> None:
+        gradients = by_record(
+            {name: parameter.detach() for name, parameter in parameters.items()}, setting.features, setting.labels
+        )
+        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients.values()]).norm(dim=0)
+        weights = (CLIP / norms).clamp(max=1)
+        for name, parameter in parameters.items():
+            total = torch.einsum("b,b...->...", weights, gradients[name])
+            parameter.grad = (total + torch.randn_like(total) * SIGMA * CLIP) / len(setting.labels)
+        optimiser.step()
+
+    return step
+
+
+def opacus(setting: Setting, mode: str) -> Step:
+    """Opacus' step by its `hooks` or by `ghost` clipping, with its own LSTM where torch's is not supported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus import PrivacyEngine
+        from opacus.layers import DPLSTM
+    module, optimiser = setting.copy()
+    if setting.name == "lstm":
+        module = Lstm(DPLSTM)
+        optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
+    dataset = torch.utils.data.TensorDataset(setting.features, setting.labels)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=len(dataset))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        private, optimiser, *rest = PrivacyEngine().make_private(
+            module=module,
+            optimizer=optimiser,
+            data_loader=loader,
+            criterion=nn.CrossEntropyLoss(),
+            noise_multiplier=SIGMA,
+            max_grad_norm=CLIP,
+            poisson_sampling=False,
+            grad_sample_mode=mode,
+        )
+    criterion = rest[0] if mode == "ghost" else nn.CrossEntropyLoss()
+
+    def step() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimiser.zero_grad()
+            criterion(private(setting.features), setting.labels).backward()
+            optimiser.step()
+
+    return step
+
+
+CONTENDERS: dict[str, Callable[[Setting], Step]] = {
+    "ours": ours,
+    "non-private torch": plain,
+    "Opacus, hooks": lambda setting: opacus(setting, "hooks"),
+    "Opacus, ghost": lambda setting: opacus(setting, "ghost"),
+    "plain vmap": vmapped,
+    "noisy-gradient": noisy_gradient,
+}
+
+
+def rows(
+    repeats: int = 30,
+    *,
+    only: Iterable[str] = tuple(NETWORKS),
+    batch: int = 128,
+    memory_batch: int = 512,
+    with_opacus: bool = True,
+) -> list[dict[str, Any]]:
+    """One row a comparison: what, ours and theirs (milliseconds or megabytes), and their ratio."""
+    table: list[dict[str, Any]] = []
+    for network in only:
+        setting = Setting(network, batch)
+        peers = ["non-private torch", "plain vmap"]
+        if network == "lstm":
+            peers.remove("plain vmap")  # it cannot look into torch's LSTM
+        if with_opacus:
+            peers += ["Opacus, hooks", "Opacus, ghost"]
+        steps = {name: CONTENDERS[name](setting) for name in ("ours", *peers)}
+        if network == "cnn":
+            steps["noisy-gradient"] = noisy_gradient(setting)
+        times = _take_turns(steps, repeats)
+        table += [_row(f"{network}, dp-sgd step / {peer}", times["ours"], times[peer], "ms") for peer in peers]
+        if network == "cnn":
+            table.append(_row("cnn, noisy-gradient step / dp-sgd step", times["noisy-gradient"], times["ours"], "ms"))
+            draws = {"exact": steps["noisy-gradient"], "plain": noisy_gradient(setting, "plain")}
+            slow = _take_turns(draws, max(1, repeats // 10))
+            table.append(_row("cnn, noisy-gradient, exact draw / B x P draw", slow["exact"], slow["plain"], "ms"))
+        if memory_batch and Path("/proc/self/clear_refs").exists():
+            added = {name: _memory(network, name, memory_batch) for name in ("ours", *peers)}
+            what = f"{network}, memory of a step of {memory_batch} / "
+            table += [_row(what + peer, added["ours"], added[peer], "MB") for peer in peers]
+    return table
+
+
+def _row(what: str, mine: float, theirs: float, unit: str) -> dict[str, Any]:
+    return {"what": what, "ours": mine, "theirs": theirs, "ratio": mine / theirs, "unit": unit}
+
+
+def _take_turns(steps: dict[str, Step], repeats: int) -> dict[str, float]:
+    """The median milliseconds of every step, measured in turns after two rounds of warming up."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(repeats + 2):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if turn >= 2:
+                times[name].append(1000 * (time.perf_counter() - start))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _memory(network: str, contender: str, batch: int) -> float:
+    """Megabytes that steps add to a process at their peak, measured in a process of its own."""
+    command = [sys.executable, __file__, "--measure", network, contender, str(batch)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout)["megabytes"])
+
+
+def _measure(network: str, contender: str, batch: int) -> float:
+    """Run in the process of its own: the peak of three steps, over what was resident before the first."""
+    small = CONTENDERS[contender](Setting(network, 2))
+    small()  # imports and pools that a first step makes
+    step = CONTENDERS[contender](Setting(network, batch))
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _resident("VmRSS")
+    for _ in range(3):
+        step()
+    return (_resident("VmHWM") - before) / 1024
+
+
+def _resident(field: str) -> float:
+    """A field of the process's memory, in kilobytes."""
+    found = re.search(rf"{field}:\s+(\d+)", Path(f"/proc/{os.getpid()}/status").read_text())
+    assert found is not None
+    return float(found[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--only", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--without-opacus", action="store_true")
+    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        network, contender, batch = options.measure
+        print(json.dumps({"megabytes": _measure(network, contender, int(batch))}))
+        return
+    print(f"{'ours':>10} {'theirs':>10} {'ratio':>7}  what")
+    for row in rows(options.repeats, only=options.only, with_opacus=not options.without_opacus):
+        print(
+            f"{row['ours']:>7.2f} {row['unit']} {row['theirs']:>7.2f} {row['unit']} {row['ratio']:>7.3f}  {row['what']}"
+        )
+
+
+if __name__ == "__main__":
+    main()
