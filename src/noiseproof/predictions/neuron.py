@@ -1,0 +1,104 @@
+"""Algorithm 1 of Lu et al. (2022): noise on one output neuron, which the exponential mechanism picks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from noiseproof.predictions.composition import Law, part_epsilon
+
+if TYPE_CHECKING:
+    from noiseproof.guarantees import Randomness, Reproducible
+
+
+@dataclass(frozen=True)
+class NeuronNoise:
+    """The noise of one answer of claimed `epsilon`: which neuron, and how much. Vectorised over a batch of queries.
+
+    Formal guarantee
+    ----------------
+    Claimed: epsilon-DP (Laplace) or epsilon-GDP (Gaussian) for one removed record (theorem 6). It does not hold for
+    three classes and more, whatever the noise: the classes that got none keep their exact ratios, so one answer tells
+    two trainings apart. For two classes, *given that no neuron moves by more than `neuron`* (which nothing proves), an
+    answer is 2 epsilon / 5-DP (Laplace) or 2 epsilon / 3-GDP (Gaussian): only the difference of the two neurons is
+    seen, it moves by at most twice `neuron`, and which one gets the (symmetric) noise does not matter.
+    """
+
+    epsilon: float
+    classes: int
+    neuron: float
+    """d-z: how far one output neuron is said to move."""
+    probability: float
+    """d-p: how far one probability is said to move."""
+    law: Law
+
+    @property
+    def part(self) -> float:
+        """The epsilon of the choice, and of the noise."""
+        return part_epsilon(self.epsilon, self.classes, self.law)
+
+    @property
+    def scale(self) -> float:
+        """The noise's scale: Laplace's, or the standard deviation."""
+        return self.neuron / self.part
+
+    def answers(self, logits: torch.Tensor, rng: Randomness | NoiseAhead) -> torch.Tensor:
+        """Noisy class probabilities (queries, classes); the logits are changed in place."""
+        preferences = _softmax(logits).mul_(self.part / (2 * self.probability))
+        if isinstance(rng, NoiseAhead):
+            uniforms, noise = rng.take(len(logits), logits.dtype)
+            weights = torch.softmax(preferences, dim=0).cumsum(0).T.contiguous()
+            logits.scatter_add_(1, torch.searchsorted(weights, uniforms), noise)
+        else:
+            chosen = rng.choose(preferences.T)[:, None]
+            add = rng.add_laplace if self.law == "laplace" else rng.add_gaussian
+            logits.scatter_(1, chosen, add(logits.gather(1, chosen), self.scale))
+        return _softmax(logits).T.contiguous()
+
+
+def _softmax(logits: torch.Tensor) -> torch.Tensor:
+    """The softmax of each row, as a column: over a first dimension torch is many times faster than over a short last."""
+    return torch.softmax(logits.T.contiguous(), dim=0)
+
+
+class NoiseAhead:
+    """The draws of a seeded randomness for many answers at once, so that a small batch costs little more than its forward.
+
+    For research only: noise that waits in memory, or that is added as an ordinary number, is not `Secure`'s.
+    """
+
+    _COUNT = 1 << 14
+
+    def __init__(self, noise: NeuronNoise, rng: Reproducible) -> None:
+        self._noise, self.rng = noise, rng
+        self._uniforms = self._draws = torch.empty(0, 1)
+        self._used = 0
+
+    def take(self, count: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Uniforms below 1 and draws of the noise, (count, 1) each."""
+        if self._uniforms.dtype != dtype or self._used + count > len(self._uniforms):
+            self._draw(max(count, self._COUNT), dtype)
+        part = slice(self._used, self._used + count)
+        self._used += count
+        return self._uniforms[part], self._draws[part]
+
+    def _draw(self, count: int, dtype: torch.dtype) -> None:
+        # No uniform may be above the last cumulative weight, which is 1 but for rounding.
+        below_one = 1 - 2 * self._noise.classes * torch.finfo(dtype).eps
+        self._uniforms = self.rng.uniform((count, 1)).to(dtype).clamp_(max=below_one)
+        add = self.rng.add_laplace if self._noise.law == "laplace" else self.rng.add_gaussian
+        self._draws = add(torch.zeros(count, 1, dtype=dtype), self._noise.scale)
+        self._used = 0
+
+
+def limit_accuracy(accuracy: float, second: float, classes: int) -> float:
+    """The accuracy as epsilon goes to 0, where the baseline's best guess is right at `accuracy` and its second at `second`.
+
+    The neuron is any with equal chances and its noise swamps everything: half the time it wins, and is right once in
+    `classes`; half the time it is last, and the best of the others answers, which is the second best if the best one
+    was hit. So 1/2 (1/C) + 1/2 ((1 - 1/C) accuracy + (1/C) second), for two classes one half.
+    """
+    share = 1 / classes
+    return (share + (1 - share) * accuracy + share * second) / 2

@@ -1,0 +1,188 @@
+"""votes: every record votes for its class, as far as it is similar to the query, with noise on the count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from noiseproof.errors import SettingError
+from noiseproof.guarantees.card import Claim
+from noiseproof.methods import Method, register
+from noiseproof.predictions.answers import Answer, Kind, Moves, check_kind, from_json, least_noise, prove
+from noiseproof.predictions.games import votes_game
+from noiseproof.predictions.score_release import ScoreRelease
+from noiseproof.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.data.dataset import Public
+    from noiseproof.guarantees import Budget, Card, Game, Randomness
+    from noiseproof.guarantees.budget import Neighbours
+    from noiseproof.guarantees.card import Place
+    from noiseproof.networks import Network
+
+_ASSUMPTIONS = (
+    "the similarity's settings were not chosen by looking at the private records",
+    "sums of votes are exact (floating-point error of the sum is not accounted for)",
+)
+_ENTRIES = 1 << 24
+"""Similarities that are in memory at once."""
+
+
+@register
+@dataclass(frozen=True)
+class Votes(Method):
+    """Every record votes for its class with a public similarity to the query: few records, many classes, small epsilon.
+
+    The vote is the cosine of the two records, read on a ramp: 1 from `high` on, 0 at `low`, and down to `against`
+    below, so that large classes do not win by their size. Nothing is trained, the records themselves are kept inside,
+    and the network is not used. The defaults suit sparse binary records (they were set with Location in view, whose
+    copy here is public); for other private records choose them by what is known of such records, not by trying.
+
+    Formal guarantee
+    ----------------
+    (epsilon, delta)-DP for all of the budget's queries together, which may be chosen adaptively; pure epsilon for a
+    single one. Unit: record. Neighbours: add-or-remove or replace-one, as the budget says. A record's vote depends on
+    the record and the query alone and is at most 1 in size, for one class: adding or removing it changes one score by at
+    most 1, replacing it two scores. Costs nothing to train; an answer costs one product with all the records.
+    """
+
+    name: ClassVar[str] = "votes"
+    place: ClassVar[Place] = "predictions"
+    proves: ClassVar[bool] = True
+    claims: ClassVar[str] = "(epsilon, delta) for a record, over all queries"
+
+    answer: Kind = "label"
+    low: float = 0.35
+    high: float = 0.45
+    against: float = 0.2
+    """How much a record that is not similar votes against its class, at most."""
+
+    def __post_init__(self) -> None:
+        check_kind(self.answer)
+        if not (-1 <= self.low < self.high <= 1 and 0 <= self.against <= 1):
+            raise SettingError(
+                f"votes needs -1 <= low < high <= 1 and 0 <= against <= 1, not {self.low}, {self.high}, {self.against}."
+            )
+
+    def moves(self, neighbours: Neighbours) -> Moves:
+        """How far one record moves a query's scores: one of them by 1 at most, or two."""
+        if neighbours == "add-or-remove":
+            return Moves(l1=1.0, l2=1.0, span=1.0, neighbours=neighbours)
+        # Two classes by 1 each, or one class by at most 1 + against.
+        return Moves(l1=2.0, l2=max(math.sqrt(2), 1 + self.against), span=2.0, neighbours=neighbours)
+
+    def fit(
+        self,
+        network: Network,
+        dataset: Dataset,
+        budget: Budget,
+        *,
+        rng: Randomness,
+        progress: Progress = SILENT,
+    ) -> VotesRelease:
+        """Keep the records, and calibrate the noise."""
+        answer = least_noise(self.moves(budget.neighbours), self.answer, budget)
+        card = self.card(
+            dataset,
+            budget,
+            rng,
+            claimed=Claim(
+                epsilon=budget.epsilon,
+                delta=budget.delta,
+                neighbours=budget.neighbours,
+                source="the budget that the noise was calibrated to",
+            ),
+            proven=prove(answer, budget, (*_ASSUMPTIONS, *rng.assumptions)),
+            ran={
+                "queries": budget.queries,
+                "answer": self.answer,
+                "noise": answer.law,
+                "standard deviation": answer.spread,
+            },
+        )
+        return VotesRelease(
+            unit(dataset.features),
+            dataset.labels,
+            answer,
+            card,
+            dataset.public,
+            self.settings(),
+            queries=budget.queries,
+            rng=rng,
+        )
+
+    def game(self, budget: Budget) -> Game:
+        """One more record, equal to the query."""
+        return votes_game(self, budget)
+
+
+class VotesRelease(ScoreRelease):
+    """Answers by the votes of secret records."""
+
+    def __init__(
+        self,
+        records: torch.Tensor,
+        labels: torch.Tensor,
+        answer: Answer,
+        card: Card,
+        public: Public,
+        settings: Mapping[str, Any],
+        *,
+        queries: int,
+        rng: Randomness,
+        asked: int = 0,
+    ) -> None:
+        super().__init__(answer, card, public, settings, queries=queries, rng=rng, asked=asked)
+        self._records, self._labels = records, labels
+
+    def _scores(self, features: torch.Tensor) -> torch.Tensor:
+        ramp, classes = Votes(**self.settings), len(self.public.classes)
+        queries = unit(features)
+        scores = torch.zeros(len(queries), classes, dtype=torch.float64)
+        rows = max(1, _ENTRIES // max(1, len(queries)))
+        for records, labels in zip(self._records.split(rows), self._labels.split(rows), strict=True):
+            cosines = queries @ records.T
+            votes = cosines.sub_(ramp.low).div_(ramp.high - ramp.low).clamp_(-ramp.against, 1.0).double()
+            scores += votes @ functional.one_hot(labels, classes).double()
+        return scores
+
+    def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(noised, dim=1)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The secret records themselves: the bundle stays on the trusted side."""
+        return {"records": self._records, "labels": self._labels}
+
+    @classmethod
+    def restore(
+        cls,
+        tensors: Mapping[str, torch.Tensor],
+        description: Mapping[str, Any],
+        *,
+        card: Card,
+        public: Public,
+        settings: Mapping[str, Any],
+        module: nn.Module | None = None,
+    ) -> VotesRelease:
+        """The same answers, with as many queries left as when it was saved."""
+        return cls(
+            tensors["records"],
+            tensors["labels"],
+            from_json(description["answer"]),
+            card,
+            public,
+            settings,
+            **cls._spent(description),
+        )
+
+
+def unit(features: torch.Tensor) -> torch.Tensor:
+    """The records as vectors of length 1; a record of zeros stays one."""
+    return functional.normalize(features.float().flatten(1), dim=1)
