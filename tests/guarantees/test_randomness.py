@@ -212,17 +212,12 @@ def test_children_are_independent(make):
 def test_reading_numbers_changes_nothing(make):
     rng, undisturbed = make(17), make(17)
     for _ in range(3):
-        rng.slack(10**9)
         rng.rounding(1.0, 10**6)
         rng.rounding(1.0, 10**6, norm=1)
         assert rng.kind in KINDS
         assert rng.assumptions
     value = torch.zeros(1000)
     assert torch.equal(rng.add_gaussian(value, 1.0), undisturbed.add_gaussian(value, 1.0))
-
-
-def test_nothing_is_to_be_added_for_inexact_draws(make):
-    assert make(18).slack(10**11) == (0.0, 0.0)
 
 
 def test_the_generator_goes_on(make):

@@ -79,7 +79,7 @@ def run(
         )
 
     def measure(release: releases.Release) -> float:
-        if not isinstance(release, releases.ModelRelease):
+        if not isinstance(release, releases.ModelRelease | releases.PredictionRelease):
             raise UnsupportedError(
                 f"{release.method} gives a {release.kind} release, whose accuracy `train` cannot measure."
             )

@@ -10,7 +10,8 @@ from torch import nn
 
 from noiseproof.errors import SettingError
 from noiseproof.gradients.engine import RecordGradients
-from noiseproof.gradients.private_gradients import PrivateGradients, clip_weights, noise_scale
+from noiseproof.gradients.private_gradients import PrivateGradients, clip_weights
+from noiseproof.guarantees import Gaussian
 
 if TYPE_CHECKING:
     from noiseproof.guarantees import Randomness
@@ -67,11 +68,10 @@ class AdaptiveGradients(PrivateGradients):
         self._count += float((squared <= self._norm**2).sum()) - len(squared) / 2
 
     def _finish(self) -> list[torch.Tensor]:
-        scale = noise_scale(self._rng, self._norm, self.sum_sigma, self.coordinates)
+        scale = Gaussian(self._norm, self.sum_sigma).scale(self._rng, self.coordinates)
         mean = [self._rng.add_gaussian(tensor, scale) / self.expected_batch for tensor in self._take_sum()]
-        # Counts of halves lie on the lattice already, so rounding adds nothing to their sensitivity.
-        count = torch.tensor(self._count, dtype=torch.float64)
-        share = float(self._rng.add_gaussian(count, self._count_sigma)) / self.expected_batch + 0.5
+        count = Gaussian(0.5, 2 * self._count_sigma).release(torch.tensor(self._count, dtype=torch.float64), self._rng)
+        share = float(count) / self.expected_batch + 0.5
         self._count = 0.0
         self._norm *= math.exp(-self._speed * (share - self._quantile))
         return mean

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
-from noiseproof.errors import BudgetError
 from noiseproof.gradients.batch_gradients import BatchGradients
 from noiseproof.gradients.games import clipped_sum_game
 from noiseproof.gradients.method import GradientMethod
 from noiseproof.gradients.private_gradients import PrivateGradients
 from noiseproof.gradients.schedules import Decay, Schedule
-from noiseproof.guarantees import Budget, Claim, Game, Proof, accountants, calibration
+from noiseproof.guarantees import Budget, Claim, Game, accountants, calibration
 from noiseproof.guarantees.events import DpEvent, EventLog, sampled_gaussian
 from noiseproof.methods import register
 
@@ -66,8 +65,7 @@ class DpSgd(GradientMethod):
         self, module: nn.Module, *, rate: float, steps: int, budget: Budget, rng: Randomness
     ) -> BatchGradients:
         """Clipped, noised sums at the calibrated noise."""
-        coordinates = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-        return self._private(module, self.calibrated(rate, steps, budget, rng, coordinates), rate, rng)
+        return self._private(module, self.calibrated(rate, steps, budget), rate, rng)
 
     def _private(self, module: nn.Module, sigma: float, rate: float, rng: Randomness) -> PrivateGradients:
         return PrivateGradients(module, clip=self._clip(), sigma=self.schedule(sigma), rate=rate, rng=rng)
@@ -75,38 +73,29 @@ class DpSgd(GradientMethod):
     def _clip(self) -> Schedule:
         return Schedule(self.clip, self.clip_schedule, self.clip_decay, self.every)
 
-    def calibrated(self, rate: float, steps: int, budget: Budget, rng: Randomness, coordinates: int) -> float:
-        """The noise multiplier at the first step for a training of that many coordinates."""
+    def calibrated(self, rate: float, steps: int, budget: Budget) -> float:
+        """The noise multiplier at the first step for a training of that many steps."""
         if self.sigma is not None:
             return self.sigma
-        epsilon, delta = rng.slack(coordinates * steps)
-        if budget.epsilon <= epsilon or budget.delta <= delta:
-            raise BudgetError("the budget is smaller than what the secure noise's own inexactness costs; raise it.")
-        planned = Budget(budget.epsilon - epsilon, budget.delta - delta, budget.neighbours)
+        terms = {"accountant": self._accountant(), "neighbours": budget.neighbours}
         if self.sigma_schedule == "constant":
-            return calibration.sigma(
-                planned.epsilon,
-                planned.delta,
-                rate,
-                steps,
-                accountant=self.accountant,
-                neighbours=planned.neighbours,
-            ).sigma
-        return calibration.calibrate(
-            lambda sigma: (
-                accountants.epsilon(
-                    planned_event(rate, self.schedule(sigma), steps),
-                    planned.delta,
-                    accountant="rdp",
-                    neighbours=planned.neighbours,
-                ).epsilon
-            ),
-            planned.epsilon,
-        )
+            return calibration.sigma(budget.epsilon, budget.delta, rate, steps, **terms).sigma
+
+        def epsilon(sigma: float) -> float:
+            return accountants.epsilon(planned_event(rate, self.schedule(sigma), steps), budget.delta, **terms).epsilon
+
+        return calibration.calibrate(epsilon, budget.epsilon)
+
+    def _accountant(self) -> str:
+        # A schedule has as many kinds of steps as it has values: too many for loss distributions to be quick.
+        return self.accountant if self.sigma_schedule == "constant" else "rdp"
 
     def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
         assert isinstance(gradients, PrivateGradients)
-        proven = prove(gradients, budget, rng, self.accountant if self.sigma_schedule == "constant" else "rdp")
+        spent = accountants.epsilon(
+            gradients.events.event, budget.delta, accountant=self._accountant(), neighbours=budget.neighbours
+        )
+        proven = spent.proof(*_ASSUMPTIONS, *rng.assumptions)
         claimed = Claim(
             epsilon=budget.epsilon if self.sigma is None else proven.epsilon,
             delta=budget.delta,
@@ -129,17 +118,6 @@ class DpSgd(GradientMethod):
             return constant._private(module, sigma, 1.0, rng)
 
         return clipped_sum_game(self.name, gradients, self.sigma, budget)
-
-
-def prove(gradients: PrivateGradients, budget: Budget, rng: Randomness, accountant: str) -> Proof:
-    """What holds for the steps that these gradients took, with the randomness's own inexactness counted in."""
-    epsilon, delta = rng.slack(gradients.coordinates * gradients.steps)
-    spent = accountants.epsilon(
-        gradients.events.event, budget.delta - delta, accountant=accountant, neighbours=budget.neighbours
-    )
-    return Proof(
-        epsilon=spent.epsilon + epsilon, delta=budget.delta, accountant=spent.accountant, assumptions=_ASSUMPTIONS
-    )
 
 
 def planned_event(rate: float, sigma: Schedule, steps: int) -> DpEvent:

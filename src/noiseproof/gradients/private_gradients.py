@@ -10,7 +10,7 @@ from torch import nn
 from noiseproof.gradients.batch_gradients import BatchGradients
 from noiseproof.gradients.engine import RecordGradients
 from noiseproof.gradients.schedules import Schedule
-from noiseproof.guarantees import Neighbours, accountants
+from noiseproof.guarantees import Gaussian, Neighbours, accountants
 from noiseproof.guarantees.events import DpEvent, sampled_gaussian
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class PrivateGradients(BatchGradients):
         return sampled_gaussian(self.rate, self.sigma)
 
     def _finish(self) -> list[torch.Tensor]:
-        scale = noise_scale(self._rng, self.clip, self.sigma, self.coordinates)
+        scale = Gaussian(self.clip, self.sigma).scale(self._rng, self.coordinates)
         mean = [self._rng.add_gaussian(tensor, scale) / self.expected_batch for tensor in self._take_sum()]
         return bounded(mean, self.clip) if self.bound else mean
 
@@ -90,15 +90,6 @@ def clip_weights(squared_norms: torch.Tensor, clip: float | torch.Tensor) -> tor
     norms = squared_norms.clamp_min(0).sqrt() * (1 + 1e-5)
     weights = (clip / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
     return torch.where(torch.isfinite(norms), weights, torch.zeros_like(weights))
-
-
-def noise_scale(rng: Randomness, clip: float, sigma: float, coordinates: int) -> float:
-    """The standard deviation that gives noise multiplier `sigma`, with the rounding of a lattice counted in."""
-    scale = sigma * clip
-    # Rounding to the lattice adds to the sensitivity, and the lattice follows the scale: two rounds settle it.
-    for _ in range(2):
-        scale = max(scale, sigma * (clip + rng.rounding(scale, coordinates)))
-    return scale
 
 
 def bounded(gradient: list[torch.Tensor], clip: float) -> list[torch.Tensor]:

@@ -60,10 +60,6 @@ class Randomness(ABC):
     def rounding(self, scale: float, coordinates: int, norm: Literal[1, 2] = 2) -> float:
         """How much sensitivity (L2, or L1) rounding to the noise's lattice adds to a vector of `coordinates`."""
 
-    @abstractmethod
-    def slack(self, draws: int) -> tuple[float, float]:
-        """(epsilon, delta) to add for `draws` draws that are not exactly of the stated law."""
-
 
 def check_sample(records: int, rate: float) -> None:
     """Refuse a Poisson sample that cannot be."""

@@ -139,10 +139,6 @@ class Reproducible(Randomness):
         """0: values are not rounded."""
         return 0.0
 
-    def slack(self, draws: int) -> tuple[float, float]:
-        """(0, 0): the noise is taken for what it approximates, as `assumptions` says."""
-        return 0.0, 0.0
-
 
 def _normals(count: int, scale: float, dtype: np.dtype[Any], bits: Bits) -> Floats:
     """Independent normals by Box and Muller: half are the cosines, half the sines."""

@@ -136,10 +136,6 @@ class Secure(Randomness):
         """How much sensitivity (L2, or L1) rounding to the lattice adds: a step a coordinate, 2^-31 scales at most."""
         return lattice.step(scale) * (math.sqrt(coordinates) if norm == 2 else coordinates)
 
-    def slack(self, draws: int) -> tuple[float, float]:
-        """(0, 0): the draws are exactly those of the continuous law, rounded."""
-        return 0.0, 0.0
-
 
 def _below(limit: Fraction, bits: Bits) -> bool:
     """Whether a uniform real is below `limit`."""
