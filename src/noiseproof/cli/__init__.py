@@ -8,7 +8,24 @@ import traceback
 
 import typer
 
-from noiseproof.cli import account, attack, audit, bench, calibrate, data, demo, methods, study, train
+from noiseproof.cli import (
+    account,
+    attack,
+    audit,
+    bench,
+    calibrate,
+    client,
+    compare,
+    data,
+    demo,
+    keys,
+    ledger,
+    methods,
+    report,
+    serve,
+    study,
+    train,
+)
 from noiseproof.cli.output import stderr
 from noiseproof.errors import NoiseproofError, SettingError
 
@@ -22,9 +39,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (methods, data, account, calibrate, train, attack, audit, study, bench, demo):
+for module in (compare, methods, data, account, calibrate, train, attack, audit, report, study, bench, demo, serve):
     name = module.__name__.rpartition(".")[2]
     app.command(name, epilog=module.EXAMPLES)(module.run)
+for group in (keys, ledger, client):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,191 @@
+"""`noiseproof compare`: the main job: every method on your data at one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from noiseproof.cli.options import Data, Delta, Json, NeighboursOption, SchemaOption, Seed, Target
+
+if TYPE_CHECKING:
+    from noiseproof.compare import Watch
+
+EXAMPLES = "Example: noiseproof compare --data people.csv --target income --schema people.json --epsilon 0.5,1,3"
+
+
+def run(
+    data: Data = "digits",
+    target: Target = None,
+    schema: SchemaOption = None,
+    epsilon: Annotated[
+        str, typer.Option("--epsilon", "-e", help="Privacy budget: an epsilon, or several as 0.5,1,3.")
+    ] = "3",
+    delta: Delta = 1e-5,
+    neighbours: NeighboursOption = "add-or-remove",
+    methods: Annotated[str | None, typer.Option(help="Methods as a,b; without it, all that there are.")] = None,
+    queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 100,
+    attack: Annotated[str, typer.Option(help="shadow, loss, lira, lira-offline, gap or label-only.")] = "loss",
+    trials: Annotated[int, typer.Option(help="How often each method's game is played in each world.")] = 500,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; runs/compare-DATA without it.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Methods run at a time; as many as there are cores without it.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the finished rows of an interrupted run.")] = False,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="A module that registers methods of your own."),
+    ] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Train every method on private records at one budget, attack and audit each, and show what each promise is worth.
+
+    Each method runs in a process apart: one that fails loses only its own row. Results, bundles, pictures and a page that
+    works offline are written to --out. They are for the data's owner: the randomness is seeded and accuracies are exact.
+    """
+    from noiseproof.cli import output
+    from noiseproof.compare import Plan, compare
+    from noiseproof.compare.comparison import default_folder
+
+    plan = Plan(
+        data=data,
+        target=target,
+        schema=None if schema is None else str(schema),
+        epsilons=_epsilons(epsilon),
+        delta=delta,
+        neighbours=neighbours,
+        methods=tuple(name.strip() for name in methods.split(",") if name.strip()) if methods else (),
+        queries=queries,
+        attack=attack,
+        trials=trials,
+        seed=seed,
+        imports=tuple(imports or ()),
+    )
+    with _Bars() as watch:
+        document = compare(plan, out or default_folder(data), jobs=jobs, resume=resume, watch=watch)
+    if json:
+        output.emit(document)
+        return
+    _show(document)
+
+
+def _epsilons(given: str) -> tuple[float, ...]:
+    from noiseproof.errors import SettingError
+
+    try:
+        return tuple(float(part) for part in given.split(","))
+    except ValueError:
+        raise SettingError(f"--epsilon takes a number, or several as 0.5,1,3, not {given!r}.") from None
+
+
+def _show(document: Mapping[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Column, Table
+
+    from noiseproof.cli import output
+
+    several = isinstance(document["epsilon"], list)
+    rows = []
+    for row in document["rows"]:
+        name = [row["method"], *(["—" if row["method"] == "none" else f"{row['epsilon']:g}"] if several else [])]
+        if row["status"] != "done":
+            rows.append([*name, "—", "—", "—", "—", "failed", "—", f"{row['seconds']:.1f}"])
+            continue
+        epsilons = [_epsilon(row["card"][kind]) for kind in ("claimed", "proven", "audited")]
+        attacked = f"{row['attack']['auc']:.3f}"
+        rows.append([*name, f"{row['accuracy']:.1%}", *epsilons, row["verdict"], attacked, f"{row['seconds']:.1f}"])
+    budget = ", ".join(f"{value:g}" for value in document["epsilon"]) if several else f"{document['epsilon']:g}"
+    # Narrow enough for a terminal of 80 columns.
+    table = Table(
+        Column("method", no_wrap=True),
+        *(["asked ε"] if several else []),
+        *("accuracy", "claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "seconds"),
+        title=f"Every method on {document['data']} at epsilon {budget}, delta {document['delta']:g}",
+        caption="claimed: by the method's authors; proven: for what really ran; audited: what an attack showed, at 95% "
+        f"confidence; AUC: of the {document['plan']['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
+        f"of {document['queries']} answers.",
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+    )
+    for cells in rows:
+        table.add_row(*cells)
+    output.stdout.print(table)
+    for row in document["rows"]:
+        said = row["error"] if row["status"] != "done" else row["problem"]
+        if said:
+            output.stdout.print(f"{row['method']}: {said}", highlight=False, soft_wrap=True)
+    for found in document["recommendations"]:
+        if found["method"] is not None:
+            at = f" at epsilon {found['epsilon']:g}" if several else ""
+            output.stdout.print(
+                f"To {found['need']}{at}: {found['method']} ({found['accuracy']:.1%}; {found['why']}).",
+                highlight=False,
+                soft_wrap=True,
+            )
+    if document["report"] is not None:
+        output.stdout.print(f"The page: {document['report']}", highlight=False, soft_wrap=True)
+    output.stdout.print(document["sentence"], style="bold", highlight=False, soft_wrap=True)
+
+
+def _epsilon(promise: Mapping[str, Any] | None) -> str:
+    return "—" if promise is None else f"{float(promise['epsilon']):.3g}"
+
+
+class _Bars:
+    """Bars on stderr: one for the rows, and one with time left for each method at work; lines where it is no terminal."""
+
+    def __enter__(self) -> Watch:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        from noiseproof.cli import output
+        from noiseproof.compare import Task, Watch
+
+        bars = self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=output.stderr,
+            disable=not output.stderr.is_terminal,
+        )
+        rows = bars.add_task("rows", total=None)
+        shown: dict[tuple[Task, str], Any] = {}
+
+        class Showing(Watch):
+            def loaded(self, data: Mapping[str, Any], tasks: tuple[Task, ...], remarks: tuple[str, ...]) -> None:
+                for sentence in (*data["notes"], *remarks):
+                    output.note(sentence)
+                bars.update(rows, total=len(tasks))
+
+            def at(self, task: Task, what: str, done: int, total: int) -> None:
+                if (task, what) not in shown:
+                    for other in [key for key in shown if key[0] == task]:
+                        bars.remove_task(shown.pop(other))
+                    doing = task.key if what == task.method else f"{task.key}: {what}"
+                    shown[task, what] = bars.add_task(f"  {doing}", total=total)
+                bars.update(shown[task, what], completed=done, total=total)
+
+            def finished(self, task: Task, row: Mapping[str, Any], kept: bool) -> None:
+                for other in [key for key in shown if key[0] == task]:
+                    bars.remove_task(shown.pop(other))
+                bars.advance(rows)
+                if not output.stderr.is_terminal:
+                    how = "kept" if kept else f"{row['seconds']:.1f} s"
+                    said = f"{row['accuracy']:.1%}, {row['verdict']}" if row["status"] == "done" else row["error"]
+                    output.stderr.print(f"{task.key}: {said} ({how})", highlight=False, soft_wrap=True)
+
+            def trouble(self, sentence: str) -> None:
+                output.note(sentence)
+
+        bars.start()
+        return Showing()
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()

@@ -1,0 +1,32 @@
+"""`noiseproof report`: join several comparisons into one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noiseproof.cli.options import Json
+
+EXAMPLES = "Example: noiseproof report runs/compare-digits runs/compare-people --out both.html"
+
+
+def run(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders that `noiseproof compare` wrote.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    json: Json = False,
+) -> None:
+    """Join the results of several comparisons into one page that works offline."""
+    from noiseproof.cli import output
+    from noiseproof.compare.folder import read_results, write
+    from noiseproof.report import render
+
+    documents = [read_results(folder) for folder in folders]
+    write(out, render(documents))
+    if json:
+        output.emit(
+            {"report": str(out), "runs": [{"data": one["data"], "sentence": one["sentence"]} for one in documents]}
+        )
+        return
+    output.stdout.print(f"The page: {out}", highlight=False, soft_wrap=True)

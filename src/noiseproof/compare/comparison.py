@@ -1,0 +1,146 @@
+"""The verb: run every method on the data at one budget or several, each row in a process apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from noiseproof.compare.folder import ERRORS, REPORT, RESULTS, Folder
+from noiseproof.compare.plan import BASELINE, Plan, Task
+from noiseproof.compare.processes import Message, Worker, introduction, run_tasks
+from noiseproof.compare.recommendation import recommend, verdict_sentence
+from noiseproof.errors import SettingError
+
+
+class Watch:
+    """Hears how a comparison goes; this one ignores it. The command line's shows bars."""
+
+    def loaded(self, data: Mapping[str, Any], tasks: tuple[Task, ...], remarks: tuple[str, ...]) -> None:
+        """The data are loaded, and these rows are to come."""
+
+    def at(self, task: Task, what: str, done: int, total: int) -> None:
+        """A row has come so far in what it is doing."""
+
+    def finished(self, task: Task, row: Mapping[str, Any], kept: bool) -> None:
+        """A row is finished, or was kept from an earlier run."""
+
+    def trouble(self, sentence: str) -> None:
+        """Something went wrong that does not stop the comparison."""
+
+
+SILENT_WATCH = Watch()
+
+
+def compare(
+    plan: Plan,
+    out: str | Path | None = None,
+    *,
+    jobs: int | None = None,
+    resume: bool = False,
+    watch: Watch = SILENT_WATCH,
+) -> dict[str, Any]:
+    """Run the baseline and every method of the plan, and write rows, bundles, `results.json` and `report.html`.
+
+    Each row is computed in a worker process: a method that raises, crashes or runs out of memory loses its own row,
+    which says what happened. `resume` keeps the finished rows of an interrupted run of the same plan on the same
+    records. The rows depend on the plan alone, not on `jobs` nor on which rows were kept; the seconds differ.
+
+    Formal guarantee
+    ----------------
+    Each method spends the budget by itself, on the same records: release one of them. To release several, add up their
+    budgets. The randomness is seeded, for comparing: nothing of it should leave; train the chosen method anew with
+    `noiseproof train --secure`. Accuracies and attacks are measured on private records without noise, for their owner.
+    Settings are chosen by public facts (`settings_for`), so that choosing among *methods* by these accuracies is the
+    only look at the records that no guarantee accounts for.
+    """
+    jobs = _cores() if jobs is None else jobs
+    if jobs < 1:
+        raise SettingError(f"jobs must be at least 1, not {jobs}.")
+    folder = Folder(out if out is not None else default_folder(plan.data), resume=resume)
+    inbox: SimpleQueue[tuple[Worker, Message]] = SimpleQueue()
+    with (folder.path / ERRORS).open("ab") as log:
+
+        def start() -> Worker:
+            return Worker(plan, folder.bundles.resolve(), log, inbox)
+
+        first = start()
+        hello = introduction(first, inbox)
+        tasks = plan.tasks(tuple(hello["registered"]))
+        run = folder.identify(plan, hello["fingerprint"], hello["versions"])
+        watch.loaded(hello["data"], tasks, tuple(hello["remarks"]))
+        rows: dict[Task, dict[str, Any]] = {}
+        for task in tasks:
+            kept = folder.kept(task)
+            if kept is not None:
+                rows[task] = kept
+                watch.finished(task, kept, True)
+
+        def told(task: Task, message: Message) -> None:
+            watch.at(task, message["at"], message["done"], message["total"])
+
+        left = [task for task in tasks if task not in rows]
+        for row in run_tasks(plan, left, first=first, start=start, inbox=inbox, jobs=jobs, told=told):
+            task = Task(row["method"], row["epsilon"])
+            rows[task] = row
+            try:
+                folder.keep(task, row)
+            except OSError as error:
+                watch.trouble(f"{task.key}'s row could not be kept for --resume: {error.strerror}.")
+            watch.finished(task, row, False)
+    if not (folder.path / ERRORS).stat().st_size:
+        (folder.path / ERRORS).unlink()
+    document = _document(plan, hello, run, [rows[task] for task in tasks])
+    document["report"] = str(folder.path / REPORT)
+    _publish(folder, document, watch)
+    return document
+
+
+def _document(plan: Plan, hello: Message, run: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    baseline = next(row for row in rows if row["method"] == BASELINE)
+    document: dict[str, Any] = {
+        "data": hello["data"]["name"],
+        "baseline": baseline["accuracy"],
+        "epsilon": plan.epsilons[0] if len(plan.epsilons) == 1 else list(plan.epsilons),
+        "delta": plan.delta,
+        "neighbours": plan.neighbours,
+        "queries": plan.queries,
+        "rows": rows,
+        "about": hello["data"],
+        "plan": {**plan.to_json(), "data": hello["data"]["name"], "schema": plan.schema and Path(plan.schema).name},
+        "versions": hello["versions"],
+        "run": run,
+    }
+    document["recommendations"] = [
+        found.to_json() for epsilon in plan.epsilons for found in recommend(rows, plan.budget(epsilon))
+    ]
+    document["sentence"] = verdict_sentence(document)
+    return document
+
+
+def _publish(folder: Folder, document: dict[str, Any], watch: Watch) -> None:
+    """Write results, page and pictures; what cannot be written is told, and the rest stands."""
+    import json
+
+    from noiseproof.compare.folder import write
+    from noiseproof.report import render, save_pictures
+
+    try:
+        write(folder.path / RESULTS, json.dumps(document, indent=1))
+        write(folder.path / REPORT, render([document]))
+        save_pictures(document, folder.path / "pictures")
+    except OSError as error:
+        watch.trouble(f"results, page or pictures could not be written to {folder.path}: {error.strerror}.")
+        if not (folder.path / REPORT).is_file():
+            document["report"] = None
+
+
+def default_folder(data: str) -> Path:
+    """`runs/compare-<data>`."""
+    return Path("runs") / f"compare-{Path(data).stem}"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
