@@ -56,6 +56,7 @@ def assert_same(batch: RecordGradients, expected: list[torch.Tensor], tolerance:
         close(batch.squared_norms(), rows.square().sum(1), scale**2 * width**0.5)
         for found, gradient in zip(batch.weighted_sum(weights), expected, strict=True):
             close(found, torch.tensordot(weights, gradient, dims=1), scale * records)
+        close(batch.weighted_vector(weights), weights @ rows, scale * records)
         close(batch.inner(vectors), rows @ flat, scale * width**0.5)
         close(batch.gram(), rows @ rows.T, scale**2 * width**0.5)
 

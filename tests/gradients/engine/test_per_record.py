@@ -181,6 +181,18 @@ def test_a_layer_that_the_losses_do_not_use_gets_zeros():
     assert batch.squared_norms("layer")[:, 0].all()
 
 
+def test_a_vector_over_all_parameters_gets_their_shapes_back():
+    module = network()
+    with PerRecordGradients(module) as engine:
+        batch = engine.backward(module(inputs()).sum(1))
+    weights = torch.linspace(0, 1, 6, dtype=torch.float64)
+    vector = batch.weighted_vector(weights)
+    assert vector.shape == (sum(parameter.numel() for parameter in module.parameters()),)
+    for view, total in zip(engine.split(vector), batch.weighted_sum(weights), strict=True):
+        assert view._base is vector
+        torch.testing.assert_close(view, total)
+
+
 def test_dropout_has_the_mask_of_the_forward_pass():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3)).double()

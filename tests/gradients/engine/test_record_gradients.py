@@ -114,6 +114,7 @@ def test_a_record_that_is_not_finite_can_be_left_out_by_weight_zero(kind, norms_
         for found, wanted in zip(batch.weighted_sum(weights), expected, strict=True):
             torch.testing.assert_close(found, wanted)
         assert all(not total.any() for total in batch.weighted_sum(torch.zeros_like(weights)))
+        assert not batch.weighted_vector(torch.zeros_like(weights)).any()
 
 
 def test_the_gram_matrix_has_the_norms_on_its_diagonal(batch):

@@ -32,6 +32,10 @@ class Contribution(ABC):
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the parameter's shape."""
 
+    def write_sum(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """sum_i w_i g_i into `out`; kinds that can compute it in place do."""
+        out.copy_(self.weighted_sum(weights))
+
     @abstractmethod
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, v>, (B,)."""

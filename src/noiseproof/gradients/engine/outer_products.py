@@ -79,8 +79,21 @@ class OuterProducts(Contribution):
         """sum_i w_i g_i: one matrix product over all records and positions."""
         if self._kept is not None:
             return (weights @ self._kept.flatten(1)).view(self._kept.shape[1:])
+        errors, activations = self._weighted_pair(weights)
+        return errors.T @ activations
+
+    def write_sum(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """sum_i w_i g_i into `out`."""
+        if self._kept is not None:
+            super().write_sum(weights, out)
+            return
+        errors, activations = self._weighted_pair(weights)
+        torch.mm(errors.T, activations, out=out)
+
+    def _weighted_pair(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Errors and activations at all positions, (B x T, D), one of them weighted."""
         if self._errors.rows is not None and self._activations.rows is not None:
-            return (self._errors.rows * weights.unsqueeze(1)).T @ self._activations.rows
+            return self._errors.rows * weights.unsqueeze(1), self._activations.rows
         errors, activations = self._errors.vectors, self._activations.vectors
         if errors.stride(0) < errors.stride(1):
             # Time-major memory: rows in memory order make flattening free.
@@ -91,7 +104,7 @@ class OuterProducts(Contribution):
             errors = errors * weights
         else:
             activations = activations * weights
-        return errors.reshape(-1, errors.shape[-1]).T @ activations.reshape(-1, activations.shape[-1])
+        return errors.flatten(0, 1), activations.flatten(0, 1)
 
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, V> = sum_t e_it^T V a_it, (B,)."""

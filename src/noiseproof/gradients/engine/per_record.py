@@ -78,6 +78,11 @@ class PerRecordGradients:
         contributions = [added(parts) if parts else None for parts in uses]
         return RecordGradients(records, self.parameters, list(self.layers.values()), contributions)
 
+    def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Views of a vector over all parameters, one of each parameter's shape."""
+        parts = vector.split([parameter.numel() for parameter in self.parameters])
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
+
     def paused(self) -> AbstractContextManager[None]:
         """Forward passes in here are not captured: for a network that only passes gradients on, or public records."""
         return self._tape.paused()

@@ -53,20 +53,30 @@ class RecordGradients:
 
         A record of weight zero is left out, even if its gradient is not finite (zero times infinity would not be).
         """
-        expected = {"all": (), "tensor": (len(self._parameters),), "layer": (len(self._layers),)}
-        if by not in expected:
-            raise SettingError(f"by={by!r} is not one of all, tensor, layer.")
-        if tuple(weights.shape) != (self.records, *expected[by]):
-            raise SettingError(
-                f"weights by {by} must have the shape {(self.records, *expected[by])}, not {tuple(weights.shape)}."
-            )
-        weights = weights.detach()
-        if by == "layer":
-            weights = weights @ self._membership(by).T
-        columns = [weights] * len(self._parameters) if by == "all" else list(weights.unbind(1))
-        leave_out = not weights.all()
-        each = zip(self._parameters, self._contributions, columns, strict=True)
-        return [_weighted_sum(parameter, part, column, leave_out) for parameter, part, column in each]
+        each = zip(self._parameters, self._weighted_parts(weights, by), strict=True)
+        return [
+            torch.zeros_like(parameter) if part is None else part.weighted_sum(column)
+            for parameter, (part, column) in each
+        ]
+
+    def weighted_vector(self, weights: torch.Tensor, by: By = "all") -> torch.Tensor:
+        """`weighted_sum` as one vector, parameter after parameter; `PerRecordGradients.split` gives it back its shapes.
+
+        It takes the first parameter's dtype and device.
+        """
+        first = self._parameters[0].detach()
+        vector = first.new_empty(sum(parameter.numel() for parameter in self._parameters))
+        places = vector.split([parameter.numel() for parameter in self._parameters])
+        for parameter, place, (part, column) in zip(
+            self._parameters, places, self._weighted_parts(weights, by), strict=True
+        ):
+            if part is None:
+                place.zero_()
+            elif parameter.dtype == first.dtype and parameter.device == first.device:
+                part.write_sum(column, place.view(parameter.shape))
+            else:
+                place.copy_(part.weighted_sum(column).flatten())
+        return vector
 
     def inner(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
         """<g_i, v>, (B,), for one list of tensors shaped like the parameters."""
@@ -113,16 +123,31 @@ class RecordGradients:
             total = total + column
         return total
 
+    def _weighted_parts(self, weights: torch.Tensor, by: By) -> list[tuple[Contribution | None, torch.Tensor]]:
+        """For every parameter the contribution to sum up and the weights to do it with; None if there is nothing."""
+        expected = {"all": (), "tensor": (len(self._parameters),), "layer": (len(self._layers),)}
+        if by not in expected:
+            raise SettingError(f"by={by!r} is not one of all, tensor, layer.")
+        if tuple(weights.shape) != (self.records, *expected[by]):
+            raise SettingError(
+                f"weights by {by} must have the shape {(self.records, *expected[by])}, not {tuple(weights.shape)}."
+            )
+        weights = weights.detach()
+        if by == "layer":
+            weights = weights @ self._membership(by).T.to(weights)
+        columns = [weights] * len(self._parameters) if by == "all" else list(weights.unbind(1))
+        leave_out = not weights.all()
+        each = zip(self._parameters, self._contributions, columns, strict=True)
+        return [_weighted_part(parameter, part, column, leave_out) for parameter, part, column in each]
 
-def _weighted_sum(
+
+def _weighted_part(
     parameter: torch.Tensor, part: Contribution | None, weights: torch.Tensor, leave_out: bool
-) -> torch.Tensor:
-    """sum_i w_i g_i for one parameter; with `leave_out` only over the records whose weight is not zero."""
-    if part is not None and leave_out:
-        there = weights.nonzero().squeeze(1)
-        part, weights = part.only(there) if len(there) else None, weights[there]
-    return (
-        torch.zeros_like(parameter)
-        if part is None
-        else part.weighted_sum(weights if weights.dtype == parameter.dtype else weights.to(parameter.dtype))
-    )
+) -> tuple[Contribution | None, torch.Tensor]:
+    """`part` and its weights; with `leave_out` only of the records whose weight is not zero."""
+    if weights.dtype != parameter.dtype:
+        weights = weights.to(parameter.dtype)
+    if part is None or not leave_out:
+        return part, weights
+    there = weights.nonzero().squeeze(1)
+    return part.only(there) if len(there) else None, weights[there]
