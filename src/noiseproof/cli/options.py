@@ -27,6 +27,11 @@ NetworkOption = Annotated[
     str | None, typer.Option("--network", help="A network by name; without it, one that suits the data.")
 ]
 
+LedgerOption = Annotated[
+    str,
+    typer.Option("--ledger", envvar="NOISEPROOF_LEDGER", help="A SQLite file, or postgresql://USER@HOST/NAME."),
+]
+
 
 def read_settings(given: list[str] | None) -> dict[str, str]:
     """`["epochs=5"]` as `{"epochs": "5"}`."""

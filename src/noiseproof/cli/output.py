@@ -34,6 +34,16 @@ def note(sentence: str) -> None:
     stderr.print(f"[yellow]note:[/yellow] {sentence}", highlight=False)
 
 
+def need_serve() -> None:
+    """Say in words if what the service and its ledger are built on is not installed."""
+    from importlib.util import find_spec
+
+    from noiseproof.errors import MissingPartError
+
+    if any(find_spec(part) is None for part in ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "httpx")):
+        raise MissingPartError("the service and its ledger need more parts: pip install 'noiseproof[serve]'.")
+
+
 def guarantee(value: Any) -> str:
     """A claim, proof or audit in a cell: its epsilon, or a dash."""
     return "—" if value is None else f"{value.epsilon:.3g}"

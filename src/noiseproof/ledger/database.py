@@ -20,8 +20,11 @@ _PATIENCE = 30
 class Database:
     """Where ledgers, keys and answers are kept: transactions on an engine of the newest version."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, create: bool = True) -> None:
         self.url = parse_url(url)
+        file = self.url.database if self.url.get_backend_name() == "sqlite" else None
+        if file is not None and not create and not Path(file).is_file():
+            raise LedgerError(f"there is no ledger {file}; `noiseproof serve` or `noiseproof keys create` makes one.")
         self._engine = _sqlite(self.url) if self.url.get_backend_name() == "sqlite" else _postgresql(self.url)
         try:
             with _in_words():

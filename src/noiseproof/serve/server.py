@@ -8,21 +8,29 @@ from pathlib import Path
 
 from noiseproof.serve.metrics import FOLDER
 from noiseproof.serve.rates import Rates
+from noiseproof.serve.served import ServedModel
 from noiseproof.serve.service import Service
 from noiseproof.serve.settings import VARIABLE, Settings
 
 
-def check(settings: Settings) -> Service:
-    """Load every bundle and open every account once, so that what is wrong is said before any worker starts."""
+def check(settings: Settings) -> tuple[dict[str, ServedModel], dict[str, int | None]]:
+    """Load every bundle and open every account once, so that what is wrong is said before any worker starts.
+
+    Gives the models, and how many answers are left of each (None for one that costs nothing).
+    """
     from noiseproof import bundles
 
     service = Service(settings, {name: bundles.load(folder) for name, folder in settings.bundles.items()})
+    left: dict[str, int | None] = {}
     try:
-        _ = service.books.database
+        for name, model in service.models.items():
+            left[name] = None
+            if model.price is not None:
+                left[name] = model.price.times_within(service.books.ledger.balance(name).left)
     finally:
         service.books.close()
         service.rates.close()
-    return service
+    return service.models, left
 
 
 def run(

@@ -1,0 +1,88 @@
+"""`noiseproof client`: ask a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noiseproof.cli.options import Json
+
+app = typer.Typer(
+    help="Ask a service for private predictions.",
+    epilog="Example: noiseproof client predict http://127.0.0.1:8000 model --inputs rows.csv",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Ask a service for private predictions."""
+
+
+@app.command(epilog="Example: noiseproof client predict http://127.0.0.1:8000 model --inputs rows.json --json")
+def predict(
+    url: Annotated[str, typer.Argument(help="Address of the service.")],
+    model: Annotated[str, typer.Argument(help="Name of the model.")],
+    inputs: Annotated[
+        Path, typer.Option(help="Coded records: JSON (nested lists) or CSV (a record a line, no header).")
+    ],
+    key: Annotated[str, typer.Option(envvar="NOISEPROOF_KEY", help="API key; others cannot see it in the variable.")],
+    batch: Annotated[int, typer.Option(help="Records in one request.", min=1)] = 256,
+    json: Json = False,
+) -> None:
+    """Predict the labels of records; a request that got lost on the way is sent again and costs once."""
+    from noiseproof.cli import output
+
+    output.need_serve()
+    from noiseproof.serve.client import Client
+
+    records = _read(inputs)
+    with Client(url, key) as client:
+        answers = [client.predict(model, records[i : i + batch]) for i in range(0, len(records), batch)]
+    labels = [label for answer in answers for label in answer["labels"]]
+    remaining = answers[-1]["remaining"]
+    if json:
+        output.emit(
+            {
+                "model": model,
+                "classes": answers[-1]["classes"],
+                "labels": labels,
+                "probabilities": [row for answer in answers for row in answer["probabilities"]],
+                "costs": [answer["cost"] for answer in answers],
+                "remaining": remaining,
+                "receipts": [answer["receipt"] for answer in answers],
+            }
+        )
+        return
+    best = [max(row) for answer in answers for row in answer["probabilities"]]
+    left = "costs nothing" if remaining is None else f"{remaining['answers']} answers left"
+    rows = [(i, label, share) for i, (label, share) in enumerate(zip(labels, best, strict=True))]
+    output.show(f"{model} ({left})", ("record", "label", "probability"), rows)
+
+
+def _read(file: Path) -> list[object]:
+    """Records of a JSON or CSV file as nested lists."""
+    import csv
+    import json as codec
+
+    from noiseproof.errors import DataError
+
+    if not file.is_file():
+        raise DataError(f"there is no file {file}; name one with records.")
+    try:
+        if file.suffix == ".csv":
+            with file.open(newline="") as lines:
+                records: object = [[float(value) for value in line] for line in csv.reader(lines) if line]
+        else:
+            records = codec.loads(file.read_text())
+    except (ValueError, UnicodeDecodeError, RecursionError):
+        raise DataError(
+            f"{file} does not hold numbers as JSON or CSV; write a record a line, without a header."
+        ) from None
+    if isinstance(records, dict):
+        records = records.get("inputs")
+    if not isinstance(records, list) or not records:
+        raise DataError(f"{file} holds no list of records.")
+    return records

@@ -1,0 +1,74 @@
+"""`noiseproof serve`: private predictions over HTTP, paid for from a ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noiseproof.cli.options import LedgerOption
+
+EXAMPLES = "Example: noiseproof serve model --ledger postgresql://user@host/budgets --client-answers 1000 --workers 4"
+
+
+def run(
+    bundles: Annotated[list[str], typer.Argument(metavar="BUNDLE...", help="Folders of bundles, or NAME=FOLDER.")],
+    ledger: LedgerOption = "noiseproof-ledger.db",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
+    workers: Annotated[int, typer.Option(help="Processes; they share the port and the ledger.", min=1)] = 2,
+    client_answers: Annotated[
+        int | None, typer.Option(help="Answers that a client may have of each model, if its key says nothing else.")
+    ] = None,
+    memoise: Annotated[
+        bool, typer.Option("--memoise", help="A client that repeats a question gets the same answer for nothing.")
+    ] = False,
+    rate: Annotated[float, typer.Option(help="Requests a second that one client may make.")] = 100.0,
+    rows: Annotated[int, typer.Option(help="Inputs that one request may have.")] = 1024,
+    body: Annotated[int, typer.Option(help="Bytes that one request may have.")] = 8 << 20,
+    allow_seeded: Annotated[
+        bool, typer.Option("--allow-seeded", help="Serve releases that were made with seeded randomness, for research.")
+    ] = False,
+    certificate: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).", exists=True)] = None,
+    private_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).", exists=True)] = None,
+) -> None:
+    """Answer queries of many clients within each model's privacy budget, whoever asks and whatever crashes.
+
+    Make keys with `noiseproof keys create`. A console for people is at `/`. What is served must not be answered from
+    anywhere else: one release, one ledger.
+    """
+    from noiseproof.cli import output
+    from noiseproof.errors import SettingError
+
+    output.need_serve()
+    from noiseproof.serve import server
+    from noiseproof.serve.settings import Settings, name_bundles
+
+    if (certificate is None) != (private_key is None):
+        raise SettingError("TLS needs both --certificate and --private-key.")
+    settings = Settings(
+        ledger=ledger,
+        bundles=name_bundles(bundles),
+        client_answers=client_answers,
+        memoise=memoise,
+        allow_seeded=allow_seeded,
+        rate=rate,
+        rows=rows,
+        body=body,
+    )
+    models, left = server.check(settings)
+    rows_shown = []
+    for name, model in models.items():
+        card = model.release.card
+        if card.proven is None:
+            output.note(f"{name}: nothing is proven of it ({card.verdict}); its answers are counted as claimed.")
+        rows_shown.append((name, card.method, card.verdict, output.guarantee(card.proven), left[name]))
+    output.show("Served", ("model", "method", "verdict", "proven ε", "answers left"), rows_shown)
+    if host not in ("127.0.0.1", "localhost", "::1") and certificate is None:
+        output.note("API keys travel in the clear without TLS; give --certificate, or put a TLS proxy before it.")
+    scheme = "https" if certificate else "http"
+    output.stdout.print(
+        f"Listening on {scheme}://{host}:{port}/ with {workers} workers; Ctrl+C stops.", highlight=False
+    )
+    server.run(settings, host=host, port=port, workers=workers, certificate=certificate, private_key=private_key)
