@@ -150,7 +150,7 @@ def test_epsilon_falls_with_noise_and_delta_and_rises_with_steps_and_rate(
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
-@settings(deadline=None, derandomize=True, max_examples=6)
+@settings(deadline=None, derandomize=True, max_examples=4)
 @given(**settings_of_steps)
 def test_delta_inverts_epsilon(accountant, rate, sigma, steps, exponent, neighbours):
     event = sampled_gaussian(rate, sigma, steps)

@@ -97,7 +97,7 @@ def _check(accountant: str) -> Accountant:
     return accountant  # type: ignore[return-value]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _epsilon(steps: tuple[Step, ...], delta: float, accountant: Accountant) -> _Result:
     if not steps:
         return 0.0, accountant, True, None
@@ -127,7 +127,7 @@ def _epsilon(steps: tuple[Step, ...], delta: float, accountant: Accountant) -> _
     return _tighter(value, left, guess)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _delta(steps: tuple[Step, ...], epsilon: float, accountant: Accountant) -> _Result:
     if not steps or classical.pure_epsilon(steps) <= epsilon:
         return 0.0, accountant, True, None

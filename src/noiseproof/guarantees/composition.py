@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-_ROUNDING = 1e-15  # of one transform and one multiplication; a power of n takes n times as much
+_ROUNDING = 1e-14  # of one transform and one multiplication; a power of n takes n times as much
 _OUTSIDE = 1e-14  # of the tilted mass may lie outside the window, on either side
 
 
@@ -49,7 +49,8 @@ class Composition:
             return math.inf
         down = self.mass[::-1]
         # Sums over the points above each point: of the masses, and of the masses times e^(epsilon - loss).
-        above = np.cumsum(down) - down + self.lost + self._doubt(self.losses)[::-1]
+        doubt = self.outside * _untilt(self.tilt, self.log_moment, self.losses)
+        above = np.cumsum(down) - down + self.lost + doubt[::-1]
         fade = math.exp(self.losses[0] - self.losses[1])
         faded = lfilter([0.0, fade], [1.0, -fade], down)
         over = np.flatnonzero(above - faded > delta)
@@ -75,13 +76,7 @@ class Composition:
         """By how much the delta at epsilon may be off; it is counted in."""
         import numpy as np
 
-        return float(self._doubt(np.array(epsilon)))
-
-    def _doubt(self, epsilon: Array) -> Array:
-        import numpy as np
-
-        with np.errstate(over="ignore"):
-            return self.outside * np.exp(self.log_moment - self.tilt * epsilon)
+        return self.outside * float(_untilt(self.tilt, self.log_moment, np.array(epsilon)))
 
 
 def for_delta(delta: float) -> Callable[[float, float], float]:
@@ -96,10 +91,10 @@ def for_epsilon(epsilon: float) -> Callable[[float, float], float]:
 
 def compose(
     steps: Sequence[Step], interval: float, tail: float, bound: Callable[[float, float], float]
-) -> tuple[Composition, Composition]:
-    """The loss of all steps together on a grid of that interval, for the record's removal and for its addition.
+) -> tuple[Composition, ...]:
+    """The loss of all steps together on a grid of that interval, for the record's removal and, if other, its addition.
 
-    *Formal guarantee.* The (epsilon, delta) curve of the worse of the two is never below that of the composed steps,
+    *Formal guarantee.* The (epsilon, delta) curve of the worse of them is never below that of the composed steps,
     under the neighbouring relation that they were read with: the grid overstates each step (`loss_grid`), what the
     steps' tails of mass `tail` hold counts as lost, and so does what rounding or the window's ends may have taken.
     """
@@ -107,7 +102,7 @@ def compose(
     pairs = [(loss_grid.grids(step, interval, share), step.count) for step in steps]
     removed = _convolve([_Part.of(pair[0], count) for pair, count in pairs], bound)
     if all(pair[0] is pair[1] for pair, _ in pairs):
-        return removed, removed
+        return (removed,)
     return removed, _convolve([_Part.of(pair[1], count) for pair, count in pairs], bound)
 
 
@@ -163,13 +158,18 @@ def _convolve(parts: list[_Part], bound: Callable[[float, float], float]) -> Com
         transformed *= rfft(wound) ** part.count
     origin = sum(part.start * part.count for part in parts)
     losses = (first + np.arange(size, dtype=float)) * parts[0].interval
-    with np.errstate(over="ignore"):
-        back = np.exp(log_moment - tilt * losses)
-    mass = np.maximum(np.roll(irfft(transformed, size), origin - first), 0.0) * back
+    mass = np.maximum(np.roll(irfft(transformed, size), origin - first), 0.0) * _untilt(tilt, log_moment, losses)
     lost = -math.expm1(sum(part.count * math.log1p(-part.lost) for part in parts))
     outside = 2 * _OUTSIDE + _ROUNDING * sum(part.count for part in parts)
     points = max(size, *(len(part.losses) for part in parts))
     return Composition(losses, mass, lost, tilt, log_moment, outside, points)
+
+
+def _untilt(tilt: float, log_moment: float, losses: Array) -> Array:
+    """What tilted mass at these losses counts for. Far below those that matter it is capped, and all is in doubt there."""
+    import numpy as np
+
+    return np.exp(np.minimum(log_moment - tilt * losses, 600.0))
 
 
 def _tilt(parts: list[_Part], bound: Callable[[float, float], float]) -> tuple[float, float]:
