@@ -1,0 +1,178 @@
+"""The console in a real Chromium: by keyboard alone, in light and dark, wide and narrow, without an error."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import pairwise
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page that must not complain."""
+    complaints = []
+    opened = browser.new_page(color_scheme="light", viewport={"width": 1200, "height": 900})
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    opened.on("requestfailed", lambda request: complaints.append(request.url))
+    opened.complaints = complaints
+    yield opened
+    opened.close()
+
+
+def enter(page, service, key):
+    page.goto(service.address)
+    page.get_by_label("API key").fill(key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="paid", exact=True)).to_be_visible()
+
+
+def test_an_operator_sees_models_budgets_clients_and_can_try_a_query_by_keyboard_alone(page, service, rows):
+    service.ask(rows(3), service.bob)
+    page.goto(service.address)
+    expect(page.locator("#key")).to_be_focused()
+    page.keyboard.type(service.operator)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("3 of 20 answers")).to_be_visible()
+    expect(page.get_by_text("ops (operator)")).to_be_visible()
+    row = page.get_by_role("row").filter(has_text="bob")
+    expect(row).to_contain_text("15%")
+    assert page.locator(".chart rect.answers").count() == 1
+    assert page.get_by_role("progressbar").first.get_attribute("aria-valuenow") == "15"
+    # From the list of models by arrow keys to the other model and back, then by Tab to the form.
+    page.get_by_role("button", name="paid").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("has no budget")).to_be_visible()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("3 of 20 answers")).to_be_visible()
+    page.locator("#query").focus()
+    page.keyboard.type("[0.1, 0.2, 0.3, 0.4]")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Ask (spends one answer)")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Receipt")).to_be_visible()
+    expect(page.get_by_text("4 of 20 answers")).to_be_visible()
+    assert service.spent == 4
+    assert page.complaints == []
+
+
+def test_a_client_sees_its_own_share_and_no_other_clients(page, service, rows):
+    service.ask(rows(2), service.ann)
+    enter(page, service, service.bob)
+    expect(page.get_by_text("2 of 20 answers")).to_be_visible()
+    expect(page.get_by_text("0 of 3 answers")).to_be_visible()
+    assert page.locator(".clients").is_hidden()
+    assert "ann" not in page.locator("main").inner_text().replace("cannot", "")
+    page.get_by_role("button", name="Fill with an example").click()
+    page.get_by_role("button", name="Ask (spends one answer)").click()
+    expect(page.get_by_text("1 of 3 answers")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("1 of 3 answers")).to_be_visible()  # the tab remembers the key
+    page.get_by_role("button", name="Leave").click()
+    page.reload()
+    expect(page.locator("#key")).to_be_focused()
+    assert page.complaints == []
+
+
+def test_what_is_wrong_is_said_and_costs_nothing(page, service):
+    page.goto(service.address)
+    page.get_by_label("API key").fill("wrong")
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("status").first).to_contain_text("Authorization")
+    enter(page, service, service.ann)
+    page.locator("#query").fill("[0.1, 0.2]")
+    page.get_by_role("button", name="Ask (spends one answer)").click()
+    expect(page.locator(".says")).to_contain_text("shape [4]")
+    page.locator("#query").fill("nonsense")
+    page.get_by_role("button", name="Ask (spends one answer)").click()
+    expect(page.locator(".says")).to_contain_text("not JSON")
+    assert service.spent == 0
+
+
+def test_it_follows_the_systems_colours_and_can_be_told_otherwise(page, service):
+    enter(page, service, service.ann)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(ground)
+    assert light != dark
+    page.get_by_role("button", name="Dark").click()
+    assert page.evaluate(ground) == light
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(page, service, scheme):
+    page.emulate_media(color_scheme=scheme)
+    enter(page, service, service.operator)
+    weakest = page.evaluate(
+        """() => {
+          const light = (c) => c.map((v) => v / 255).map((v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+            .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+          const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+          const ground = (node) => {
+            for (; node; node = node.parentElement) {
+              const colour = parts(getComputedStyle(node).backgroundColor);
+              if (colour.length === 3 || colour[3] > 0) return colour.slice(0, 3);
+            }
+            return [255, 255, 255];
+          };
+          let worst = 99;
+          for (const node of document.querySelectorAll("h1,h2,h3,p,small,span,strong,dt,dd,th,td,label,button,summary")) {
+            if (!node.textContent.trim() || !node.offsetParent) continue;
+            const [a, b] = [light(parts(getComputedStyle(node).color).slice(0, 3)), light(ground(node))].sort((x, y) => y - x);
+            worst = Math.min(worst, (a + .05) / (b + .05));
+          }
+          return worst;
+        }"""
+    )
+    assert weakest >= 4.5  # WCAG AA
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_it_fits_phones_and_desks(page, service, width, rows):
+    service.ask(rows(3), service.ann)
+    page.set_viewport_size({"width": width, "height": 800})
+    enter(page, service, service.operator)
+    expect(page.get_by_text("3 of 20 answers")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_everything_that_can_be_used_has_a_name(page, service):
+    enter(page, service, service.operator)
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("button,input,select,textarea,[role=progressbar],[role=img]")]
+          .filter((node) => node.offsetParent || node.ownerSVGElement !== undefined)
+          .filter((node) => !(node.getAttribute("aria-label") || node.textContent.trim() || (node.labels && node.labels.length)))
+          .map((node) => node.outerHTML)"""
+    )
+    assert nameless == []
+    levels = page.evaluate(
+        "[...document.querySelectorAll('h1,h2,h3')].filter((n) => n.offsetParent).map((n) => +n.tagName[1])"
+    )
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
