@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import Literal
 
 from noiseproof.report.series import Series
 
@@ -102,7 +103,7 @@ class Chart:
         (x1, y1), (x2, y2) = self.place(low, low), self.place(1.0, 1.0)
         self._parts.append(
             f'<g class="guide"><line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-            f'<text x="{(x1 + x2) / 2 + 6:.1f}" y="{(y1 + y2) / 2 + 14:.1f}">{escape(says)}</text></g>'
+            f'<text x="{x1 + 0.8 * (x2 - x1):.1f}" y="{y1 + 0.8 * (y2 - y1) + 40:.1f}">{escape(says)}</text></g>'
         )
 
     def line(self, one: Series, *, steps: bool = False, focusable: bool = True) -> None:
@@ -137,18 +138,20 @@ class Chart:
                 f'x1="{x1:.1f}" x2="{x2:.1f}" y1="{top:.1f}" y2="{top:.1f}"/>'
             )
 
-    def points(self, one: Series) -> None:
-        """A series' points, each with a marker of its kind and the series' number."""
+    def points(self, one: Series, *, numbers: Literal["all", "last"] = "all") -> None:
+        """A series' points, each with a marker of its kind; the series' number is at all of them or at the last."""
         for point in one.points:
             x, y = self.place(point.x, point.y)
             says = escape(point.says, quote=True)
             kind = f'data-kind="{point.kind}"' if point.kind else ""
-            left, top = self._room(x, y)
+            number = ""
+            if numbers == "all" or point is one.points[-1]:
+                left, top = self._room(x, y)
+                number = f'<text class="number" x="{left:.1f}" y="{top:.1f}">{one.number}</text>'
             self._parts.append(
                 f'<g class="series point s{one.number % COLOURS} {point.kind}" tabindex="0" role="img" '
                 f'data-series="{escape(one.name, quote=True)}" {kind} aria-label="{says}" data-says="{says}">'
-                f'<circle class="touch" cx="{x:.1f}" cy="{y:.1f}" r="11"/>{_marker(point.kind, x, y)}'
-                f'<text class="number" x="{left:.1f}" y="{top:.1f}">{one.number}</text></g>'
+                f'<circle class="touch" cx="{x:.1f}" cy="{y:.1f}" r="11"/>{_marker(point.kind, x, y)}{number}</g>'
             )
 
     def _room(self, x: float, y: float) -> tuple[float, float]:
@@ -199,7 +202,7 @@ class Chart:
 
 def _marker(kind: str, x: float, y: float) -> str:
     if kind == "claimed":
-        return f'<circle class="mark open" cx="{x:.1f}" cy="{y:.1f}" r="5.5"/>'
+        return f'<circle class="mark open" cx="{x:.1f}" cy="{y:.1f}" r="7.5"/>'
     if kind == "audited":
         # An arrow to the right: the truth is here or further on.
         return f'<path class="mark" d="M{x - 4:.1f} {y - 6:.1f}L{x + 6:.1f} {y:.1f}L{x - 4:.1f} {y + 6:.1f}Z"/>'

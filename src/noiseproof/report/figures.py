@@ -10,7 +10,7 @@ from noiseproof.report import series as taken
 from noiseproof.report.chart import COLOURS, Axis, Chart, padded, used_numbers
 from noiseproof.report.series import KINDS, Series
 
-_WIDE, _NARROW = (760, 420), (328, 320)
+_WIDE, _NARROW = (900, 440), (328, 320)
 
 
 def epsilon_figure(document: Mapping[str, Any], label: str) -> str:
@@ -109,7 +109,7 @@ def spent_figure(document: Mapping[str, Any], label: str) -> str:
         for one in series:
             chart.line(one, focusable=False)
         for one in series:
-            chart.points(one)
+            chart.points(one, numbers="last")
 
     return _figure(
         label,

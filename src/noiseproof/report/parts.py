@@ -65,14 +65,14 @@ def rows_table(document: Mapping[str, Any]) -> str:
     """Every row: accuracy, three epsilons, verdict, attack, seconds; or what happened instead."""
     several = isinstance(document["epsilon"], list)
     columns = ["method", *(["asked ε"] if several else []), "accuracy", "claimed ε", "proven ε", "audited ε", "verdict"]
-    columns += ["attack AUC", "advantage", "releases", "seconds"]
+    columns += ["attack AUC", "releases", "seconds"]
     body = []
     for row in document["rows"]:
         name = escape(row["method"])
         asked = [f"{row['epsilon']:g}" if row["method"] != "none" else "—"] if several else []
         if row["status"] != "done":
             sentence = f"{badge('failed')} {escape(row['error'])}"
-            body.append([name, *asked, "—", "—", "—", "—", sentence, "—", "—", "—", f"{row['seconds']:.1f}"])
+            body.append([name, *asked, "—", "—", "—", "—", sentence, "—", "—", f"{row['seconds']:.1f}"])
             continue
         card, attack = row["card"], row["attack"]
         said = badge(row["verdict"]) + (f" <small>{escape(row['problem'])}</small>" if row.get("problem") else "")
@@ -81,7 +81,6 @@ def rows_table(document: Mapping[str, Any]) -> str:
                 " <small>the audit is above the proof: a false alarm (1 in 20), or a broken proof or program</small>"
             )
         released = row["kind"] if row["queries"] is None else f"{row['queries']} answers"
-        low, high = attack["intervals"]["auc"]
         body.append(
             [
                 name,
@@ -89,8 +88,7 @@ def rows_table(document: Mapping[str, Any]) -> str:
                 f"{row['accuracy']:.1%}",
                 *(epsilon(card, kind) for kind in ("claimed", "proven", "audited")),
                 said,
-                f"{attack['auc']:.3f} <small>({low:.2f} to {high:.2f})</small>",
-                f"{attack['advantage']:.3f}",
+                f"{attack['auc']:.3f}",
                 released,
                 f"{row['seconds']:.1f}",
             ]

@@ -1,0 +1,204 @@
+"""One failing method never loses the others, and a killed comparison ends, resumed, with the same table."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from noiseproof import bundles
+from noiseproof.compare import Plan, Watch, compare
+from noiseproof.errors import BundleError, DataError, SettingError
+
+FAULTY = ("steady", "raises", "greedy", "killed", "full-disk", "chatty", "copies")
+
+
+def without_seconds(document):
+    """What must not differ between two runs of a plan: all but the time it took, where it is, and the run's salt."""
+    held = json.loads(json.dumps(document))
+    for row in held["rows"]:
+        row.pop("seconds")
+        row.pop("fit_seconds", None)
+    return {key: value for key, value in held.items() if key not in ("report", "run")}
+
+
+class Heard(Watch):
+    def __init__(self):
+        self.rows, self.kept, self.troubles = [], [], []
+
+    def finished(self, task, row, kept):
+        (self.kept if kept else self.rows).append(task.key)
+
+    def trouble(self, sentence):
+        self.troubles.append(sentence)
+
+
+@pytest.fixture
+def plan(records, own_methods):
+    return Plan(str(records), methods=("steady", "second"), trials=5, epsilons=(1.0,), imports=(own_methods,), queries=20)
+
+
+@pytest.fixture(scope="module")
+def faulty(records, methods_home, tmp_path_factory):
+    """A comparison in which methods fail in every way there is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(methods_home))
+        plan = Plan(str(records), methods=FAULTY, trials=5, imports=("trying_methods",), queries=20)
+        out = tmp_path_factory.mktemp("faulty") / "run"
+        document = compare(plan, out, jobs=2)
+    return document, out
+
+
+def row_of(document, method):
+    return next(row for row in document["rows"] if row["method"] == method)
+
+
+def test_rows_come_in_the_order_asked_for_with_the_baseline_first(faulty):
+    assert [row["method"] for row in faulty[0]["rows"]] == ["none", *FAULTY]
+
+
+def test_methods_that_work_have_accuracy_card_attack_and_bundle(faulty):
+    document, out = faulty
+    for method in ("none", "steady", "chatty"):
+        row = row_of(document, method)
+        assert row["status"] == "done"
+        assert 0.5 <= row["accuracy"] <= 1
+        assert row["card"]["method"] == method
+        assert 0 <= row["attack"]["auc"] <= 1
+        assert (out / row["bundle"] / "card.json").is_file()
+    assert bundles.read_card(out / row_of(document, "none")["bundle"]).audited is not None
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("raises", "ValueError"),
+        ("greedy", "out of memory"),
+        ("killed", "killed"),
+        ("full-disk", "the disk is full"),
+    ],
+)
+def test_a_method_that_fails_says_how_in_its_row_and_loses_no_other(faulty, method, words):
+    row = row_of(faulty[0], method)
+    assert row["status"] == "failed"
+    assert words in row["error"]
+    assert method in faulty[0]["sentence"]
+
+
+def test_no_error_shows_a_private_value(faulty):
+    document, out = faulty
+    for text in (json.dumps(document), (out / "report.html").read_text()):
+        assert "Jane Doe" not in text
+
+
+def test_synthetic_records_are_measured_by_a_model_trained_on_them(faulty):
+    row = row_of(faulty[0], "copies")
+    assert row["kind"] == "data"
+    assert row["attack"]["attack"] == "nearest"
+    assert row["attack"]["auc"] > 0.9  # the records themselves were released
+    assert row["accuracy"] == pytest.approx(faulty[0]["baseline"], abs=0.15)
+
+
+def test_results_page_and_pictures_are_in_the_folder(faulty):
+    document, out = faulty
+    held = json.loads((out / "results.json").read_text())
+    assert held["rows"] == document["rows"]
+    assert document["report"] == str(out / "report.html")
+    assert {path.suffix for path in (out / "pictures").iterdir()} == {".png", ".svg"}
+
+
+def test_the_same_plan_gives_the_same_rows_whatever_the_number_of_workers(plan, tmp_path):
+    one = compare(plan, tmp_path / "one", jobs=1)
+    two = compare(plan, tmp_path / "two", jobs=2)
+    assert without_seconds(one) == without_seconds(two)
+
+
+def test_killed_in_the_middle_and_resumed_it_ends_with_the_same_table(records, own_methods, tmp_path, monkeypatch):
+    command = [sys.executable, "-m", "noiseproof", "compare", "--data", str(records), "--methods", "steady,slow,second"]
+    command += ["--trials", "5", "--import", own_methods, "--jobs", "1", "--queries", "20", "--json"]
+    out = tmp_path / "killed"
+    running = subprocess.Popen(
+        [*command, "--out", str(out)],
+        env={**os.environ, "NOISEPROOF_TEST_SLEEP": "600"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    # Killed for sure in the middle: `slow` sleeps, the two before it are finished.
+    limit = time.monotonic() + 120
+    while not (out / "rows" / "steady-3.json").is_file():
+        assert time.monotonic() < limit, "the comparison did not come to its second row"
+        assert running.poll() is None
+        time.sleep(0.1)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert not (out / "results.json").exists()
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < limit, "a worker outlived its parent"
+        time.sleep(0.1)
+
+    kept = {name: (out / "rows" / f"{name}-3.json").stat().st_mtime_ns for name in ("none", "steady")}
+    resumed = subprocess.run([*command, "--out", str(out), "--resume"], capture_output=True, text=True, check=True)
+    assert {name: (out / "rows" / f"{name}-3.json").stat().st_mtime_ns for name in kept} == kept
+    plan = Plan(
+        str(records), methods=("steady", "slow", "second"), trials=5, imports=(own_methods,), queries=20
+    )
+    whole = compare(plan, tmp_path / "whole", jobs=1)
+    assert without_seconds(json.loads(resumed.stdout)) == without_seconds(whole)
+
+
+def test_resuming_with_other_settings_keeps_nothing(plan, tmp_path):
+    from dataclasses import replace
+
+    compare(plan, tmp_path / "run", jobs=1)
+    heard = Heard()
+    compare(replace(plan, seed=1), tmp_path / "run", jobs=1, resume=True, watch=heard)
+    assert heard.kept == []
+    assert heard.rows == ["none-1", "steady-1", "second-1"]
+
+
+def test_a_full_disk_is_told_and_the_table_still_comes(plan, tmp_path):
+    """On a real file system of a few pages."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(small)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system is not allowed here")
+    try:
+        heard = Heard()
+        document = compare(plan, small / "run", jobs=1, watch=heard)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert [row["status"] for row in document["rows"]] == ["done"] * 3
+    assert any("the disk is full" in (row["problem"] or "") for row in document["rows"])
+    assert any("No space left" in sentence for sentence in heard.troubles)
+    assert document["report"] is None
+
+
+def test_a_folder_of_something_else_is_left_alone(plan, tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(BundleError, match="holds no comparison"):
+        compare(plan, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"methods": ("dp-sdg",)}, SettingError, "no method 'dp-sdg'"),
+        ({"attack": "guess"}, SettingError, "--attack"),
+        ({"imports": ("no_such_module",)}, SettingError, "no_such_module"),
+        ({"data": "no-such-file.csv"}, DataError, "no-such-file"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_trained(plan, tmp_path, change, error, words):
+    from dataclasses import replace
+
+    with pytest.raises(error, match=words):
+        compare(replace(plan, **change), tmp_path / "run", jobs=1)
