@@ -64,12 +64,13 @@ class AdaptiveGradients(PrivateGradients):
 
     def _accumulate(self, gradients: RecordGradients) -> None:
         squared = gradients.squared_norms()
-        self._add(gradients.weighted_sum(clip_weights(squared, self._norm)))
+        self._add(gradients.weighted_vector(clip_weights(squared, self._norm)))
         self._count += float((squared <= self._norm**2).sum()) - len(squared) / 2
 
-    def _finish(self) -> list[torch.Tensor]:
+    def _finish(self) -> torch.Tensor:
         scale = Gaussian(self._norm, self.sum_sigma).scale(self._rng, self.coordinates)
-        mean = [self._rng.add_gaussian(tensor, scale) / self.expected_batch for tensor in self._take_sum()]
+        total = self._take_sum()
+        mean = self._rng.add_gaussian(total, scale, out=total).div_(self.expected_batch)
         count = Gaussian(0.5, 2 * self._count_sigma).release(torch.tensor(self._count, dtype=torch.float64), self._rng)
         share = float(count) / self.expected_batch + 0.5
         self._count = 0.0

@@ -39,10 +39,11 @@ class BatchGradients(ABC):
         batch, it is taken from the number of records, which is then taken to be public."""
         self._rng = rng
         self._engine = PerRecordGradients(module)
+        self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
         self._sizes: list[int] = []
         """Sizes of the micro-batches of this step whose losses are still to come."""
         self._records_in_step = 0
-        self._sum: list[torch.Tensor] | None = None
+        self._sum: torch.Tensor | None = None
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
@@ -104,8 +105,8 @@ class BatchGradients(ABC):
         if self._sizes:
             return False
         self.events.append(self._event())
-        for parameter, gradient in zip(self.parameters, self._finish(), strict=True):
-            parameter.grad = gradient.to(parameter.dtype)
+        for parameter, gradient in zip(self.parameters, self._engine.split(self._finish()), strict=True):
+            parameter.grad = gradient
         self.steps += 1
         return True
 
@@ -129,15 +130,12 @@ class BatchGradients(ABC):
                 "a batch was drawn but `backward` was not called with its losses; call it once for each."
             )
 
-    def _add(self, tensors: list[torch.Tensor]) -> None:
-        if self._sum is None:
-            self._sum = tensors
-        else:
-            torch._foreach_add_(self._sum, tensors)
+    def _add(self, vector: torch.Tensor) -> None:
+        self._sum = vector if self._sum is None else self._sum.add_(vector)
 
-    def _take_sum(self) -> list[torch.Tensor]:
+    def _take_sum(self) -> torch.Tensor:
         total, self._sum = self._sum, None
-        return [torch.zeros_like(parameter) for parameter in self.parameters] if total is None else total
+        return self.parameters[0].detach().new_zeros(self.coordinates) if total is None else total
 
     @abstractmethod
     def _accumulate(self, gradients: RecordGradients) -> None:
@@ -148,5 +146,5 @@ class BatchGradients(ABC):
         """What the step that is about to be finished does to the records."""
 
     @abstractmethod
-    def _finish(self) -> list[torch.Tensor]:
-        """The step's gradient, one tensor a parameter; resets what was accumulated."""
+    def _finish(self) -> torch.Tensor:
+        """The step's gradient as one vector, parameter after parameter; resets what was accumulated."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 
 from noiseproof.errors import SettingError
 from noiseproof.gradients.batch_gradients import BatchGradients
-from noiseproof.gradients.engine import RecordGradients
+from noiseproof.gradients.engine import PerRecordGradients, RecordGradients
 from noiseproof.guarantees.events import DpEvent, NonPrivateDpEvent
 
 if TYPE_CHECKING:
@@ -53,36 +52,32 @@ class NoisyGradients(BatchGradients):
     def _accumulate(self, gradients: RecordGradients) -> None:
         noise = self.sigma * self.clip
         if self._draw == "exact":
-            self._add(noisy_sum(gradients, self.parameters, self.clip, noise, self._rng))
+            self._add(noisy_sum(gradients, self._engine, self.clip, noise, self._rng))
         else:
             self._add(plain_noisy_sum(gradients, self.clip, noise, self._rng, by=self._by))
 
     def _event(self) -> DpEvent:
         return NonPrivateDpEvent()
 
-    def _finish(self) -> list[torch.Tensor]:
+    def _finish(self) -> torch.Tensor:
         # Line 7 of the algorithm divides by the size of the batch that was drawn; an empty one moves nothing.
-        return [tensor / max(self._records_in_step, 1) for tensor in self._take_sum()]
+        return self._take_sum().div_(max(self._records_in_step, 1))
 
 
 def plain_noisy_sum(
     gradients: RecordGradients, clip: float, noise: float, rng: Randomness, *, by: str = "all"
-) -> list[torch.Tensor]:
+) -> torch.Tensor:
     """The sum of noised, then clipped gradients as the algorithm writes it: B x P normals, B x P memory."""
     noised = [rng.add_gaussian(tensor, noise) if noise else tensor for tensor in gradients.materialise()]
     squared = torch.stack([tensor.flatten(1).square().sum(1) for tensor in noised], dim=1)
     norms = (squared.sum(1, keepdim=True).expand_as(squared) if by == "all" else squared).sqrt()
     weights = (clip / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
-    return [torch.einsum("b,b...->...", weight, tensor) for weight, tensor in zip(weights.T, noised, strict=True)]
+    return torch.cat([weight @ tensor.flatten(1) for weight, tensor in zip(weights.T, noised, strict=True)])
 
 
 def noisy_sum(
-    gradients: RecordGradients,
-    parameters: Sequence[nn.Parameter],
-    clip: float,
-    noise: float,
-    rng: Randomness,
-) -> list[torch.Tensor]:
+    gradients: RecordGradients, engine: PerRecordGradients, clip: float, noise: float, rng: Randomness
+) -> torch.Tensor:
     """The same sum with exactly the same law, from B^2 + P random numbers.
 
     Let Q be an orthonormal basis of the batch's gradients, g_i = Q r_i. A record's noise has a part Q a_i inside that
@@ -91,7 +86,8 @@ def noisy_sum(
     diagonal, normals above) has columns as long as the o_i. The clipping factors s_i follow from ||r_i + a_i|| and
     ||T_i||; and sum s_i o_i, given T, is ||T s|| times a uniform direction orthogonal to Q.
     """
-    coordinates = sum(parameter.numel() for parameter in parameters)
+    first = engine.parameters[0].detach()
+    coordinates = sum(parameter.numel() for parameter in engine.parameters)
     gram = gradients.gram().double()
     records = len(gram)
     # Q is never formed: from gram = V diag(l) V^T, Q = G V l^(-1/2) for the directions that are there at all.
@@ -109,20 +105,19 @@ def noisy_sum(
     weights = vectors @ ((inside @ scales) / roots)
     length = torch.linalg.vector_norm(outside @ scales)
     if length == 0:
-        return gradients.weighted_sum(weights.to(parameters[0].dtype))
+        return gradients.weighted_vector(weights.to(first.dtype))
     # A uniform direction orthogonal to the span: a normal vector less its projection, at the length that was drawn.
     # Length and direction of what is left are independent, so one too short to be told from rounding is drawn again.
     squared, left = 1.0, 0.0
     while left <= 1e-5 * squared:
-        direction = [rng.add_gaussian(torch.zeros_like(parameter), 1.0) for parameter in parameters]
-        coefficients = vectors.T @ gradients.inner(direction).double() / roots
-        squared = sum(float(tensor.square().sum(dtype=torch.float64)) for tensor in direction)
+        direction = rng.add_gaussian(first.new_zeros(coordinates), 1.0)
+        coefficients = vectors.T @ gradients.inner(engine.split(direction)).double() / roots
+        # Pairwise summation of squares is exact to some 1e-6 even for millions of them, and needs no copy in float64.
+        squared = float(direction.square().sum())
         left = squared - float(coefficients.square().sum())
     factor = float(length) / left**0.5
     weights = weights - factor * (vectors @ (coefficients / roots))
-    total = gradients.weighted_sum(weights.to(parameters[0].dtype))
-    torch._foreach_add_(total, direction, alpha=factor)
-    return total
+    return gradients.weighted_vector(weights.to(first.dtype)).add_(direction, alpha=factor)
 
 
 def _bartlett(columns: int, freedom: int, noise: float, rng: Randomness, device: torch.device) -> torch.Tensor:

@@ -49,7 +49,6 @@ class PrivateGradients(BatchGradients):
         self._clip = clip if isinstance(clip, Schedule) else Schedule(clip)
         self._sigma = sigma if isinstance(sigma, Schedule) else Schedule(sigma)
         self.bound = bound
-        self.coordinates = sum(parameter.numel() for parameter in self.parameters)
 
     @property
     def clip(self) -> float:
@@ -70,14 +69,15 @@ class PrivateGradients(BatchGradients):
         return accountants.epsilon(self.events.event, delta, accountant=accountant, neighbours=neighbours).epsilon
 
     def _accumulate(self, gradients: RecordGradients) -> None:
-        self._add(gradients.weighted_sum(clip_weights(gradients.squared_norms(), self.clip)))
+        self._add(gradients.weighted_vector(clip_weights(gradients.squared_norms(), self.clip)))
 
     def _event(self) -> DpEvent:
         return sampled_gaussian(self.rate, self.sigma)
 
-    def _finish(self) -> list[torch.Tensor]:
+    def _finish(self) -> torch.Tensor:
         scale = Gaussian(self.clip, self.sigma).scale(self._rng, self.coordinates)
-        mean = [self._rng.add_gaussian(tensor, scale) / self.expected_batch for tensor in self._take_sum()]
+        total = self._take_sum()
+        mean = self._rng.add_gaussian(total, scale, out=total).div_(self.expected_batch)
         return bounded(mean, self.clip) if self.bound else mean
 
 
@@ -92,8 +92,7 @@ def clip_weights(squared_norms: torch.Tensor, clip: float | torch.Tensor) -> tor
     return torch.where(torch.isfinite(norms), weights, torch.zeros_like(weights))
 
 
-def bounded(gradient: list[torch.Tensor], clip: float) -> list[torch.Tensor]:
+def bounded(gradient: torch.Tensor, clip: float) -> torch.Tensor:
     """The gradient, scaled down to norm `clip` if it is longer."""
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(tensor) for tensor in gradient]))
-    factor = (clip / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp(max=1)
-    return [tensor * factor for tensor in gradient]
+    norm = torch.linalg.vector_norm(gradient)
+    return gradient * (clip / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp(max=1)

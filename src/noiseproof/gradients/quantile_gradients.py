@@ -55,16 +55,16 @@ class QuantileGradients(BatchGradients):
     def _event(self) -> DpEvent:
         return NonPrivateDpEvent()
 
-    def _finish(self) -> list[torch.Tensor]:
+    def _finish(self) -> torch.Tensor:
         batch, self._batch = self._batch, None
         if batch is None:
             # No records, no norms, so no scale for the noise either: the algorithm has nothing to say of this case.
             return self._take_sum()
         self.clip = float(batch.squared_norms().sqrt().quantile(self._quantile))
         if self._by == "all":
-            total = batch.weighted_sum(clip_weights(batch.squared_norms(), self.clip))
+            total = batch.weighted_vector(clip_weights(batch.squared_norms(), self.clip))
         else:
             squared = batch.squared_norms(by="layer")
             weights = clip_weights(squared, self.clip / math.sqrt(squared.shape[1]))
-            total = batch.weighted_sum(weights, by="layer")
-        return [self._rng.add_gaussian(tensor, self.sigma * self.clip) / self.expected_batch for tensor in total]
+            total = batch.weighted_vector(weights, by="layer")
+        return self._rng.add_gaussian(total, self.sigma * self.clip, out=total).div_(self.expected_batch)
