@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.gradients.engine import PerRecordGradients
@@ -349,6 +350,38 @@ def test_a_network_that_has_learned_everything_raises_no_false_alarm():
     assert batch.squared_norms().isfinite().all()
 
 
+def test_a_hook_that_changes_a_layers_output_does_not_confuse(agree):
+    module = network()
+    handle = module[0].register_forward_hook(lambda _, __, output: 3 * output)
+    agree(module, inputs())
+    handle.remove()
+
+
+def test_checkpointed_parts(agree):
+    class Checkpointed(nn.Module):
+        def __init__(self, *, reentrant):
+            super().__init__()
+            self.first, self.inside, self.reentrant = nn.Linear(4, 4), nn.Linear(4, 3), reentrant
+
+        def forward(self, given):
+            return checkpoint(self.inside, self.first(given).tanh(), use_reentrant=self.reentrant)
+
+    torch.manual_seed(0)
+    agree(Checkpointed(reentrant=False), inputs())
+    module = Checkpointed(reentrant=True).double()
+    with PerRecordGradients(module) as engine, pytest.raises(UnsupportedError, match="use_reentrant=False"):
+        engine.backward(module(inputs()).sum(1))
+
+
+def test_parameters_that_come_later_are_noticed():
+    module = network()
+    module[0].weight.requires_grad_(False)
+    with PerRecordGradients(module) as engine:
+        module[0].weight.requires_grad_(True)
+        with pytest.raises(UnsupportedError, match="make a new one"):
+            engine.backward(module(inputs()).sum(1))
+
+
 def test_closing_takes_the_hooks_off():
     module = network()
     with PerRecordGradients(module):
@@ -376,9 +409,19 @@ def test_a_module_without_trainable_parameters_is_refused():
         PerRecordGradients(nn.ReLU())
 
 
-def test_mixed_precision_gives_gradients_of_the_parameters_type():
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_mixed_precision_gives_gradients_of_the_parameters_type(recurrent):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.below, self.layer = nn.Linear(4, 4), nn.LSTM(4, 3, batch_first=True)
+
+        def forward(self, given):
+            return self.layer(self.below(given))[0][:, -1]
+
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(8, 3), nn.LayerNorm(3))
+    layered = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(8, 3), nn.LayerNorm(3))
+    module = Last() if recurrent else layered
     given = torch.randn(6, 1, 4)
     with PerRecordGradients(module) as engine:
         with torch.autocast("cpu", dtype=torch.bfloat16):

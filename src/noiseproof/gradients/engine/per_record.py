@@ -74,7 +74,7 @@ class PerRecordGradients:
         for capture, errors in self._errors(losses, found):
             capture.check_unchanged()
             for parameter, part in capture.settle(*errors):
-                uses[self._indices[id(parameter)]].append(part)
+                uses[self._index(parameter)].append(part)
         contributions = [added(parts) if parts else None for parts in uses]
         return RecordGradients(records, self.parameters, list(self.layers.values()), contributions)
 
@@ -100,6 +100,15 @@ class PerRecordGradients:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _index(self, parameter: torch.Tensor) -> int:
+        index = self._indices.get(id(parameter))
+        if index is None:
+            raise UnsupportedError(
+                "a parameter was put in place or made trainable after the engine had been attached; close the engine "
+                "and make a new one."
+            )
+        return index
 
     def _group(self) -> dict[str, list[int]]:
         """The parameters of every layer; a shared parameter belongs to the first layer that owns it."""

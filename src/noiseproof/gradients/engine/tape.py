@@ -114,6 +114,11 @@ class Tape:
                     found.append((capture, capture.targets or (GradientEdge(node, capture.output_nr),)))
                 stack.extend(capture.upstream)
                 continue
+            if type(node).__name__ == "CheckpointFunctionBackward":
+                raise UnsupportedError(
+                    "a checkpointed part of the network hides its parameters from this backward pass; call "
+                    "torch.utils.checkpoint.checkpoint with use_reentrant=False."
+                )
             following = node.next_functions
             if not following:
                 name = names.get(id(getattr(node, "variable", None)))

@@ -58,9 +58,10 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx: Any, error: torch.Tensor | None, *final: torch.Tensor | None) -> tuple[Any, ...]:
         inputs, hidden, weight_ih, weight_hh, *saved = ctx.saved_tensors
         error = torch.zeros_like(hidden[1:]) if error is None else error
-        at_input, at_hidden, first = ctx.cell.backward(tuple(saved), weight_hh, error, final)
         needs = ctx.needs_input_grad
-        at_inputs = at_input @ weight_ih if needs[3] else None
+        with torch.autocast(inputs.device.type, enabled=False):
+            at_input, at_hidden, first = ctx.cell.backward(tuple(saved), weight_hh, error, final)
+            at_inputs = at_input @ weight_ih if needs[3] else None
         if ctx.tape.errors_only:
             return None, None, None, at_inputs, at_input, at_hidden, None, None, None, None, *first
         # An ordinary backward pass through a watched network: the weights' own gradients, as torch would give them.
@@ -89,16 +90,19 @@ class _Recurrent(InterceptRule):
         self, cell: Cell, inputs: torch.Tensor, weights: list[torch.Tensor], states: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, ...]:
         """One layer in one direction, captured."""
-        inputs = inputs.contiguous()
         weight_ih, weight_hh = weights[:2]
+        # The states go from step to step, so the recurrence keeps the weights' precision, whatever is cast around it.
+        inputs = inputs.to(weight_ih.dtype).contiguous()
+        states = tuple(state.to(weight_ih.dtype) for state in states)
         bias_ih, bias_hh = weights[2:] if len(weights) == 4 else (None, None)
         shape = (*inputs.shape[:2], weight_ih.shape[0])
         at_input = inputs.detach().new_zeros(()).expand(shape).requires_grad_()
         at_hidden = inputs.detach().new_zeros(()).expand(shape).requires_grad_()
         notes: list[torch.Tensor] = []
-        outputs: tuple[torch.Tensor, ...] = _Recurrence.apply(
-            cell, self.tape, notes, inputs, at_input, at_hidden, weight_ih, weight_hh, bias_ih, bias_hh, *states
-        )
+        with torch.autocast(inputs.device.type, enabled=False):
+            outputs: tuple[torch.Tensor, ...] = _Recurrence.apply(
+                cell, self.tape, notes, inputs, at_input, at_hidden, weight_ih, weight_hh, bias_ih, bias_hh, *states
+            )
         activation, hidden = inputs.detach(), notes[0]
 
         def settle(input_error: torch.Tensor, hidden_error: torch.Tensor) -> Contributions:

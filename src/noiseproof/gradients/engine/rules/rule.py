@@ -39,7 +39,8 @@ class Rule(ABC):
         """Hang the hooks on the layer."""
 
     def _after_forward(self, name: str) -> RemovableHandle:
-        return self.module.register_forward_hook(_Hook(self, name), with_kwargs=True)
+        # First, because a hook of the user's may return something else than what the layer itself gave.
+        return self.module.register_forward_hook(_Hook(self, name), with_kwargs=True, prepend=True)
 
     def _around_forward(self, before: str, after: str) -> list[RemovableHandle]:
         return [
