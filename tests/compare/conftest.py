@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-METHODS = '''
+METHODS = """
 import errno, os, signal, time
 from dataclasses import dataclass
 from typing import ClassVar
@@ -105,7 +105,7 @@ class Slow(Quick):
     def fit(self, *arguments, **named):
         time.sleep(float(os.environ.get("NOISEPROOF_TEST_SLEEP", "0")))
         return super().fit(*arguments, **named)
-'''
+"""
 
 
 @pytest.fixture(scope="session")

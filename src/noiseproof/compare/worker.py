@@ -82,7 +82,8 @@ def _words(error: BaseException) -> str:
     return f"something unforeseen went wrong ({type(error).__name__}); errors.log says where."
 
 
-def _load(plan: Plan) -> tuple[Split, tuple[str, ...]]:
+def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
+    """The plan's records and the names of all methods; what the plan cannot run is refused before records are read."""
     from noiseproof import methods
     from noiseproof.attacks import attack_names
     from noiseproof.attacks.membership import ON_ANSWERS
@@ -156,7 +157,7 @@ def main() -> None:
     # One thread: sums then do not depend on the number of cores, and workers do not fight over them.
     torch.set_num_threads(1)
     try:
-        split, registered = _load(plan)
+        split, registered = load_for(plan)
     except NoiseproofError as error:
         wire.send(refused=str(error), setting=isinstance(error, SettingError))
         return

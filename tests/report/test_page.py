@@ -1,0 +1,146 @@
+"""One file with everything in it: the verdict, the charts, every card; nothing of it from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+
+from noiseproof.report import render, save_pictures
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Tree(HTMLParser):
+    """Checks that every tag is closed where it should be, and gathers text, ids, headings and addresses."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.text, self.ids, self.headings, self.tags = [], [], [], [], set()
+        self.addresses = []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.tags.add(tag)
+        if "id" in given:
+            self.ids.append(given["id"])
+        self.addresses += [given[name] for name in ("src", "href", "action") if name in given]
+        if re.fullmatch(r"h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(document):
+    return render([document])
+
+
+@pytest.fixture(scope="module")
+def text(page):
+    return " ".join(" ".join(Tree(page).text).split())
+
+
+def test_the_page_is_well_formed_and_ids_are_unique(page):
+    tree = Tree(page)
+    assert len(tree.ids) == len(set(tree.ids))
+
+
+def test_headings_go_down_one_level_at_a_time(page):
+    levels = Tree(page).headings
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_nothing_is_fetched_from_anywhere(page):
+    tree = Tree(page)
+    assert all(address.startswith("#") for address in tree.addresses)
+    assert "default-src 'none'" in page
+    assert not re.search(r"(https?:)?//[a-z]", page.replace("http://www.w3.org/2000/svg", ""))
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_the_verdict_stands_before_everything_else(document, text):
+    assert document["sentence"] in text
+    assert text.index(document["sentence"]) < text.index("What to take") < text.index("Every method")
+
+
+def test_every_row_is_there_with_its_numbers_or_with_what_happened(document, text):
+    for row in document["rows"]:
+        assert row["method"] in text
+    assert "≥ 7.9" in text
+    assert "97.3%" in text
+    assert "ran out of memory" in text
+
+
+def test_every_card_is_there_in_full(document, text):
+    for row in document["rows"]:
+        if row["status"] == "done":
+            for name in (*row["card"].keys() - {"notes"}, *row["card"]["ran"]):
+                assert name in text
+            assert all(note in text for note in row["card"]["notes"])
+            assert row["card"]["audited"]["game"] in text
+    assert "batches are Poisson samples, sums are exact" in text
+    assert "a theorem <5>" in text
+    assert "Infinity" in text
+
+
+def test_names_and_notes_are_escaped(page):
+    assert "<b>ours" not in page
+    assert "&lt;b&gt;ours&lt;/b&gt;" in page
+    assert "a stand-in &amp; nothing more" in page
+
+
+def test_it_says_how_it_was_run_and_that_it_is_for_the_owner(text):
+    for words in ("0123456789abcdef", "seed", "torch", "1348", "For the eyes of the data’s owner"):
+        assert words in text
+
+
+def test_a_sweep_has_a_chart_of_its_own_and_one_epsilon_has_none(page, swept):
+    assert "Accuracy by epsilon</h3>" not in page
+    assert "Accuracy by epsilon</h3>" in render([swept])
+
+
+def test_several_runs_are_joined_with_a_list_of_links(document, swept):
+    joined = render([document, swept])
+    tree = Tree(joined)
+    assert tree.addresses == ["#run0", "#run1"]
+    assert len(tree.ids) == len(set(tree.ids))
+    said = " ".join(tree.text)
+    assert said.count(document["sentence"]) == 2
+    assert said.count(swept["sentence"]) == 2
+
+
+def test_where_everything_failed_there_is_still_a_page(document):
+    failed = document["rows"][-1]
+    rows = [failed | {"method": "none"}, failed]
+    page = render([document | {"rows": rows, "baseline": None, "recommendations": [], "sentence": "Nothing."}])
+    assert "ran out of memory" in " ".join(Tree(page).text)
+
+
+def test_pictures_are_written_as_png_and_svg(swept, tmp_path):
+    written = save_pictures(swept, tmp_path)
+    assert {path.name for path in written} == {
+        f"{stem}.{kind}"
+        for stem in ("accuracy-by-kind-of-epsilon", "roc", "accuracy-by-epsilon", "budget")
+        for kind in ("png", "svg")
+    }
+    assert all(path.read_bytes()[:4] in (b"\x89PNG", b"<?xm") for path in written)
