@@ -223,6 +223,12 @@ def test_where_the_grid_is_too_coarse_the_tighter_bound_is_taken_and_said():
     assert overstated[:3] == (2.0, "pld", True)
     assert "25%" in overstated[3]
     assert accountants._tighter(2.0, 1e-6, 3.0) == (2.0, "pld", True, None)
+    assert accountants._tighter(0.0, 0.5, 3.0) == (0.0, "pld", True, None)
+
+
+def test_a_sample_that_hardly_ever_holds_a_record_needs_no_epsilon():
+    # Eight times one in two million is more than delta, but what is then seen hardly tells.
+    assert epsilon(sampled_gaussian(5e-7, 7.0, 8), 4e-7, neighbours="replace-one") == 0
 
 
 @pytest.mark.parametrize("delta", [-0.1, 1.0, math.nan])

@@ -156,7 +156,7 @@ def _tighter(value: float, left: float, renyi_value: float) -> _Result:
     """The smaller of two bounds, and what a reader must know of it."""
     if renyi_value < value:
         return renyi_value, "rdp", True, "rdp, because the grid that time and memory allow is too coarse for pld."
-    if left > 10 * loss_distribution.TOLERANCE * value:
+    if value > 0 and left > 10 * loss_distribution.TOLERANCE * value:
         share = f"{100 * left / value:.2g}%"
         return value, "pld", True, f"overstated by about {share}, on the finest grid that time and memory allow."
     return value, "pld", True, None
