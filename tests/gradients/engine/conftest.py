@@ -43,14 +43,14 @@ def assert_same(batch: RecordGradients, expected: list[torch.Tensor], tolerance:
     def close(found: torch.Tensor, wanted: torch.Tensor, size: float) -> None:
         torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * size)
 
-    rows = torch.cat([gradient.flatten(1) for gradient in expected], dim=1)
+    rows = torch.cat([gradient.reshape(records, -1) for gradient in expected], dim=1)
     flat = torch.cat([vector.flatten() for vector in vectors])
     width = rows.shape[1]
 
     def check() -> None:
         close(
             batch.squared_norms("tensor"),
-            torch.stack([gradient.flatten(1).square().sum(1) for gradient in expected], dim=1),
+            torch.stack([gradient.reshape(records, -1).square().sum(1) for gradient in expected], dim=1),
             scale**2,
         )
         close(batch.squared_norms(), rows.square().sum(1), scale**2 * width**0.5)

@@ -65,7 +65,7 @@ class Explicit(Contribution):
 
     def __init__(self, gradients: torch.Tensor) -> None:
         self._gradients = gradients
-        self._rows = gradients.reshape(gradients.shape[0], -1)
+        self._rows = gradients if gradients.dim() == 2 else gradients.reshape(len(gradients), -1)
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, *shape)."""
@@ -77,7 +77,8 @@ class Explicit(Contribution):
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the parameter's shape."""
-        return (weights @ self._rows).view(self._gradients.shape[1:])
+        total = weights @ self._rows
+        return total if self._gradients.dim() == 2 else total.view(self._gradients.shape[1:])
 
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, v>, (B,)."""

@@ -21,11 +21,16 @@ class Factor:
     """
 
     def __init__(self, vectors: torch.Tensor) -> None:
+        self._given = vectors
         self.rows = vectors if vectors.dim() == 2 else None
         """The vectors of records that have only one each, (B, D)."""
-        self.vectors = vectors.unsqueeze(1) if vectors.dim() == 2 else vectors.flatten(1, -2)
         if self.rows is None and self.vectors.shape[1] == 1:
             self.rows = self.vectors[:, 0]
+
+    @cached_property
+    def vectors(self) -> torch.Tensor:
+        """The vectors at all positions, (B, T, D)."""
+        return self._given.unsqueeze(1) if self._given.dim() == 2 else self._given.flatten(1, -2)
 
     @cached_property
     def positions_gram(self) -> torch.Tensor:

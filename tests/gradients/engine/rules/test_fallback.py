@@ -110,6 +110,19 @@ def test_dropout_differs_by_record_and_is_drawn_once():
     assert not torch.equal(output[0], output[1])
 
 
+def test_a_parameter_that_is_one_number(agree):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.layer = nn.Parameter(torch.tensor(2.0)), nn.Linear(4, 3)
+
+        def forward(self, inputs):
+            return self.layer(self.scale * inputs)
+
+    torch.manual_seed(0)
+    agree(Scaled(), torch.randn(5, 4))
+
+
 def test_what_vmap_cannot_run_is_refused():
     class Branching(nn.Module):
         def __init__(self):
