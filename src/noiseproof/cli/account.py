@@ -43,7 +43,10 @@ def run(
                 "delta": delta,
                 "accountant": asked.accountant,
                 "neighbours": relation,
+                "bound": asked.bound,
+                "note": asked.note,
                 "accountants": {name: spent.epsilon for name, spent in others.items()},
+                "no_bounds": [name for name, spent in others.items() if not spent.bound],
             }
         )
         return

@@ -77,7 +77,7 @@ class DpSgd(GradientMethod):
         """The noise multiplier at the first step for a training of that many steps."""
         if self.sigma is not None:
             return self.sigma
-        terms = {"accountant": self._accountant(), "neighbours": budget.neighbours}
+        terms = {"accountant": self.accountant, "neighbours": budget.neighbours}
         if self.sigma_schedule == "constant":
             return calibration.sigma(budget.epsilon, budget.delta, rate, steps, **terms).sigma
 
@@ -86,14 +86,10 @@ class DpSgd(GradientMethod):
 
         return calibration.calibrate(epsilon, budget.epsilon)
 
-    def _accountant(self) -> str:
-        # A schedule has as many kinds of steps as it has values: too many for loss distributions to be quick.
-        return self.accountant if self.sigma_schedule == "constant" else "rdp"
-
     def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
         assert isinstance(gradients, PrivateGradients)
         spent = accountants.epsilon(
-            gradients.events.event, budget.delta, accountant=self._accountant(), neighbours=budget.neighbours
+            gradients.events.event, budget.delta, accountant=self.accountant, neighbours=budget.neighbours
         )
         proven = spent.proof(*_ASSUMPTIONS, *rng.assumptions)
         claimed = Claim(
