@@ -108,6 +108,15 @@ def test_the_sentence_of_a_sweep_has_every_epsilon():
     assert "; at epsilon 3, a keeps" in said
 
 
+def test_the_sentence_of_a_sweep_names_a_refuted_method_once():
+    rows = [row("a", epsilon=epsilon, proven=None, verdict="refuted") for epsilon in (1.0, 3.0)]
+    for one in rows:
+        one["audit"] = {"claimed": {"epsilon": one["epsilon"]}, "audited": {"epsilon": 7.9}}
+    assert "a's claims of 1, 3 were refuted: at least 7.9, 7.9." in verdict_sentence(
+        document(*rows, epsilons=(1.0, 3.0))
+    )
+
+
 def test_the_sentence_says_when_nothing_is_proven_or_a_method_failed():
     failed = {"method": "b", "epsilon": 3.0, "status": "failed", "card": None, "verdict": None}
     said = verdict_sentence(document(row("a", proven=None), failed))

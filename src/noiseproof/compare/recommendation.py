@@ -86,16 +86,18 @@ def verdict_sentence(document: Mapping[str, Any]) -> str:
     """The result in a sentence: what keeps how much of the baseline's accuracy, and which claims were refuted."""
     epsilons = document["epsilon"] if isinstance(document["epsilon"], list) else [document["epsilon"]]
     parts = [_at(document, epsilon, first=place == 0) for place, epsilon in enumerate(epsilons)]
-    refuted = []
+    refuted: dict[str, list[tuple[str, str]]] = {}
     for row in document["rows"]:
         audit = row.get("audit")
         if row["status"] == "done" and row["verdict"] == "refuted" and audit and audit["claimed"] is not None:
-            bound, claim = audit["audited"]["epsilon"], audit["claimed"]["epsilon"]
-            said = f"{row['method']}'s claim of {claim:.3g} was refuted: at least {bound:.3g}"
-            if said not in refuted:
-                refuted.append(said)
+            numbers = (f"{float(audit['claimed']['epsilon']):.3g}", f"{audit['audited']['epsilon']:.3g}")
+            refuted.setdefault(row["method"], []).append(numbers)
+    for method, found in refuted.items():
+        claims, bounds = (", ".join(column) for column in zip(*found, strict=True))
+        said = f"claim of {claims} was" if len(found) == 1 else f"claims of {claims} were"
+        parts.append(f"{method}'s {said} refuted: at least {bounds}")
     failed = [row["method"] for row in document["rows"] if row["status"] != "done"]
-    sentence = "; ".join([*parts, *refuted])
+    sentence = "; ".join(parts)
     if failed:
         sentence += f"; {', '.join(dict.fromkeys(failed))} came to no result"
     return sentence + "."

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.networks import Network
 
-RECORD_PASSES = 1_000_000
+RECORD_PASSES = 500_000
 """Records that a training looks at, counting each as often as it is seen, before its epochs are cut."""
 
 

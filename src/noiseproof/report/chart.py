@@ -14,7 +14,7 @@ COLOURS = 8
 """How many colours the style sheet has; a method is also told by its number, its line and its marker."""
 
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4")
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 20, 12, 44
 
 
 @dataclass(frozen=True)

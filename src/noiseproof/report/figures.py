@@ -18,8 +18,10 @@ def epsilon_figure(document: Mapping[str, Any], label: str) -> str:
     series = taken.epsilons(document)
     asked = document["epsilon"] if isinstance(document["epsilon"], list) else [document["epsilon"]]
     low, high = taken.extent(series, "x")
+    # An audit that found nothing must not push all else into a corner: its arrow is drawn at the left end.
+    low = max(min(low, *asked), min(asked) / 10)
     accuracies = [row["accuracy"] for row in taken.done(document)]
-    x = padded("epsilon (log scale)", max(min(low, *asked), 0.05), max(high, *asked), log=True)
+    x = padded("epsilon (log scale)", low, max(high, *asked), log=True)
     y = padded("accuracy", min(accuracies, default=0), max(accuracies, default=1), percent=True)
 
     def draw(chart: Chart) -> None:

@@ -49,7 +49,7 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
 
 def _heading(document: Mapping[str, Any]) -> str:
     asked = document["epsilon"] if isinstance(document["epsilon"], list) else [document["epsilon"]]
-    return f"{document['data']} at epsilon {', '.join(f'{value:g}' for value in asked)}, delta {document['delta']:g}"
+    return f"{document['data']} at epsilon {', '.join(f'{value:g}' for value in asked)}, delta {parts.text(document['delta'])}"
 
 
 def _run(document: Mapping[str, Any], label: str) -> str:

@@ -18,7 +18,7 @@ def text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.4g}".replace("e-0", "e-")
     if isinstance(value, list | tuple):
         return ", ".join(text(item) for item in value) or "—"
     return str(value)
@@ -80,7 +80,7 @@ def rows_table(document: Mapping[str, Any]) -> str:
             said += (
                 " <small>the audit is above the proof: a false alarm (1 in 20), or a broken proof or program</small>"
             )
-        released = row["kind"] if row["queries"] is None else f"{row['queries']} answers"
+        released = row["kind"] if row["queries"] is None else f"{row['queries']}\u00a0answers"
         body.append(
             [
                 name,
