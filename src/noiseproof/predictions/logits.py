@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from noiseproof.errors import SettingError
-from noiseproof.guarantees.card import Claim
+from noiseproof.guarantees.card import Claim, Place
 from noiseproof.methods import Method, register
 from noiseproof.predictions.answers import Answer, Kind, Moves, check_kind, from_json, least_noise, prove
 from noiseproof.predictions.feature_maps import BoundedMap, MapName
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from noiseproof.data.dataset import Public
     from noiseproof.guarantees import Budget, Card, Game, Randomness
     from noiseproof.guarantees.budget import Neighbours
-    from noiseproof.guarantees.card import Place
     from noiseproof.networks import Network
 
 _ASSUMPTIONS = (

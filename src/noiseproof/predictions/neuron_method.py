@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from noiseproof.errors import SettingError
-from noiseproof.guarantees.card import Claim
+from noiseproof.guarantees.card import Claim, Place
 from noiseproof.methods import Method
 from noiseproof.networks import Training, fit_stack
 from noiseproof.predictions.alpha import published_alpha, search_alpha
@@ -24,7 +24,6 @@ from noiseproof.progress import SILENT, Progress
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.guarantees import Budget, Game, Randomness
-    from noiseproof.guarantees.card import Place
     from noiseproof.networks import Network
 
 PAPER = (
