@@ -45,7 +45,8 @@ def neuron_game(method: NeuronMethod, budget: Budget, classes: int = 3) -> Game:
         seen = ratios(answers.log())
         if classes == 2:
             return -seen[:, 0]
-        distance = [(seen - known[which]).abs().amin(1) for which in (0, 1)]
+        # By the logarithm: what is exact is some 1e-16 away, what only happens to be near is not.
+        distance = [(seen - known[which]).abs().amin(1).clamp(min=1e-16).log() for which in (0, 1)]
         return distance[0] - distance[1]
 
     # The claim at the delta that it names itself: for Gaussian noise theorem 2's, which is .127 at epsilon 1.

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from noiseproof.errors import SettingError
-from noiseproof.guarantees.card import Claim
+from noiseproof.guarantees.card import Claim, Place
 from noiseproof.methods import Method, register
 from noiseproof.networks import StackedNetwork, Training, fit_stack
 from noiseproof.predictions.answers import (
@@ -36,12 +36,11 @@ if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.data.dataset import Public
     from noiseproof.guarantees import Budget, Card, Game, Randomness
-    from noiseproof.guarantees.card import Place
     from noiseproof.networks import Network
 
 _ASSUMPTIONS = (
     "a teacher's answer depends on its own shard alone, also in its last bits, though all are trained as one batch",
-    "the number of records is public; it decides how many teachers there are",
+    "the number of teachers and their l2 are settings: where they are derived from the number of records, that is public",
 )
 _RECORDS_A_CLASS = 20
 """A shard with fewer records of each class than this, on average, is taken to teach little."""

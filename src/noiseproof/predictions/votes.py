@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from noiseproof.data.dataset import Kind as RecordKind
 from noiseproof.errors import SettingError
-from noiseproof.guarantees.card import Claim
+from noiseproof.guarantees.card import Claim, Place
 from noiseproof.methods import Method, register
 from noiseproof.predictions.answers import Answer, Kind, Moves, check_kind, from_json, least_noise, prove
 from noiseproof.predictions.games import votes_game
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from noiseproof.data.dataset import Public
     from noiseproof.guarantees import Budget, Card, Game, Randomness
     from noiseproof.guarantees.budget import Neighbours
-    from noiseproof.guarantees.card import Place
     from noiseproof.networks import Network
 
 _ASSUMPTIONS = (
@@ -40,10 +40,11 @@ _ENTRIES = 1 << 24
 class Votes(Method):
     """Every record votes for its class with a public similarity to the query: few records, many classes, small epsilon.
 
-    The vote is the cosine of the two records, read on a ramp: 1 from `high` on, 0 at `low`, and down to `against`
-    below, so that large classes do not win by their size. Nothing is trained, the records themselves are kept inside,
-    and the network is not used. The defaults suit sparse binary records (they were set with Location in view, whose
-    copy here is public); for other private records choose them by what is known of such records, not by trying.
+    The vote is the cosine of the two records (pictures: of their deviations from their own mean), read on a ramp: 1
+    from `high` on, 0 at `low`, and down to `against` below, so that large classes do not win by their size. Nothing is
+    trained, the records themselves are kept inside, and the network is not used. The defaults suit sparse binary
+    records: they were set with Location, a published set, in view. For private records choose them by what is known of
+    such records, not by trying.
 
     Formal guarantee
     ----------------
@@ -59,17 +60,25 @@ class Votes(Method):
     claims: ClassVar[str] = "(epsilon, delta) for a record, over all queries"
 
     answer: Kind = "label"
-    low: float = 0.35
-    high: float = 0.45
+    low: float | None = None
+    high: float | None = None
+    """The ends of the ramp; None takes 0.35 and 0.45, for pictures 0.5 and 0.7."""
     against: float = 0.2
     """How much a record that is not similar votes against its class, at most."""
 
     def __post_init__(self) -> None:
         check_kind(self.answer)
-        if not (-1 <= self.low < self.high <= 1 and 0 <= self.against <= 1):
-            raise SettingError(
-                f"votes needs -1 <= low < high <= 1 and 0 <= against <= 1, not {self.low}, {self.high}, {self.against}."
-            )
+        for kind in get_args(RecordKind):
+            low, high = self.ramp(kind)
+            if not (-1 <= low < high <= 1 and 0 <= self.against <= 1):
+                raise SettingError(
+                    f"votes needs -1 <= low < high <= 1 and 0 <= against <= 1, not {low}, {high} and {self.against}."
+                )
+
+    def ramp(self, kind: RecordKind) -> tuple[float, float]:
+        """Where a vote is 0, and where it is 1, for records of that kind."""
+        low, high = (0.5, 0.7) if kind == "image" else (0.35, 0.45)
+        return low if self.low is None else self.low, high if self.high is None else self.high
 
     def moves(self, neighbours: Neighbours) -> Moves:
         """How far one record moves a query's scores: one of them by 1 at most, or two."""
@@ -105,10 +114,11 @@ class Votes(Method):
                 "answer": self.answer,
                 "noise": answer.law,
                 "standard deviation": answer.spread,
+                "ramp": list(self.ramp(dataset.public.kind)),
             },
         )
         return VotesRelease(
-            unit(dataset.features),
+            unit(dataset.features, dataset.public.kind),
             dataset.labels,
             answer,
             card,
@@ -143,13 +153,14 @@ class VotesRelease(ScoreRelease):
         self._records, self._labels = records, labels
 
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
-        ramp, classes = Votes(**self.settings), len(self.public.classes)
-        queries = unit(features)
+        method, classes = Votes(**self.settings), len(self.public.classes)
+        low, high = method.ramp(self.public.kind)
+        queries = unit(features, self.public.kind)
         scores = torch.zeros(len(queries), classes, dtype=torch.float64)
         rows = max(1, _ENTRIES // max(1, len(queries)))
         for records, labels in zip(self._records.split(rows), self._labels.split(rows), strict=True):
             cosines = queries @ records.T
-            votes = cosines.sub_(ramp.low).div_(ramp.high - ramp.low).clamp_(-ramp.against, 1.0).double()
+            votes = cosines.sub_(low).div_(high - low).clamp_(-method.against, 1.0).double()
             scores += votes @ functional.one_hot(labels, classes).double()
         return scores
 
@@ -183,6 +194,9 @@ class VotesRelease(ScoreRelease):
         )
 
 
-def unit(features: torch.Tensor) -> torch.Tensor:
-    """The records as vectors of length 1; a record of zeros stays one."""
-    return functional.normalize(features.float().flatten(1), dim=1)
+def unit(features: torch.Tensor, kind: RecordKind) -> torch.Tensor:
+    """The records as vectors of length 1, pictures less their own mean; a record of zeros stays one."""
+    flat = features.float().flatten(1)
+    if kind == "image":
+        flat = flat - flat.mean(1, keepdim=True)
+    return functional.normalize(flat, dim=1)
