@@ -30,3 +30,10 @@ def test_a_bundle_cannot_be_audited_with_other_settings(noiseproof, tmp_path):
     out = tmp_path / "bundle"
     noiseproof("train", "none", "--set", "epochs=1", "--out", out)
     assert noiseproof("audit", out, "--set", "epochs=9").code == 2
+
+
+def test_a_training_with_little_noise_at_a_low_rate_is_not_refuted_by_a_game_at_a_high_one(noiseproof, tmp_path):
+    out = tmp_path / "bundle"
+    noiseproof("train", "dp-sgd", "--set", "sigma=0.7", "--set", "batch=20", "--set", "epochs=1", "--out", out)
+    noiseproof("audit", out, "--trials", "300")
+    assert bundles.read_card(out).verdict == "proven"

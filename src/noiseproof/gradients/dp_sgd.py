@@ -113,7 +113,7 @@ class DpSgd(GradientMethod):
         def gradients(module: nn.Module, sigma: float, rng: Randomness) -> PrivateGradients:
             return constant._private(module, sigma, 1.0, rng)
 
-        return clipped_sum_game(self.name, gradients, self.sigma, budget)
+        return clipped_sum_game(self.name, gradients, budget)
 
 
 def planned_event(rate: float, sigma: Schedule, steps: int) -> DpEvent:

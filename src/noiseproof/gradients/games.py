@@ -38,17 +38,16 @@ class _LinearLoss(nn.Module):
 def clipped_sum_game(
     name: str,
     gradients: Callable[[nn.Module, float, Randomness], PrivateGradients],
-    sigma: float | None,
     budget: Budget,
 ) -> Game:
     """A canary of ten times the clipping norm in one step that sees every record: a Gaussian shifted by the norm, or not.
 
-    `gradients(module, sigma, rng)` is what is attacked, at rate 1. Neighbours differ in the canary (or, replace-one, in
+    `gradients(module, sigma, rng)` is what is attacked, at rate 1 and at the noise that meets the budget there, so that
+    the game's promise is the budget's whatever the noise of a training was. Neighbours differ in the canary (or, replace-one, in
     its sign); the others' gradients are zero, which is the worst case for the sum. Every step is a trial of its own.
     """
     replace = budget.neighbours == "replace-one"
-    if sigma is None:
-        sigma = calibration.sigma(budget.epsilon, budget.delta, 1.0, 1, neighbours=budget.neighbours).sigma
+    sigma = calibration.sigma(budget.epsilon, budget.delta, 1.0, 1, neighbours=budget.neighbours).sigma
     module = _LinearLoss()
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
