@@ -3,16 +3,14 @@
 Ours and theirs take turns within one run, so that whatever else the machine does slows both; medians, and ratios of
 ours over theirs. Opacus' secure mode is its arithmetic (the sum of four normals) with torch's own generator, since the
 secure one it asks for cannot be installed. OpenDP draws 5,000 at a time; its row is that, scaled up.
-
-    python benchmarks/noise.py [--repeats 15]
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,8 +75,8 @@ def rows(repeats: int = 15) -> list[dict[str, Any]]:
             pairs.append(
                 (
                     f"{kind}: a Poisson sample of {records:,} records at {rate} / torch.rand",
-                    lambda rng=rng, records=records, rate=rate: rng.poisson_sample(records, rate),
-                    lambda records=records, rate=rate: plain_sample(records, rate),
+                    partial(rng.poisson_sample, records, rate),
+                    partial(plain_sample, records, rate),
                     1,
                 )
             )
@@ -126,18 +124,3 @@ def _opendp(law: str) -> Callable[[], Any] | None:
         release = opendp.m.make_laplace(domain, opendp.l1_distance(T=opendp.i64), scale=2.0**31)
     values = [0] * 5_000
     return lambda: release(values)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=15)
-    table = rows(parser.parse_args().repeats)
-    print(f"{'ours ms':>10} {'theirs ms':>10} {'ratio':>8}  what")
-    for row in table:
-        theirs = "-" if row["theirs"] is None else f"{row['theirs']:.2f}"
-        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.4f}"
-        print(f"{row['ours']:>10.2f} {theirs:>10} {ratio:>8}  {row['what']}")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,37 +2,33 @@
 
 Both ways train the same networks (features - 128 tanh - classes) on the same records with the same batches, epochs and
 optimiser. They take turns within one run, so that whatever else the machine does slows both; the ratio is what counts.
-Without NOISEPROOF_DATA random bits of Location's shape stand in for its records.
-
-    python benchmarks/shadows.py [--shadows 20] [--epochs 100] [--rounds 5]
+Where Location is absent, random bits of Location's shape stand in for its records.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import time
-from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from noiseproof.data import load
+from noiseproof.errors import DataError
 from noiseproof.networks import Network, Training, fit_stack
 
 
 def location() -> tuple[str, torch.Tensor, torch.Tensor]:
-    for folder in os.environ.get("NOISEPROOF_DATA", "").split(os.pathsep):
-        file = Path(folder) / "location30.npz"
-        if folder and file.exists():
-            with np.load(file) as arrays:
-                bits = np.unpackbits(arrays["x_packed"], axis=1, count=int(arrays["n_features"]))
-                return "location", torch.tensor(bits).float(), torch.tensor(arrays["y"]).long()
-    generator = torch.Generator().manual_seed(0)
-    bits = torch.rand(5010, 446, generator=generator) < 0.1
-    return "random bits", bits.float(), torch.randint(30, (5010,), generator=generator)
+    """Location's records, or bits of their shape."""
+    try:
+        split = load("location")
+    except DataError:
+        generator = torch.Generator().manual_seed(0)
+        bits = torch.rand(5010, 446, generator=generator) < 0.1
+        return "random bits", bits.float(), torch.randint(30, (5010,), generator=generator)
+    both = (split.train, split.test)
+    return "location", torch.cat([part.features for part in both]), torch.cat([part.labels for part in both])
 
 
 def plain_loop(
@@ -57,7 +53,7 @@ def plain_loop(
     return modules
 
 
-def measure(shadows: int = 20, records: int = 1200, epochs: int = 100, rounds: int = 5) -> dict[str, object]:
+def rows(shadows: int = 20, records: int = 1200, epochs: int = 100, rounds: int = 5) -> list[dict[str, Any]]:
     """Seconds of both ways for `shadows` networks of `epochs` epochs, and their ratio."""
     source, features, labels = location()
     network = Network("lu-mlp", tuple(features.shape[1:]), 30)
@@ -73,22 +69,6 @@ def measure(shadows: int = 20, records: int = 1200, epochs: int = 100, rounds: i
         plain_loop(network, features, labels, members, training)
         theirs.append(time.perf_counter() - between)
         ours.append(between - began)
-    return {
-        "what": f"{shadows} shadows of {features.shape[1]}-128-30 on {records} records each",
-        "epochs": training.epochs * rounds,
-        "data": source,
-        "threads": torch.get_num_threads(),
-        "ours": sum(ours),
-        "theirs": sum(theirs),
-        "ratio": sum(theirs) / sum(ours),
-        "ratios": [b / a for a, b in zip(ours, theirs, strict=True)],
-    }
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--shadows", type=int, default=20)
-    parser.add_argument("--records", type=int, default=1200)
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
-    print(json.dumps(measure(**vars(parser.parse_args())), indent=2))
+    what = f"{shadows} shadows of {features.shape[1]}-128-30, {training.epochs * rounds} epochs ({source}) / plain loop"
+    mine, others = sum(ours), sum(theirs)
+    return [{"what": what, "ours": mine, "theirs": others, "ratio": mine / others, "unit": "s"}]
