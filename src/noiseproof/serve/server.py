@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from noiseproof.errors import SettingError
+from noiseproof.serve import logs
 from noiseproof.serve.metrics import FOLDER
 from noiseproof.serve.rates import Rates
 from noiseproof.serve.served import ServedModel
 from noiseproof.serve.service import Service
 from noiseproof.serve.settings import VARIABLE, Settings
+from noiseproof.serve.worker import CERTIFICATE, PRIVATE_KEY
+
+_LOOK = 0.1
+_GRACE = 40.0
+"""Seconds that workers have to answer what waits; then they are killed."""
 
 
 def check(settings: Settings) -> tuple[dict[str, ServedModel], dict[str, int | None]]:
@@ -43,30 +58,81 @@ def run(
     private_key: Path | None = None,
 ) -> None:
     """Serve until told to stop (SIGTERM, SIGINT): then no new requests, and those that wait are answered."""
-    from dataclasses import replace
-
-    import uvicorn
-
-    with tempfile.TemporaryDirectory(prefix="noiseproof-") as folder:
-        rates = Path(folder) / "rates"
+    logs.configure()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise SettingError(f"{host}:{port} cannot be listened on ({error.strerror}); choose another port.") from None
+    parent, child = os.pipe()
+    with listening, tempfile.TemporaryDirectory(prefix="noiseproof-") as folder:
+        rates, metrics = Path(folder) / "rates", Path(folder) / "metrics"
         Rates.create(rates)
-        metrics = Path(folder) / "metrics"
         metrics.mkdir()
-        os.environ[VARIABLE] = replace(settings, shared=str(rates)).to_json()
-        os.environ[FOLDER] = str(metrics)
-        uvicorn.run(
-            "noiseproof.serve.app:from_environment",
-            factory=True,
-            host=host,
-            port=port,
-            workers=workers,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            h11_max_incomplete_event_size=32 << 10,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=30,
-            timeout_worker_healthcheck=60,
-            ssl_certfile=None if certificate is None else str(certificate),
-            ssl_keyfile=None if private_key is None else str(private_key),
-        )
+        environment = {
+            **os.environ,
+            VARIABLE: replace(settings, shared=str(rates)).to_json(),
+            FOLDER: str(metrics),
+            **({CERTIFICATE: str(certificate), PRIVATE_KEY: str(private_key)} if certificate else {}),
+        }
+        command = [sys.executable, "-m", "noiseproof.serve.worker", str(listening.fileno()), str(parent)]
+
+        def spawn() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(command, env=environment, pass_fds=(listening.fileno(), parent))
+
+        stop = threading.Event()
+        before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            supervise(spawn, workers, stop)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(parent)
+            os.close(child)
+
+
+def supervise(spawn: Callable[[], subprocess.Popen[bytes]], count: int, stop: threading.Event) -> None:
+    """Keep `count` workers running until `stop` is set, then end them.
+
+    One that dies is started again at once; if it keeps dying, ever more slowly.
+    """
+    workers = [_Kept(spawn) for _ in range(count)]
+    try:
+        while not stop.wait(_LOOK):
+            for worker in workers:
+                worker.look()
+    finally:
+        for worker in workers:
+            worker.process.terminate()
+        until = time.monotonic() + _GRACE
+        for worker in workers:
+            try:
+                worker.process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+
+
+class _Kept:
+    """A worker that is kept running."""
+
+    def __init__(self, spawn: Callable[[], subprocess.Popen[bytes]]) -> None:
+        self._spawn = spawn
+        self._started = time.monotonic()
+        self._pause = 0.0
+        self.process = spawn()
+
+    def look(self) -> None:
+        """Start it again if it is dead, and has been so for long enough."""
+        code = self.process.poll()
+        now = time.monotonic()
+        if code is None:
+            if now - self._started > 60:
+                self._pause = 0.0
+            return
+        if now - self._started < self._pause:
+            return
+        logs.line("worker died", code=code, pid=self.process.pid)
+        self._pause = min(30.0, 2 * self._pause + 1.0)
+        self._started = now
+        self.process = self._spawn()
