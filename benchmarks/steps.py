@@ -230,7 +230,7 @@ def rows(
         if network == "cnn":
             table.append(_row("cnn, noisy-gradient step / dp-sgd step", times["noisy-gradient"], times["ours"], "ms"))
             draws = {"exact": steps["noisy-gradient"], "plain": noisy_gradient(setting, "plain")}
-            slow = _take_turns(draws, max(1, repeats // 10))
+            slow = _take_turns(draws, max(1, repeats // 15), warm=0)
             table.append(_row("cnn, noisy-gradient, exact draw / B x P draw", slow["exact"], slow["plain"], "ms"))
         if memory_batch and Path("/proc/self/clear_refs").exists():
             added = {name: _memory(network, name, memory_batch) for name in ("ours", *peers)}
@@ -243,14 +243,14 @@ def _row(what: str, mine: float, theirs: float, unit: str) -> dict[str, Any]:
     return {"what": what, "ours": mine, "theirs": theirs, "ratio": mine / theirs, "unit": unit}
 
 
-def _take_turns(steps: dict[str, Step], repeats: int) -> dict[str, float]:
-    """The median milliseconds of every step, measured in turns after two rounds of warming up."""
+def _take_turns(steps: dict[str, Step], repeats: int, warm: int = 2) -> dict[str, float]:
+    """The median milliseconds of every step, measured in turns after some rounds of warming up."""
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(repeats + 2):
+    for turn in range(repeats + warm):
         for name, step in steps.items():
             start = time.perf_counter()
             step()
-            if turn >= 2:
+            if turn >= warm:
                 times[name].append(1000 * (time.perf_counter() - start))
     return {name: statistics.median(values) for name, values in times.items()}
 

@@ -14,6 +14,10 @@ PASS_COST = 60
 """Multiplications that take as long as writing a number and reading it twice (measured; it only has to be near)."""
 
 
+FEW = 4
+"""A product with so many times more rows than columns is faster made the other way round and turned (measured)."""
+
+
 class Factor:
     """One side of a sum of outer products: vectors at `T` positions of `B` records, (B, T, D).
 
@@ -85,6 +89,8 @@ class OuterProducts(Contribution):
         if self._kept is not None:
             return (weights @ self._kept.flatten(1)).view(self._kept.shape[1:])
         errors, activations = self._weighted_pair(weights)
+        if FEW * activations.shape[1] <= errors.shape[1]:
+            return (activations.T @ errors).T.contiguous()
         return errors.T @ activations
 
     def write_sum(self, weights: torch.Tensor, out: torch.Tensor) -> None:
@@ -93,7 +99,10 @@ class OuterProducts(Contribution):
             super().write_sum(weights, out)
             return
         errors, activations = self._weighted_pair(weights)
-        torch.mm(errors.T, activations, out=out)
+        if FEW * activations.shape[1] <= errors.shape[1]:
+            out.copy_((activations.T @ errors).T)
+        else:
+            torch.mm(errors.T, activations, out=out)
 
     def _weighted_pair(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Errors and activations at all positions, (B x T, D), one of them weighted."""

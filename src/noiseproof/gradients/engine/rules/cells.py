@@ -19,13 +19,13 @@ class Cell(ABC):
     states: int = 1
     """Tensors of state that go from step to step (an LSTM has two)."""
     one_error: bool = True
-    """Whether the errors at the input's and at the hidden state's share of the gates are the same."""
+    """Whether the two shares of the gates just add up: then their errors are the same, and `bias` is None."""
 
     @abstractmethod
     def forward(
         self, gates: torch.Tensor, states: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> tuple[torch.Tensor, Tensors, Tensors]:
-        """(hidden states with the first in front, final states, what backward needs); `gates` may be overwritten."""
+        """(hidden states with the first in front, final states, what backward needs); `gates` is overwritten."""
 
     @abstractmethod
     def backward(
@@ -44,20 +44,20 @@ class Lstm(Cell):
     ) -> tuple[torch.Tensor, Tensors, Tensors]:
         """c_t = f c_(t-1) + i g; h_t = o tanh(c_t)."""
         steps, records, width = gates.shape[0], gates.shape[1], weight.shape[1]
-        if bias is not None:
-            gates += bias
         hidden, cell = (gates.new_empty(steps + 1, records, width) for _ in range(2))
         squashed = gates.new_empty(steps, records, width)
         hidden[0], cell[0] = states
         across = weight.T.contiguous()
+        keep, forget, new, out = (gate.unbind(0) for gate in gates.view(steps, records, 4, width).unbind(2))
+        both = gates[:, :, : 2 * width].unbind(0)
+        now, h, c, tanh_c = gates.unbind(0), hidden.unbind(0), cell.unbind(0), squashed.unbind(0)
         for step in range(steps):
-            now = gates[step].addmm_(hidden[step], across)
-            now[:, : 2 * width].sigmoid_()
-            now[:, 2 * width : 3 * width].tanh_()
-            now[:, 3 * width :].sigmoid_()
-            keep, forget, new, out = now.view(records, 4, width).unbind(1)
-            torch.mul(keep, new, out=cell[step + 1]).addcmul_(forget, cell[step])
-            torch.mul(torch.tanh(cell[step + 1], out=squashed[step]), out, out=hidden[step + 1])
+            now[step].addmm_(h[step], across)
+            both[step].sigmoid_()
+            new[step].tanh_()
+            out[step].sigmoid_()
+            torch.mul(keep[step], new[step], out=c[step + 1]).addcmul_(forget[step], c[step])
+            torch.mul(torch.tanh(c[step + 1], out=tanh_c[step]), out[step], out=h[step + 1])
         return hidden, (hidden[-1].clone(), cell[-1].clone()), (gates, cell, squashed)
 
     def backward(
@@ -72,16 +72,17 @@ class Lstm(Cell):
         torch.mul(cell[:-1] * forget, 1 - forget, out=local[:, :, 1])
         torch.mul(keep, 1 - new * new, out=local[:, :, 2])
         torch.mul(squashed * out, 1 - out, out=local[:, :, 3])
-        through = out * (1 - squashed * squashed)
-        dh = errors[-1] if final[0] is None else errors[-1] + final[0]
+        through = (out * (1 - squashed * squashed)).unbind(0)
+        by_cell, by_hidden = local[:, :, :3].unbind(0), local[:, :, 3].unbind(0)
+        at_gates, error, kept = local.flatten(2).unbind(0), errors.unbind(0), forget.unbind(0)
+        dh = error[-1] if final[0] is None else error[-1] + final[0]
         dc = torch.zeros_like(dh) if final[1] is None else final[1].clone()
         for step in range(steps - 1, -1, -1):
             dc.addcmul_(dh, through[step])
-            local[step, :, :3].mul_(dc.unsqueeze(1))
-            local[step, :, 3].mul_(dh)
-            dc.mul_(forget[step])
-            at_gates = local[step].flatten(1)
-            dh = torch.addmm(errors[step - 1], at_gates, weight) if step else at_gates @ weight
+            by_cell[step].mul_(dc.unsqueeze(1))
+            by_hidden[step].mul_(dh)
+            dc.mul_(kept[step])
+            dh = torch.addmm(error[step - 1], at_gates[step], weight) if step else at_gates[step] @ weight
         both = local.flatten(2)
         return both, both, (dh, dc)
 
@@ -144,8 +145,6 @@ class Elman(Cell):
         self, gates: torch.Tensor, states: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> tuple[torch.Tensor, Tensors, Tensors]:
         """h_t = act(x share + W h_(t-1))."""
-        if bias is not None:
-            gates += bias
         hidden = gates.new_empty(len(gates) + 1, *states[0].shape)
         hidden[0] = states[0]
         across = weight.T.contiguous()

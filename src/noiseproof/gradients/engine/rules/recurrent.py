@@ -44,6 +44,8 @@ class _Recurrence(torch.autograd.Function):
         bias_hh: torch.Tensor | None,
         *states: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
+        if cell.one_error and bias_ih is not None and bias_hh is not None:
+            bias_ih, bias_hh = bias_ih + bias_hh, None
         flat = inputs.flatten(0, 1)
         gates = flat @ weight_ih.T if bias_ih is None else torch.addmm(bias_ih, flat, weight_ih.T)
         hidden, final, saved = cell.forward(gates.view(*inputs.shape[:2], len(weight_ih)), states, weight_hh, bias_hh)
