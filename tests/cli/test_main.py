@@ -9,7 +9,20 @@ import pytest
 
 from noiseproof import __version__, cli
 
-COMMANDS = ["methods", "data", "account", "calibrate", "train", "attack", "audit", "study", "bench", "demo"]
+COMMANDS = [
+    "compare",
+    "report",
+    "methods",
+    "data",
+    "account",
+    "calibrate",
+    "train",
+    "attack",
+    "audit",
+    "study",
+    "bench",
+    "demo",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -17,7 +17,7 @@ ROW = {"method": "a", "epsilon": 3.0, "status": "done", "accuracy": 0.5}
 
 def opened(path, *, resume=False, fingerprint="f", **change):
     folder = Folder(path, resume=resume)
-    folder.identify(Plan(**change), fingerprint, {"torch": "1"})
+    folder.begin(Plan(**change), fingerprint, {"torch": "1"})
     return folder
 
 
@@ -36,6 +36,12 @@ def test_a_row_of_other_records_or_settings_is_not(tmp_path, change):
 def test_without_resume_nothing_is_kept(tmp_path):
     opened(tmp_path / "run").keep(TASK, ROW)
     assert opened(tmp_path / "run").kept(TASK) is None
+
+
+def test_an_earlier_run_is_removed_only_when_the_next_begins(tmp_path):
+    opened(tmp_path / "run").keep(TASK, ROW)
+    Folder(tmp_path / "run", resume=False)
+    assert opened(tmp_path / "run", resume=True).kept(TASK) == ROW
 
 
 def test_failures_and_torn_files_run_again(tmp_path):

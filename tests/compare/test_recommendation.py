@@ -92,9 +92,15 @@ def document(*rows, baseline=0.97, epsilons=(3.0,)):
     return made
 
 
+def refuted_row(method, claimed, of_the_game, epsilon=3.0):
+    made = row(
+        method, "prediction", proven=None, verdict="refuted", epsilon=epsilon, card={"claimed": {"epsilon": claimed}}
+    )
+    return made | {"audit": {"claimed": {"epsilon": of_the_game}, "audited": {"epsilon": 7.9}}}
+
+
 def test_the_sentence_says_what_is_kept_and_what_was_refuted():
-    refuted = row("neuron-gaussian", "prediction", proven=None, verdict="refuted")
-    refuted["audit"] = {"claimed": {"epsilon": 3.0}, "audited": {"epsilon": 7.9}, "contradicts_proof": False}
+    refuted = refuted_row("neuron-gaussian", claimed=3.0, of_the_game=0.3)
     said = verdict_sentence(document(row("dp-sgd", accuracy=0.9409), refuted))
     assert said == (
         "At epsilon 3 on digits, dp-sgd keeps 97% of the baseline's accuracy (94.1% of 97.0%), proven; "
@@ -108,10 +114,13 @@ def test_the_sentence_of_a_sweep_has_every_epsilon():
     assert "; at epsilon 3, a keeps" in said
 
 
+def test_a_claim_that_only_the_game_refutes_is_said_to_be_the_games():
+    said = verdict_sentence(document(refuted_row("a", claimed=100.0, of_the_game=1.0)))
+    assert "a's claim of 1 in its game was refuted: at least 7.9" in said
+
+
 def test_the_sentence_of_a_sweep_names_a_refuted_method_once():
-    rows = [row("a", epsilon=epsilon, proven=None, verdict="refuted") for epsilon in (1.0, 3.0)]
-    for one in rows:
-        one["audit"] = {"claimed": {"epsilon": one["epsilon"]}, "audited": {"epsilon": 7.9}}
+    rows = [refuted_row("a", claimed=epsilon, of_the_game=0.1, epsilon=epsilon) for epsilon in (1.0, 3.0)]
     assert "a's claims of 1, 3 were refuted: at least 7.9, 7.9." in verdict_sentence(
         document(*rows, epsilons=(1.0, 3.0))
     )

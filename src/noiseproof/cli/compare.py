@@ -28,8 +28,10 @@ def run(
     methods: Annotated[str | None, typer.Option(help="Methods as a,b; without it, all that there are.")] = None,
     queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 100,
     attack: Annotated[str, typer.Option(help="shadow, loss, lira, lira-offline, gap or label-only.")] = "loss",
-    trials: Annotated[int, typer.Option(help="How often each method's game is played in each world.")] = 500,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; runs/compare-DATA without it.")] = None,
+    trials: Annotated[int, typer.Option(help="How often each method's game is played in each world.")] = 1000,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results, in place of an earlier run's; else runs/compare-DATA.")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Methods run at a time; as many as there are cores without it.")
     ] = None,
@@ -102,7 +104,8 @@ def _show(document: Mapping[str, Any]) -> None:
     table = Table(
         Column("method", no_wrap=True),
         *(["asked ε"] if several else []),
-        *("accuracy", "claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "seconds"),
+        Column("accuracy", no_wrap=True),
+        *("claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "seconds"),
         title=f"Every method on {document['data']} at epsilon {budget}, delta {document['delta']:g}",
         caption="claimed: by the method's authors; proven: for what really ran; audited: what an attack showed, at 95% "
         f"confidence; AUC: of the {document['plan']['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "

@@ -61,7 +61,7 @@ def compare(
         raise SettingError(f"jobs must be at least 1, not {jobs}.")
     folder = Folder(out if out is not None else default_folder(plan.data), resume=resume)
     inbox: SimpleQueue[tuple[Worker, Message]] = SimpleQueue()
-    with (folder.path / ERRORS).open("ab") as log:
+    with (folder.path / ERRORS).open("ab" if resume else "wb") as log:
 
         def start() -> Worker:
             return Worker(plan, folder.bundles.resolve(), log, inbox)
@@ -69,7 +69,7 @@ def compare(
         first = start()
         hello = introduction(first, inbox)
         tasks = plan.tasks(tuple(hello["registered"]))
-        run = folder.identify(plan, hello["fingerprint"], hello["versions"])
+        run = folder.begin(plan, hello["fingerprint"], hello["versions"])
         watch.loaded(hello["data"], tasks, tuple(hello["remarks"]))
         rows: dict[Task, dict[str, Any]] = {}
         for task in tasks:

@@ -31,16 +31,11 @@ class Folder:
         ):
             raise BundleError(f"{self.path} exists and holds no comparison; choose another folder with --out.")
         self.rows, self.bundles = self.path / "rows", self.path / "bundles"
-        if not resume:
-            for old in (self.rows, self.bundles):
-                shutil.rmtree(old, ignore_errors=True)
-            for name in (RESULTS, REPORT, ERRORS):
-                (self.path / name).unlink(missing_ok=True)
-        self.rows.mkdir(parents=True, exist_ok=True)
-        self.bundles.mkdir(exist_ok=True)
-        self._salt = self._read_salt() if resume else None
-        if self._salt is None:
-            self._salt = secrets.token_hex(16)
+        self._resume = resume
+        self.path.mkdir(parents=True, exist_ok=True)
+        found = self._read_salt()
+        self._salt = secrets.token_hex(16) if found is None else found
+        if found is None:
             write(self.path / PRIVATE, json.dumps({"salt": self._salt}), mode=0o600)
         self.run = ""
 
@@ -50,8 +45,18 @@ class Folder:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def identify(self, plan: Plan, fingerprint: str, versions: Mapping[str, str]) -> str:
-        """The run's keyed fingerprint. Which methods and epsilons are asked for is no part of it: rows stand alone."""
+    def begin(self, plan: Plan, fingerprint: str, versions: Mapping[str, str]) -> str:
+        """The run's keyed fingerprint; without `resume` what an earlier run left is removed, now that records are loaded.
+
+        Which methods and epsilons are asked for is no part of the fingerprint: rows stand alone.
+        """
+        if not self._resume:
+            for old in (self.rows, self.bundles, self.path / "pictures"):
+                shutil.rmtree(old, ignore_errors=True)
+            for name in (RESULTS, REPORT):
+                (self.path / name).unlink(missing_ok=True)
+        self.rows.mkdir(exist_ok=True)
+        self.bundles.mkdir(exist_ok=True)
         settled = plan.to_json()
         for free in ("methods", "epsilons", "imports"):
             settled.pop(free)

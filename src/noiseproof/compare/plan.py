@@ -46,7 +46,7 @@ class Plan:
     methods: tuple[str, ...] = ()
     queries: int = QUERIES
     attack: str = "loss"
-    trials: int = 500
+    trials: int = 1000
     seed: int = 0
     imports: tuple[str, ...] = ()
 

@@ -38,7 +38,7 @@ class Worker:
         self.task: Task | None = None
         self.since = time.perf_counter()
         self.introduced = False
-        self._write({"plan": plan.to_json(), "bundles": str(bundles)})
+        self._write({"plan": plan.to_json(), "bundles": str(bundles), "parent": os.getpid()})
         self._listener = threading.Thread(target=self._listen, args=(inbox,), daemon=True)
         self._listener.start()
 

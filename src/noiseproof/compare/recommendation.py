@@ -88,10 +88,8 @@ def verdict_sentence(document: Mapping[str, Any]) -> str:
     parts = [_at(document, epsilon, first=place == 0) for place, epsilon in enumerate(epsilons)]
     refuted: dict[str, list[tuple[str, str]]] = {}
     for row in document["rows"]:
-        audit = row.get("audit")
-        if row["status"] == "done" and row["verdict"] == "refuted" and audit and audit["claimed"] is not None:
-            numbers = (f"{float(audit['claimed']['epsilon']):.3g}", f"{audit['audited']['epsilon']:.3g}")
-            refuted.setdefault(row["method"], []).append(numbers)
+        if row["status"] == "done" and row["verdict"] == "refuted":
+            refuted.setdefault(row["method"], []).append(_refutation(row))
     for method, found in refuted.items():
         claims, bounds = (", ".join(column) for column in zip(*found, strict=True))
         said = f"claim of {claims} was" if len(found) == 1 else f"claims of {claims} were"
@@ -101,6 +99,14 @@ def verdict_sentence(document: Mapping[str, Any]) -> str:
     if failed:
         sentence += f"; {', '.join(dict.fromkeys(failed))} came to no result"
     return sentence + "."
+
+
+def _refutation(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The claim that was refuted and the bound: the run's claim if it was, else the one for exactly what was played."""
+    claim, bound = row["card"]["claimed"], float(row["audit"]["audited"]["epsilon"])
+    if claim is not None and float(claim["epsilon"]) < bound:
+        return f"{float(claim['epsilon']):.3g}", f"{bound:.3g}"
+    return f"{float(row['audit']['claimed']['epsilon']):.3g} in its game", f"{bound:.3g}"
 
 
 def _at(document: Mapping[str, Any], epsilon: float, *, first: bool) -> str:

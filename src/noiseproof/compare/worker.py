@@ -149,8 +149,8 @@ def main() -> None:
     # What a method prints must not get between the messages.
     wire = _Wire(os.fdopen(os.dup(1), "w"))
     os.dup2(2, 1)
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
     asked = json.loads(sys.stdin.readline())
+    threading.Thread(target=_leave_with, args=(asked["parent"],), daemon=True).start()
     plan, bundles = Plan.from_json(asked["plan"]), Path(asked["bundles"])
     import torch
 
