@@ -80,6 +80,10 @@ class Explicit(Contribution):
         total = weights @ self._rows
         return total if self._gradients.dim() == 2 else total.view(self._gradients.shape[1:])
 
+    def write_sum(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """sum_i w_i g_i into `out`."""
+        torch.mv(self._rows.T, weights, out=out.view(-1))
+
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, v>, (B,)."""
         return self._rows @ vector.reshape(-1)

@@ -136,7 +136,7 @@ class RecordGradients:
         if by == "layer":
             weights = weights @ self._membership(by).T.to(weights)
         columns = [weights] * len(self._parameters) if by == "all" else list(weights.unbind(1))
-        leave_out = not weights.all()
+        leave_out = 0.0 in weights.flatten().tolist()
         each = zip(self._parameters, self._contributions, columns, strict=True)
         return [_weighted_part(parameter, part, column, leave_out) for parameter, part, column in each]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch.autograd.graph import GradientEdge, Node
@@ -23,8 +22,7 @@ Settle = Callable[..., Contributions]
 """From the gradients of a capture's targets to contributions."""
 
 
-@dataclass(frozen=True)
-class Capture:
+class Capture(NamedTuple):
     """One use of a layer: where its errors are read, and what they contribute to which parameter."""
 
     path: str

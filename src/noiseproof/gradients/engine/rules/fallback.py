@@ -29,7 +29,7 @@ class VmapRule(Rule):
 
     def attach(self) -> Iterable[RemovableHandle]:
         """Hang the hooks on the layer."""
-        return [self._after_forward("capture")]
+        return [self._after_forward(self.capture)]
 
     def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """The output in place of the layer's own: the same, but knowing every record's share of each parameter."""

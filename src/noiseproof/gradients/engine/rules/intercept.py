@@ -32,7 +32,7 @@ class InterceptRule(Rule):
     def attach(self) -> Iterable[RemovableHandle]:
         """Hang the hooks on the layer."""
         self._modes: list[Replacing] = []
-        return self._around_forward("enter", "leave")
+        return [self._before_forward(self.enter), self._after_forward(self.leave, always=True)]
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the layer runs."""

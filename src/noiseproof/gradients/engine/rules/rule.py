@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,13 +16,11 @@ from noiseproof.gradients.engine.tape import Settle, Tape
 class _Hook:
     """A hook that belongs to one module: in a copy of the module, or after pickling, it does nothing."""
 
-    def __init__(self, rule: Rule | None = None, name: str = "") -> None:
-        self._rule, self._name = rule, name
+    def __init__(self, module: nn.Module | None = None, act: Callable[..., Any] | None = None) -> None:
+        self._module, self._act = module, act
 
     def __call__(self, module: nn.Module, *parts: Any) -> Any:
-        if self._rule is None or self._rule.module is not module:
-            return None
-        return getattr(self._rule, self._name)(*parts)
+        return self._act(*parts) if self._act is not None and module is self._module else None
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
         return _Hook, ()
@@ -38,15 +36,13 @@ class Rule(ABC):
     def attach(self) -> Iterable[RemovableHandle]:
         """Hang the hooks on the layer."""
 
-    def _after_forward(self, name: str) -> RemovableHandle:
-        # First, because a hook of the user's may return something else than what the layer itself gave.
-        return self.module.register_forward_hook(_Hook(self, name), with_kwargs=True, prepend=True)
+    def _before_forward(self, act: Callable[..., Any]) -> RemovableHandle:
+        return self.module.register_forward_pre_hook(_Hook(self.module, act), with_kwargs=True)
 
-    def _around_forward(self, before: str, after: str) -> list[RemovableHandle]:
-        return [
-            self.module.register_forward_pre_hook(_Hook(self, before), with_kwargs=True),
-            self.module.register_forward_hook(_Hook(self, after), with_kwargs=True, always_call=True, prepend=True),
-        ]
+    def _after_forward(self, act: Callable[..., Any], *, always: bool = False) -> RemovableHandle:
+        # First, because a hook of the user's may return something else than what the layer itself gave.
+        hook = _Hook(self.module, act)
+        return self.module.register_forward_hook(hook, with_kwargs=True, prepend=True, always_call=always)
 
 
 class PairRule(Rule):
@@ -54,7 +50,7 @@ class PairRule(Rule):
 
     def attach(self) -> Iterable[RemovableHandle]:
         """Hang the hooks on the layer."""
-        return [self._after_forward("capture")]
+        return [self._after_forward(self.capture)]
 
     def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
         """Note the pair that this use of the layer makes."""
