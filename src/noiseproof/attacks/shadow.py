@@ -29,7 +29,8 @@ class ShadowAttack(Attack):
     threshold_from: str = "the attack network's own decision"
 
     def __init__(self, networks: StackedNetwork, classes: torch.Tensor) -> None:
-        self._networks = networks
+        # As modules, once: building one takes longer than what it then has to do.
+        self._networks = [networks.module(index) for index in range(len(networks))]
         self._place = classes
 
     @classmethod
@@ -67,11 +68,11 @@ class ShadowAttack(Attack):
         answers = target.predict(records.features).float().cpu()
         place = self._place[records.labels.cpu()]
         scores = torch.full((len(records),), 0.5)
-        for network in range(len(self._networks)):
-            chosen = (place == network).nonzero().flatten()
+        for index, network in enumerate(self._networks):
+            chosen = (place == index).nonzero().flatten()
             if len(chosen):
                 with torch.no_grad():
-                    logits = self._networks.module(network)(answers[chosen])
+                    logits = network(answers[chosen])
                 scores[chosen] = logits.softmax(1)[:, 1]
         return scores
 

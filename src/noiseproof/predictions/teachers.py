@@ -76,7 +76,7 @@ class Teachers(Method):
     batch: int = 100
     learning_rate: float = 1e-3
     l2: float | None = None
-    """Keras's factor; None takes 7 / (records of a shard), on average."""
+    """Keras's factor; None takes 7 / (records of a shard), on average, at most 0.01."""
 
     def __post_init__(self) -> None:
         check_kind(self.answer)
@@ -128,7 +128,7 @@ class Teachers(Method):
             epochs=self.epochs,
             batch=self.batch,
             lr=self.learning_rate,
-            l2=min(7 * count / records, 1.0) if self.l2 is None else self.l2,
+            l2=min(7 * count / records, 0.01) if self.l2 is None else self.l2,
         )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # A teacher without a shard stays as it was initialised.

@@ -1,0 +1,95 @@
+"""The paper's figures from our runs: figure 2, and for each data set accuracy loss and leakage over epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from noiseproof.studies.lu import published
+from noiseproof.studies.lu.correlations import PAIRS
+from noiseproof.studies.lu.summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which everybody can tell apart: published in blues, DP-SGD in greys, proven in warm colours.
+_LOOKS = {
+    "neuron-gaussian": ("#0072B2", "-", "o", "Alg. 1, Gaussian (claimed)"),
+    "neuron-laplace": ("#56B4E9", "-", "s", "Alg. 1, Laplace (claimed)"),
+    "dp-sgd-naive": ("#BBBBBB", ":", "", "DP-SGD, naive"),
+    "dp-sgd-advanced": ("#999999", ":", "", "DP-SGD, advanced"),
+    "dp-sgd-zcdp": ("#666666", "--", "", "DP-SGD, zCDP"),
+    "dp-sgd-rdp": ("#000000", "-", "", "DP-SGD, RDP"),
+    "logits": ("#D55E00", "-", "^", "logits (proven)"),
+    "teachers": ("#E69F00", "-", "v", "teachers (proven)"),
+    "votes": ("#CC79A7", "-", "D", "votes (proven)"),
+}
+
+
+def every_figure(found: Sequence[Summary], folder: Path) -> tuple[Path, ...]:
+    """Draw all figures into `folder`."""
+    return (correlation_figure(found, folder), *(curve_figure(one, folder) for one in found))
+
+
+def curve_figure(one: Summary, folder: Path) -> Path:
+    """Figures 3 to 13: accuracy loss and leakage of one data set over the epsilons."""
+    number = int(published.number(one.row, "figure"))
+    figure, (left, right) = _figure(2)
+    for curve in one.curves:
+        colour, style, marker, label = _LOOKS[curve]
+        looks = {"color": colour, "linestyle": style, "marker": marker, "markersize": 4, "label": label}
+        for axis, values in ((left, one.losses(curve)), (right, one.leaks(curve))):
+            axis.plot(list(values), list(values.values()), **looks)  # type: ignore[arg-type]
+    left.axhline(one.limit, color="#0072B2", linewidth=0.8, alpha=0.5)
+    left.text(one.epsilons[-1], one.limit, "limit of Alg. 1", color="#0072B2", fontsize=7, ha="right", va="bottom")
+    theory = [one.theory(epsilon) for epsilon in one.epsilons]
+    right.plot(one.epsilons, theory, color="#009E73", linewidth=1, label=r"$e^\epsilon - 1$, at most the baseline's")
+    right.axhline(one.leak, color="#009E73", linewidth=0.8, alpha=0.5, linestyle="--")
+    left.set(
+        xscale="log", xlabel="ε of one answer", ylabel="accuracy loss", ylim=(min(-0.05, left.get_ylim()[0]), 1.03)
+    )
+    right.set(xscale="log", xlabel="ε of one answer", ylabel="privacy leakage (TPR - FPR)")
+    handles, labels = right.get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=4, fontsize=7)
+    figure.suptitle(f"Figure {number}: {one.label} (test accuracy of the baseline {one.baseline:.3f})")
+    return _save(figure, folder, f"fig-{number}")
+
+
+def correlation_figure(found: Sequence[Summary], folder: Path) -> Path:
+    """Figure 2: each data set as a point, ours and theirs."""
+    figure, axes = _figure(3)
+    printed = published.rows()
+    theirs = {"oaro": printed["oaro"], "gap": printed["convexified_gap"], "leak": printed["leak"]}
+    ours = {
+        "oaro": [one.sensitivity.stability for one in found],
+        "gap": [one.gap for one in found],
+        "leak": [one.leak for one in found],
+    }
+    for axis, (pair, (first, second)) in zip(axes, PAIRS.items(), strict=True):
+        a, b = pair.split("-")
+        axis.scatter(ours[a], ours[b], color="#0072B2", label="ours")
+        axis.scatter(theirs[a], theirs[b], facecolors="none", edgecolors="#999999", label="theirs")
+        axis.set(xlabel=first, ylabel=second, xscale="log" if a == "oaro" else "linear")
+    axes[0].legend(frameon=False)
+    figure.suptitle("Figure 2: stability bound, accuracy gap and leakage of the baselines")
+    return _save(figure, folder, "fig-2")
+
+
+def _figure(columns: int) -> tuple[Figure, Sequence[Axes]]:
+    from matplotlib.figure import Figure
+
+    # Not through pyplot, which would keep every figure open and ask for a display.
+    figure = Figure(figsize=(4.6 * columns, 4.0), dpi=150, layout="constrained")
+    axes = figure.subplots(1, columns)
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    return figure, axes
+
+
+def _save(figure: Figure, folder: Path, name: str) -> Path:
+    path = folder / f"{name}.png"
+    figure.savefig(path)
+    return path
