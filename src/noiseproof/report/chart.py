@@ -103,7 +103,7 @@ class Chart:
         (x1, y1), (x2, y2) = self.place(low, low), self.place(1.0, 1.0)
         self._parts.append(
             f'<g class="guide"><line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-            f'<text x="{x1 + 0.8 * (x2 - x1):.1f}" y="{y1 + 0.8 * (y2 - y1) + 40:.1f}">{escape(says)}</text></g>'
+            f'<text x="{x1 + 0.8 * (x2 - x1):.1f}" y="{y1 + 0.8 * (y2 - y1) + 60:.1f}">{escape(says)}</text></g>'
         )
 
     def line(self, one: Series, *, steps: bool = False, focusable: bool = True) -> None:
