@@ -180,6 +180,7 @@ class Cluster:
         serve = [sys.executable, "-m", "noiseproof", "serve", f"model={bundle}", "--ledger", url]
         limits = ["--port", str(self.port), "--workers", str(workers), "--rate", "1000000"]
         self.log = log.open("ab")
+        self.started = time.monotonic_ns()
         self.process = subprocess.Popen(
             [*serve, *limits, *options], stdout=self.log, stderr=self.log, env={**os.environ, **(environment or {})}
         )
@@ -207,45 +208,59 @@ class Cluster:
         self.process.wait(300)
         self.log.close()
 
-    def load(self, keys, requests, *, rows=1, retry=False, pause=0.0):
-        """Every key's client asks `requests` times, all at once; with `retry`, until it hears something final."""
+    def load(self, keys, requests=None, *, until=None, rows=1, retry=False):
+        """Every key's client asks all the time, so often or until told; with `retry`, each until it hears something final."""
         told = Told()
         inputs = torch.full((rows, 1, 8, 8), 0.5).tolist()
 
-        def ask(number):
-            key = keys[number % len(keys)]
-            with httpx.Client(base_url=self.address, timeout=60, headers={"Authorization": f"Bearer {key}"}) as http:
-                for turn in range(requests):
-                    headers = {"Idempotency-Key": f"{number}-{turn}"} if retry else {}
-                    while True:
-                        try:
-                            response = http.post(
-                                "/v1/models/model/predictions", json={"inputs": inputs}, headers=headers
-                            )
-                        except httpx.TransportError:
-                            told.statuses.append(0)
-                        else:
-                            told.statuses.append(response.status_code)
-                            if response.status_code == 200:
-                                told.answers.append(response.json())
-                            if response.status_code in (200, 403):
-                                break
-                        if not retry:
-                            break
+        def ask(key):
+            authorization = {"Authorization": f"Bearer {key}"}
+            turns = range(requests) if requests is not None else iter(lambda: until.is_set(), True)
+            with httpx.Client(base_url=self.address, timeout=120, headers=authorization) as http:
+                for turn, _ in enumerate(turns):
+                    while not self._ask(http, inputs, told, f"{self.started}-{turn}" if retry else None):
                         time.sleep(0.05)
-                    time.sleep(pause)
 
         with ThreadPoolExecutor(len(keys)) as pool:
-            for done in [pool.submit(ask, number) for number in range(len(keys))]:
+            for done in [pool.submit(ask, key) for key in keys]:
                 done.result()
         return told
 
-    def spent(self):
-        """Answers paid for, by the ledger's history; and that it verifies."""
+    @staticmethod
+    def _ask(http, inputs, told, retry):
+        """Ask once, and whether there is nothing more to be done."""
+        headers = {"Idempotency-Key": retry} if retry else {}
+        try:
+            response = http.post("/v1/models/model/predictions", json={"inputs": inputs}, headers=headers)
+        except httpx.TransportError:
+            told.statuses.append(0)
+            return retry is None
+        told.statuses.append(response.status_code)
+        if response.status_code == 200:
+            told.answers.append(response.json())
+        return retry is None or response.status_code in (200, 403)
+
+    def under_load(self, keys, trouble, **options):
+        """What clients were told who asked all the while that `trouble()` was made."""
+        until = threading.Event()
+        with ThreadPoolExecutor(2) as pool:
+            half = len(keys) // 2
+            plain = pool.submit(self.load, keys[:half], until=until, **options)
+            careful = pool.submit(self.load, keys[half:], until=until, retry=True, **options)
+            try:
+                trouble()
+            finally:
+                until.set()
+            return plain.result(), careful.result()
+
+    def spent(self, clients=None):
+        """Answers paid for, by the ledger's history, by some clients or by all; and that it verifies."""
         with Database(self.url) as database:
             (result,) = History(database).verify()
             assert result.problems == []
-            return result.answers
+            lines = [line for line in History(database).export() if line["kind"] == "spend"]
+        assert sum(line["answers"] for line in lines) == result.answers
+        return sum(line["answers"] for line in lines if clients is None or line["client"] in clients)
 
 
 def make_keys(url, count):
@@ -301,10 +316,22 @@ class Postgres:
 
 
 @pytest.fixture
-def postgres(tmp_path_factory):
-    server = Postgres(tmp_path_factory.mktemp("postgres"))
-    yield server
-    server.stop()
+def postgres_in():
+    """`postgres_in(folder)` is a server with its data there."""
+    running = []
+
+    def start(folder):
+        running.append(Postgres(folder))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture
+def postgres(postgres_in, tmp_path_factory):
+    return postgres_in(tmp_path_factory.mktemp("postgres"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
