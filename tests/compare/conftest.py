@@ -99,6 +99,17 @@ class Copies(Quick):
 
 @register
 @dataclass(frozen=True)
+class Unplayable(Quick):
+    name: ClassVar[str] = "unplayable"
+
+    def game(self, budget):
+        def play(world, trials, generator):
+            return torch.full((trials,), float("nan"), dtype=torch.float64)
+        return Game("a game that breaks", play, budget.neighbours, budget.delta)
+
+
+@register
+@dataclass(frozen=True)
 class Slow(Quick):
     name: ClassVar[str] = "slow"
 

@@ -18,7 +18,7 @@ from noiseproof.compare import Plan, Watch, compare
 from noiseproof.compare.worker import load_for
 from noiseproof.errors import BundleError, DataError, SettingError
 
-FAULTY = ("steady", "raises", "greedy", "killed", "full-disk", "chatty", "copies")
+FAULTY = ("steady", "raises", "greedy", "killed", "full-disk", "chatty", "copies", "unplayable")
 
 
 def without_seconds(document):
@@ -113,6 +113,15 @@ def test_synthetic_records_are_measured_by_a_model_trained_on_them(faulty):
     assert row["attack"]["attack"] == "nearest"
     assert row["attack"]["auc"] > 0.9  # the records themselves were released
     assert row["accuracy"] == pytest.approx(faulty[0]["baseline"], abs=0.15)
+
+
+def test_a_broken_game_loses_the_audit_and_not_the_row(faulty):
+    row = row_of(faulty[0], "unplayable")
+    assert row["status"] == "done"
+    assert row["audit"] is None
+    assert "its audit failed" in row["problem"]
+    assert row["accuracy"] >= 0.5
+    assert "its audit failed" in (faulty[1] / "report.html").read_text()
 
 
 def test_results_page_and_pictures_are_in_the_folder(faulty):

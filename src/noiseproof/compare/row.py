@@ -12,9 +12,8 @@ from noiseproof import methods
 from noiseproof.compare.plan import Plan, Task
 from noiseproof.compare.settings import network_for, settings_for
 from noiseproof.compare.spending import spending
-from noiseproof.errors import SettingError
+from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.guarantees import Reproducible
-from noiseproof.guarantees.card import verdict
 from noiseproof.progress import Progress
 from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease, Release, accuracy, check_features
 
@@ -78,15 +77,22 @@ def compute_row(plan: Plan, task: Task, split: Split, bundles: Path, progress: P
     }
     result = _attack(release, split, plan)
     row["attack"] = {**result.to_json(), "roc": _curve(result)}
-    audited = audit(method.game(budget), trials=plan.trials, seed=plan.seed, timeout=None, progress=progress)
-    card = release.card.with_audit(audited.audited)
-    release.card = card
-    row["card"] = card.model_dump(mode="json")
-    row["audit"] = audited.to_json()
-    # A claim can be refuted in the game, for what the game ran, or for the whole run.
-    row["verdict"] = "refuted" if audited.verdict == "refuted" else verdict(card.claimed, card.proven, card.audited)
+    problems = []
+    try:
+        audited = audit(method.game(budget), trials=plan.trials, seed=plan.seed, timeout=None, progress=progress)
+    except NoiseproofError as error:
+        # What was trained and measured stands without its audit.
+        row["audit"], row["verdict"] = None, release.card.verdict
+        problems.append(f"its audit failed: {error}")
+    else:
+        release.card = release.card.with_audit(audited.audited)
+        row["audit"] = audited.to_json()
+        # A claim can be refuted in the game, for what the game ran, or for the whole run.
+        row["verdict"] = "refuted" if audited.verdict == "refuted" else release.card.verdict
+    row["card"] = release.card.model_dump(mode="json")
     row["spending"] = spending(release, budget)
-    row["bundle"], row["problem"] = _save(release, bundles / task.key)
+    row["bundle"], unsaved = _save(release, bundles / task.key)
+    row["problem"] = " ".join([*problems, *([unsaved] if unsaved else [])]) or None
     row["fit_seconds"] = round(fitted - started, 3)
     row["seconds"] = round(time.perf_counter() - started, 3)
     return row

@@ -155,10 +155,15 @@ def card_details(row: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     card = dict(row["card"])
     lists = {name: card.pop(name) for name in ("notes",)}
     notes = "".join(f"<li>{escape(note)}</li>" for note in lists["notes"])
-    audit = {key: row["audit"][key] for key in ("game", "claimed", "proven", "audited", "verdict", "estimator")}
+    found = row["audit"]
+    audit = "<p>There is no audit.</p>"
+    if found is not None:
+        kept = {key: found[key] for key in ("game", "claimed", "proven", "audited", "verdict", "estimator")}
+        audit = f"<p>The audit's game: what was claimed, proven and found of exactly what was played</p>{facts(kept)}"
     return (
         f"<details><summary>{title} {badge(row['verdict'])}</summary>{facts(card)}"
         + (f"<p>Notes</p><ul>{notes}</ul>" if notes else "")
-        + f"<p>The audit's game: what was claimed, proven and found of exactly what was played</p>{facts(audit)}"
+        + (f'<p class="problem">{escape(row["problem"])}</p>' if row.get("problem") else "")
+        + audit
         + f"<p>Settings, chosen by public facts alone</p>{facts({'network': row['network'], **row['settings']})}</details>"
     )
