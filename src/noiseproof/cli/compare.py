@@ -105,7 +105,7 @@ def _show(document: Mapping[str, Any]) -> None:
         Column("method", no_wrap=True),
         *(["asked ε"] if several else []),
         Column("accuracy", no_wrap=True),
-        *("claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "seconds"),
+        *("claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "s"),
         title=f"Every method on {document['data']} at epsilon {budget}, delta {document['delta']:g}",
         caption="claimed: by the method's authors; proven: for what really ran; audited: what an attack showed, at 95% "
         f"confidence; AUC: of the {document['plan']['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
