@@ -41,7 +41,7 @@ def plain_loop(
         module = network.build(seed)
         kernels = [value for value in module.parameters() if value.ndim > 1]
         biases = [value for value in module.parameters() if value.ndim == 1]
-        groups = [{"params": kernels, "weight_decay": 2 * training.l2}, {"params": biases}]
+        groups: list[dict[str, Any]] = [{"params": kernels, "weight_decay": 2 * training.l2}, {"params": biases}]
         optimiser = torch.optim.Adam(groups, lr=training.lr)
         loader = DataLoader(TensorDataset(features[indices], labels[indices]), training.batch, shuffle=True)
         for _ in range(training.epochs):

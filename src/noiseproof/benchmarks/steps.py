@@ -4,13 +4,10 @@ A step is everything: forward, backward, norms, clipping, sum, noise, update. Al
 so that whatever else the machine does slows them alike; medians of many steps, and ratios of ours over theirs (below 1:
 ours is less). Peak memory is what a step adds to a process that has everything loaded, each contender in a process of
 its own.
-
-    python benchmarks/steps.py [--repeats 30] [--only mlp cnn lstm] [--without-opacus]
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import os
@@ -43,14 +40,17 @@ class Lstm(nn.Module):
         self.layer, self.scores = layer(28, 128, batch_first=True), nn.Linear(128, 10)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Class scores, from the last step's output."""
         return self.scores(self.layer(rows)[0][:, -1])
 
 
 def mlp() -> nn.Module:
+    """600-128-100."""
     return nn.Sequential(nn.Linear(600, 128), nn.ReLU(), nn.Linear(128, 100))
 
 
 def cnn() -> nn.Module:
+    """Lin et al.'s network for 28 x 28 pictures."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 5, padding="same"),
         nn.ReLU(),
@@ -86,10 +86,12 @@ class Setting:
         self.module = build()
 
     def copy(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The same network for another contender, with its optimiser."""
         module = copy.deepcopy(self.module)
         return module, torch.optim.SGD(module.parameters(), lr=RATE)
 
     def losses(self, module: nn.Module, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """One loss a record."""
         return F.cross_entropy(module(features), labels, reduction="none")
 
 
@@ -263,7 +265,7 @@ def _take_turns(steps: dict[str, Step], repeats: int, warm: int = 2) -> dict[str
 
 def _memory(network: str, contender: str, batch: int) -> float:
     """Megabytes that steps add to a process at their peak, measured in a process of its own."""
-    command = [sys.executable, __file__, "--measure", network, contender, str(batch)]
+    command = [sys.executable, "-m", __name__, network, contender, str(batch)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout)["megabytes"])
 
@@ -287,23 +289,7 @@ def _resident(field: str) -> float:
     return float(found[1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--only", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--without-opacus", action="store_true")
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure:
-        network, contender, batch = options.measure
-        print(json.dumps({"megabytes": _measure(network, contender, int(batch))}))
-        return
-    print(f"{'ours':>10} {'theirs':>10} {'ratio':>7}  what")
-    for row in rows(options.repeats, only=options.only, with_opacus=not options.without_opacus):
-        print(
-            f"{row['ours']:>7.2f} {row['unit']} {row['theirs']:>7.2f} {row['unit']} {row['ratio']:>7.3f}  {row['what']}"
-        )
-
-
 if __name__ == "__main__":
-    main()
+    # Only as the process of its own in which `_memory` has a contender measured.
+    network, contender, batch = sys.argv[1:]
+    print(json.dumps({"megabytes": _measure(network, contender, int(batch))}))
