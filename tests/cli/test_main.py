@@ -21,7 +21,6 @@ COMMANDS = [
     "audit",
     "study",
     "bench",
-    "demo",
 ]
 
 

@@ -17,7 +17,6 @@ from noiseproof.cli import (
     client,
     compare,
     data,
-    demo,
     keys,
     ledger,
     methods,
@@ -33,13 +32,13 @@ app = typer.Typer(
     name="noiseproof",
     help="Differentially private deep learning whose guarantees are checked: every release states the epsilon that was "
     "claimed, the one that is proven for what ran, and the one that an attack audited from below.",
-    epilog="Start with `noiseproof demo`. `--debug` anywhere shows the traceback of an error.",
+    epilog="Start with `noiseproof compare`. `--debug` anywhere shows the traceback of an error.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (compare, methods, data, account, calibrate, train, attack, audit, report, study, bench, demo, serve):
+for module in (compare, methods, data, account, calibrate, train, attack, audit, report, study, bench, serve):
     name = module.__name__.rpartition(".")[2]
     app.command(name, epilog=module.EXAMPLES)(module.run)
 for group in (keys, ledger, client):
