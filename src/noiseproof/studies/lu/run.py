@@ -230,7 +230,8 @@ def _sibling_points(
     """The proven siblings, each answer proven (epsilon, delta) on its own, for add-or-remove as in the paper."""
     rng = Reproducible(seed).spawn(3)
     budgets = {epsilon: Budget(epsilon, plan.delta) for epsilon in plan.epsilons}
-    plain, mapped = split.records, _scattered(split.records)
+    plain = split.records
+    mapped = _scattered(plain)
     logits = Logits(features="auto" if mapped is plain else "raw")
     for name, records, releases in (
         ("logits", mapped, _releases(logits, network, mapped, split, budgets, seed)),
