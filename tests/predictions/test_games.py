@@ -90,3 +90,9 @@ def test_a_sibling_with_half_its_noise_would_be_caught(monkeypatch):
     cheated = Votes(answer="probabilities").game(Budget(2.0))
     assert not audit(game, trials=10_000, confidence=SURE, timeout=None).contradicts_proof
     assert audit(cheated, trials=10_000, confidence=SURE, timeout=None).contradicts_proof
+
+
+def test_noise_that_leaves_no_ratio_to_see_is_a_score_and_not_a_failure():
+    game = NeuronLaplace().game(Budget(1.0, queries=100))
+    for world in (0, 1):
+        assert not game.play(world, 4000, torch.Generator().manual_seed(world)).isnan().any()

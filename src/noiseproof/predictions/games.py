@@ -45,8 +45,10 @@ def neuron_game(method: NeuronMethod, budget: Budget, classes: int = 3) -> Game:
         seen = ratios(answers.log())
         if classes == 2:
             return -seen[:, 0]
+        # Noise so large that the others' probabilities are 0 leaves no ratio to see: it is far from both worlds.
+        seen = seen.nan_to_num(nan=torch.inf)
         # By the logarithm: what is exact is some 1e-16 away, what only happens to be near is not.
-        distance = [(seen - known[which]).abs().amin(1).clamp(min=1e-16).log() for which in (0, 1)]
+        distance = [(seen - known[which]).abs().amin(1).clamp(1e-16, 1e300).log() for which in (0, 1)]
         return distance[0] - distance[1]
 
     # The claim at the delta that it names itself: for Gaussian noise theorem 2's, which is .127 at epsilon 1.
