@@ -45,7 +45,7 @@ def test_a_grid_never_understates_a_step_and_hardly_overstates_it(law, scale, ra
     removed, added = grids(step, 1e-3, 1e-12)
     for grid, (a, b) in ((removed, (p, q)), (added, (q, p))):
         exact = hockey_stick(a, b, epsilon, x)
-        assert exact - 1e-7 <= on_grid(grid, epsilon) <= exact + 1e-6
+        assert exact - 1e-7 <= on_grid(grid, epsilon) <= exact + 5e-6
 
 
 @pytest.mark.parametrize(
