@@ -8,14 +8,14 @@ from typing import Any, Literal, get_args
 from noiseproof.errors import MissingPartError, SettingError
 from noiseproof.progress import SILENT, Progress
 
-Benchmark = Literal["steps", "noise", "shadows"]
+Benchmark = Literal["steps", "noise", "shadows", "predictions"]
 
 
 def run(
     *, against: str | None = None, only: str | None = None, repeats: int = 30, progress: Progress = SILENT
 ) -> list[dict[str, Any]]:
     """Rows `{what, ours, theirs, ratio, unit}` of all benchmarks, or of one; `against="opacus"` adds that peer."""
-    from noiseproof.benchmarks import noise, shadows, steps
+    from noiseproof.benchmarks import noise, predictions, shadows, steps
 
     names = get_args(Benchmark)
     if only is not None and only not in names:
@@ -32,7 +32,9 @@ def run(
                 rows += steps.rows(repeats, with_opacus=against == "opacus")
             elif name == "noise":
                 rows += noise.rows(max(3, repeats // 2))
-            else:
+            elif name == "shadows":
                 rows += shadows.rows()
+            else:
+                rows += predictions.rows(repeats)
             task.advance(benchmark=name)
     return rows

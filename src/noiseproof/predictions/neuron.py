@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,21 +47,25 @@ class NeuronNoise:
 
     def answers(self, logits: torch.Tensor, rng: Randomness | NoiseAhead) -> torch.Tensor:
         """Noisy class probabilities (queries, classes); the logits are changed in place."""
-        preferences = _softmax(logits).mul_(self.part / (2 * self.probability))
+        preferences = _columns(logits).mul_(self._keenness)
         if isinstance(rng, NoiseAhead):
             uniforms, noise = rng.take(len(logits), logits.dtype)
-            weights = torch.softmax(preferences, dim=0).cumsum(0).T.contiguous()
+            weights = torch.softmax(preferences, 0).cumsum_(0).t().contiguous()
             logits.scatter_add_(1, torch.searchsorted(weights, uniforms), noise)
         else:
-            chosen = rng.choose(preferences.T)[:, None]
+            chosen = rng.choose(preferences.t())[:, None]
             add = rng.add_laplace if self.law == "laplace" else rng.add_gaussian
             logits.scatter_(1, chosen, add(logits.gather(1, chosen), self.scale))
-        return _softmax(logits).T.contiguous()
+        return _columns(logits).t().contiguous()
+
+    @cached_property
+    def _keenness(self) -> float:
+        return self.part / (2 * self.probability)
 
 
-def _softmax(logits: torch.Tensor) -> torch.Tensor:
+def _columns(logits: torch.Tensor) -> torch.Tensor:
     """The softmax of each row, as a column: over a first dimension torch is many times faster than over a short last."""
-    return torch.softmax(logits.T.contiguous(), dim=0)
+    return torch.softmax(logits.t().contiguous(), 0)
 
 
 class NoiseAhead:
