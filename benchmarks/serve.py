@@ -86,6 +86,12 @@ class Service:
         return [int(pid) for pid in children]
 
     @property
+    def seconds(self) -> float:
+        """Processor time of all workers so far."""
+        times = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13] for pid in self.pids]
+        return sum(int(tick) for pair in times for tick in pair) / os.sysconf("SC_CLK_TCK")
+
+    @property
     def memory(self) -> list[float]:
         """Resident megabytes of each worker."""
         sizes = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in self.pids]
@@ -143,16 +149,19 @@ def throughput(rounds: int, seconds: float, batch: int, connections: int, worker
         ways = [("plain", "sqlite", "public"), ("sqlite", "sqlite", "private"), ("postgresql", "postgresql", "private")]
         rates: dict[str, list[float]] = {way: [] for way, _, _ in ways}
         times: dict[str, list[float]] = {way: [] for way, _, _ in ways}
+        work = dict.fromkeys(rates, 0.0)
         try:
             for turn in range(rounds + 1):
                 for way, where, model in ways:
                     service = services[where]
                     request = service.request(model, batch)
                     # The first turn warms everything up.
+                    before = service.seconds
                     took = asyncio.run(ask(service.port, request, connections, seconds=seconds if turn else 1.0))
                     if turn:
                         rates[way].append(len(took) / seconds)
                         times[way] += took
+                        work[way] += service.seconds - before
             for service in services.values():
                 with Database(service.ledger) as database:
                     assert all(result.holds for result in History(database).verify())
@@ -170,6 +179,7 @@ def throughput(rounds: int, seconds: float, batch: int, connections: int, worker
         ratios = [a / b for a, b in zip(rates[way], rates["plain"], strict=True)]
         result[way] = {
             "requests a second": round(statistics.median(rates[way]), 1),
+            "worker ms a request": round(1000 * work[way] / len(took), 3),
             "p50 ms": round(1000 * took[len(took) // 2], 2),
             "p99 ms": round(1000 * took[int(len(took) * 0.99)], 2),
             "ratio": round(statistics.median(ratios), 3),

@@ -119,8 +119,8 @@ def test_it_follows_the_systems_colours_and_can_be_told_otherwise(page, service)
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
     page.emulate_media(color_scheme="dark")
-    dark = page.evaluate(ground)
-    assert light != dark
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert page.evaluate(ground) != light
     page.get_by_role("button", name="Dark").click()
     assert page.evaluate(ground) == light
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from operator import add, le, sub
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from noiseproof.errors import SettingError, UnsupportedError
@@ -106,33 +107,33 @@ class Amount:
     @property
     def nothing(self) -> Amount:
         """Zero of the same kind."""
-        return replace(self, units=(0,) * len(self.units))
+        return Amount(self.measure, (0,) * len(self.units), self.orders)
 
     def __add__(self, other: Amount) -> Amount:
         self._same(other)
-        return replace(self, units=tuple(a + b for a, b in zip(self.units, other.units, strict=True)))
+        return Amount(self.measure, tuple(map(add, self.units, other.units)), self.orders)
 
     def __sub__(self, other: Amount) -> Amount:
         self._same(other)
-        return replace(self, units=tuple(a - b for a, b in zip(self.units, other.units, strict=True)))
+        return Amount(self.measure, tuple(map(sub, self.units, other.units)), self.orders)
 
     def __mul__(self, count: int) -> Amount:
-        return replace(self, units=tuple(units * count for units in self.units))
+        return Amount(self.measure, tuple(units * count for units in self.units), self.orders)
 
     def capped(self, most: Amount) -> Amount:
         """The smaller of the two at every order."""
         self._same(most)
-        return replace(self, units=tuple(map(min, self.units, most.units)))
+        return Amount(self.measure, tuple(map(min, self.units, most.units)), self.orders)
 
     def at_least(self, least: Amount) -> Amount:
         """The larger of the two at every order."""
         self._same(least)
-        return replace(self, units=tuple(map(max, self.units, least.units)))
+        return Amount(self.measure, tuple(map(max, self.units, least.units)), self.orders)
 
     def fits(self, capacity: Amount) -> bool:
         """Whether it is within `capacity`, at every order."""
         self._same(capacity)
-        return all(a <= b for a, b in zip(self.units, capacity.units, strict=True))
+        return all(map(le, self.units, capacity.units))
 
     def times_within(self, capacity: Amount) -> int | None:
         """How often it can be spent from `capacity`; None if it costs nothing."""
@@ -166,7 +167,7 @@ class Amount:
         return {**document, "orders": list(self.orders)} if self.orders else document
 
     def _same(self, other: Amount) -> None:
-        if self.kind != other.kind:
+        if self.measure != other.measure or self.orders != other.orders:
             raise SettingError(f"amounts of {self.measure} and of {other.measure} at other orders do not add up.")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
 
 from noiseproof.errors import LedgerError, MissingPartError, SettingError
 from noiseproof.ledger import migrations
@@ -18,17 +21,18 @@ _PATIENCE = 30
 
 
 class Database:
-    """Where ledgers, keys and answers are kept: transactions on an engine of the newest version."""
+    """Where ledgers, keys and answers are kept: transactions on a database of the newest version."""
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         self.url = parse_url(url)
-        file = self.url.database if self.url.get_backend_name() == "sqlite" else None
-        if file is not None and not create and not Path(file).is_file():
-            raise LedgerError(f"there is no ledger {file}; `noiseproof serve` or `noiseproof keys create` makes one.")
-        self._engine = _sqlite(self.url) if self.url.get_backend_name() == "sqlite" else _postgresql(self.url)
+        if self.url.get_backend_name() == "sqlite":
+            _check_file(self.url, create)
+            self._reader, self._writer = _sqlite(self.url), _sqlite(self.url, writes=True)
+        else:
+            self._reader = self._writer = _postgresql(self.url)
         try:
             with _in_words():
-                migrations.migrate(self._engine)
+                migrations.migrate(self._writer)
         except BaseException:
             self.close()
             raise
@@ -36,7 +40,7 @@ class Database:
     @property
     def dialect(self) -> str:
         """`sqlite` or `postgresql`."""
-        return self._engine.dialect.name
+        return self._reader.dialect.name
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -44,13 +48,13 @@ class Database:
 
         On SQLite it holds the one write lock from its first moment, so that nothing it has read can have changed.
         """
-        with _in_words(), self._engine.connect().execution_options(writes=True) as connection, connection.begin():
+        with _in_words(), self._writer.begin() as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of everything, and keeps no writer waiting."""
-        with _in_words(), self._engine.connect() as connection:
+        with _in_words(), self._reader.connect() as connection:
             if self.dialect == "postgresql":
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -58,7 +62,8 @@ class Database:
 
     def close(self) -> None:
         """Close all connections."""
-        self._engine.dispose()
+        self._reader.dispose()
+        self._writer.dispose()
 
     def __enter__(self) -> Database:
         return self
@@ -87,10 +92,18 @@ def parse_url(url: str) -> URL:
     return parsed
 
 
-def _sqlite(url: URL) -> Engine:
+def _check_file(url: URL, create: bool) -> None:
     assert url.database is not None
-    if not Path(url.database).absolute().parent.is_dir():
+    file = Path(url.database).absolute()
+    if not file.parent.is_dir():
         raise SettingError(f"the folder of the ledger {url.database} does not exist; make it first.")
+    if not create and not file.is_file():
+        raise LedgerError(
+            f"there is no ledger {url.database}; `noiseproof serve` or `noiseproof keys create` makes one."
+        )
+
+
+def _sqlite(url: URL, *, writes: bool = False) -> Engine:
     engine = create_engine(url, connect_args={"timeout": _PATIENCE})
 
     @event.listens_for(engine, "connect")
@@ -100,13 +113,31 @@ def _sqlite(url: URL) -> Engine:
         # FULL, not NORMAL: a commit must survive a power failure, as its answer is sent right after it.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        if writes:
+            connection.execute("PRAGMA busy_timeout = 0")  # `_take_lock` waits instead
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if writes:
+            _take_lock(connection)
+        else:
+            connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+def _take_lock(connection: Connection) -> None:
+    """Begin with SQLite's write lock, which is held for some ms; SQLite itself sleeps up to 100 between two looks."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return
+        except OperationalError as error:
+            busy = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > until:
+                raise
+            time.sleep(random.uniform(0.0005, 0.0015))
 
 
 def _postgresql(url: URL) -> Engine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from sqlalchemy import RowMapping
@@ -50,18 +50,24 @@ class Entry:
 
     def hash_after(self, previous: str) -> str:
         """The hash of this entry in a chain whose last hash is `previous`."""
-        return _digest({**asdict(self), "previous": previous})
+        return _digest({**self._fields(), "previous": previous})
 
     def row(self, hash: str) -> dict[str, Any]:
         """The entry as it is stored."""
-        return {**asdict(self), "units": json.dumps(self.units), "hash": hash}
+        return {**self._fields(), "units": json.dumps(self.units), "hash": hash}
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _NAMES}
 
     @classmethod
     def from_row(cls, row: RowMapping) -> Entry:
         """The entry that was stored."""
-        fields = {name: row[name] for name in cls.__dataclass_fields__}
-        return cls(**{**fields, "units": tuple(json.loads(fields["units"]))})
+        stored = {name: row[name] for name in _NAMES}
+        return cls(**{**stored, "units": tuple(json.loads(stored["units"]))})
 
 
-def _digest(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+_NAMES = tuple(field.name for field in fields(Entry))
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, text, tuple_
+from sqlalchemy import Connection, bindparam, insert, select, text, tuple_
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
 from noiseproof.ledger.amounts import Amount
@@ -17,6 +17,7 @@ from noiseproof.ledger.schema import EVERYONE, entries, keys, models, retries
 from noiseproof.ledger.spends import Balance, Paid, Receipt, Refused, Spend
 
 _OPENING = 0x6F70656E
+_LIVE = select(keys.c.id).where(keys.c.id.in_(bindparam("ids", expanding=True)), keys.c.revoked_at.is_(None))
 
 
 class Ledger:
@@ -140,7 +141,7 @@ def _live(connection: Connection, ids: set[str]) -> set[str]:
     """Those of the API keys that are not revoked."""
     if not ids:
         return set()
-    return set(connection.execute(select(keys.c.id).where(keys.c.id.in_(ids), keys.c.revoked_at.is_(None))).scalars())
+    return set(connection.execute(_LIVE, {"ids": list(ids)}).scalars())
 
 
 _Given = tuple[str, Receipt, str | None]

@@ -30,7 +30,7 @@ def migrate(engine: Engine, target: int | None = None) -> None:
     """Bring a database to version `target` (the newest), keeping all that is in it; a newer one is refused."""
     if version(engine) == newest():
         return
-    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+    with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         present = _version(connection)

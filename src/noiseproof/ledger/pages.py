@@ -6,10 +6,9 @@ import json
 import time
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from noiseproof.errors import SettingError
 from noiseproof.ledger.amounts import LARGEST, SCALE, Amount
@@ -17,6 +16,16 @@ from noiseproof.ledger.entries import Chain, Entry, Kind
 from noiseproof.ledger.schema import EVERYONE, balances, entries, models
 from noiseproof.ledger.spends import Balance, Paid, Receipt, Refused, Spend
 
+_LOCK = (
+    select(models)
+    .where(models.c.model.in_(bindparam("names", expanding=True)))
+    .order_by(models.c.model)
+    .with_for_update()
+)
+_BALANCES = (
+    select(balances).where(balances.c.model.in_(bindparam("names", expanding=True))).order_by(balances.c.coordinate)
+)
+_SOME_BALANCES = _BALANCES.where(balances.c.client.in_(bindparam("clients", expanding=True)))
 _ADVANCE = update(models).where(models.c.model == bindparam("m")).values(sequence=bindparam("s"), head=bindparam("h"))
 _ADD = (
     update(balances)
@@ -63,9 +72,7 @@ class Page:
         (On SQLite a writing transaction holds the only lock already, and there is no FOR UPDATE. On PostgreSQL rows are
         locked in one order, so that two transactions never wait for each other.)
         """
-        rows = connection.execute(
-            select(models).where(models.c.model.in_(names)).order_by(models.c.model).with_for_update()
-        ).all()
+        rows = connection.execute(_LOCK, {"names": list(names)}).all()
         found = balances_of(connection, [read_chain(row) for row in rows], [EVERYONE, *clients])
         pages = {row.model: cls(read_chain(row), row.sequence, row.head, found[row.model]) for row in rows}
         for name in names:
@@ -85,7 +92,7 @@ class Page:
         """
         most = self.everyone.capacity
         spent = self._now[client].spent if client in self._now else most.nothing
-        return Balance((limit or most).capped(most).at_least(spent), spent)
+        return Balance(most if limit is None else limit.capped(most).at_least(spent), spent)
 
     def spend(self, spend: Spend) -> Paid | Refused:
         """Note a spend if both budgets cover it."""
@@ -96,10 +103,10 @@ class Page:
             return Refused("client", everyone, own)
         if spend.client not in self._now or self._now[spend.client].capacity != own.capacity:
             self._limit(spend.client, own.capacity)
-        for client, balance in ((EVERYONE, everyone), (spend.client, own)):
-            self._now[client] = replace(balance, spent=balance.spent + spend.cost)
+        self._now[EVERYONE] = everyone = Balance(everyone.capacity, everyone.spent + spend.cost)
+        self._now[spend.client] = own = Balance(own.capacity, own.spent + spend.cost)
         entry = self._append("spend", spend.client, spend.answers, spend.cost)
-        return Paid(Receipt(entry, spend.cost, self._head), self._now[EVERYONE], self._now[spend.client])
+        return Paid(Receipt(entry, spend.cost, self._head), everyone, own)
 
     def write(self, connection: Connection) -> None:
         """Write what was added; the transaction's commit makes it true."""
@@ -147,11 +154,13 @@ def balances_of(
     connection: Connection, chains: Collection[Chain], clients: Collection[str] | None = None
 ) -> dict[str, dict[str, Balance]]:
     """Balances by model and client; of all clients, or of some."""
-    query: Select[Any] = select(balances).where(balances.c.model.in_([chain.model for chain in chains]))
-    if clients is not None:
-        query = query.where(balances.c.client.in_(clients))
+    names = [chain.model for chain in chains]
+    if clients is None:
+        stored = connection.execute(_BALANCES, {"names": names})
+    else:
+        stored = connection.execute(_SOME_BALANCES, {"names": names, "clients": list(clients)})
     rows: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for row in connection.execute(query.order_by(balances.c.coordinate)):
+    for row in stored:
         rows.setdefault((row.model, row.client), []).append((row.capacity, row.spent))
     found: dict[str, dict[str, Balance]] = {chain.model: {} for chain in chains}
     for chain in chains:

@@ -7,9 +7,12 @@ commit costs is divided by how many wait for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 
 import torch
@@ -26,6 +29,9 @@ from noiseproof.serve.served import ServedModel
 
 _AT_ONCE = 64
 """Questions that one transaction pays for at most, so that nobody waits long for others."""
+
+_LONGEST = 0.01
+"""Seconds that a batch is held back at most for requests that are about to join it."""
 
 _Waiting = tuple[Question, asyncio.AbstractEventLoop, "asyncio.Future[Outcome]"]
 
@@ -44,6 +50,8 @@ class Batcher:
         self._books = books
         self._rng = rng
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(waiting)
+        self._coming = 0  # written by the event loop's thread only
+        self._patience = 0.0
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
 
     def start(self) -> None:
@@ -65,14 +73,40 @@ class Batcher:
     def _run(self) -> None:
         ended = False
         while not ended:
-            waiting = [self._queue.get()]
-            while len(waiting) < _AT_ONCE and not self._queue.empty():
-                waiting.append(self._queue.get())
+            waiting = self._collect()
             ended = None in waiting
             asked = [one for one in waiting if one is not None]
+            began = time.monotonic()
             outcomes = self.answer([question for question, _, _ in asked])
+            self._patience = (time.monotonic() - began) / 2 if len(asked) > 1 else 0.0
             for question, loop, future in asked:
                 loop.call_soon_threadsafe(_settle, future, outcomes[question])
+
+    def _collect(self) -> list[_Waiting | None]:
+        """The next questions: those that wait, and those that are about to.
+
+        A commit costs the same for one as for many. So while requests are being read, and, if several came together last
+        time, for half as long as that batch took, others may join.
+        """
+        waiting = [self._queue.get()]
+        now = time.monotonic()
+        short, long = now + min(self._patience, _LONGEST), now + _LONGEST
+        while len(waiting) < _AT_ONCE and waiting[-1] is not None:
+            now = time.monotonic()
+            if now > long or (now > short and self._coming == 0 and self._queue.empty()):
+                break
+            with contextlib.suppress(queue.Empty):
+                waiting.append(self._queue.get(timeout=0.0005))
+        return waiting
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """While a request is being read that will soon be asked."""
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
 
     def answer(self, questions: Sequence[Question]) -> dict[Question, Outcome | Exception]:
         """Pay for questions and answer them; one that fails does not take the others with it."""

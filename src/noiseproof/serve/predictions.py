@@ -77,22 +77,23 @@ async def predict(
     model = service.model(name)
     request.state.model = model.name
     settings = service.settings
-    body = await read_body(request, limit=settings.body, seconds=settings.body_seconds)
-    try:
-        features = model.read(body) if len(body) < _LARGE else await run_in_threadpool(model.read, body)
-    except NotJsonError as error:
-        raise Problem("bad-request", str(error)) from None
-    except DataError as error:
-        raise Problem("unprocessable", str(error)) from None
-    question = Question(
-        model,
-        caller,
-        features,
-        request.state.secret,
-        limit=service.limit(caller),
-        retry_key=idempotency_key,
-        memoise=settings.memoise and model.price is not None,
-    )
+    with service.batcher.coming():
+        body = await read_body(request, limit=settings.body, seconds=settings.body_seconds)
+        try:
+            features = model.read(body) if len(body) < _LARGE else await run_in_threadpool(model.read, body)
+        except NotJsonError as error:
+            raise Problem("bad-request", str(error)) from None
+        except DataError as error:
+            raise Problem("unprocessable", str(error)) from None
+        question = Question(
+            model,
+            caller,
+            features,
+            request.state.secret,
+            limit=service.limit(caller),
+            retry_key=idempotency_key,
+            memoise=settings.memoise and model.price is not None,
+        )
     try:
         outcome = await service.batcher.ask(question)
     except queue.Full:
