@@ -20,7 +20,7 @@ def test_every_training_is_in_the_plan_once_and_its_reference_before_it():
     for index, cell in enumerate(cells):
         if cell.sequence != "none":
             assert cell.reference in cells[:index]
-    for part in (design.factorial(), design.baselines(), design.sweep(), design.comparison(), design.on_the_mean()):
+    for part in (design.factorial(), design.baselines(), design.sweep(), design.comparison()):
         assert set(part) <= set(cells)
 
 

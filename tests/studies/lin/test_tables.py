@@ -28,7 +28,7 @@ def columns(table, *names):
 
 def test_every_table_of_the_paper_is_there(found):
     numbered = {f"table-{number}" for number in range(3, 13)}
-    assert set(found) == numbered | {"gains", "noise-on-the-mean", "slips"}
+    assert set(found) == numbered | {"gains", "slips"}
     for name in numbered - {"table-10", "table-11"}:
         assert any(column.theirs for column in found[name].columns)
 
@@ -97,10 +97,3 @@ def test_gains_are_of_ac_over_ca(found):
         assert 10 < points < 30
         assert wins == "8 of 8"
     assert [theirs for (theirs,) in columns(found["gains"], "AC wins, their cells")].count("8 of 8") == 4
-
-
-def test_noise_on_the_mean_stands_beside_noise_on_the_sum(found, results):
-    table = found["noise-on-the-mean"]
-    assert len(table.rows) == 8
-    ours = columns(table, "CA, on the mean")
-    assert ours == [(results[cell].accuracy,) for cell in design.on_the_mean()]

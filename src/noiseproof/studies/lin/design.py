@@ -11,12 +11,11 @@ from typing import Any, Literal
 from noiseproof.studies.lin.statistics import FACTORS
 from noiseproof.studies.study import Scale
 
-Sequence = Literal["AC", "CA", "CA-mean", "quantile-flat", "quantile-layer", "none"]
+Sequence = Literal["AC", "CA", "quantile-flat", "quantile-layer", "none"]
 """What is done to a batch's gradients.
 
 `AC` adds noise to each record's gradient, then clips it (noisy-gradient); `CA` clips each, then adds noise to their sum
-(dp-sgd); `CA-mean` adds that noise to their mean, undivided (dp-sgd with batch times the noise); the quantiles are the
-paper's algorithm 2; `none` is ordinary training.
+(dp-sgd); the quantiles are the paper's algorithm 2; `none` is ordinary training.
 """
 
 SWEEP = (0.001, 0.04, 1.4, 10.0, 100.0)
@@ -119,17 +118,9 @@ def comparison() -> tuple[Cell, ...]:
     return tuple(Cell(data, "cnn", "adam", *column) for data in FACTORS["data"] for column in columns)
 
 
-def on_the_mean() -> tuple[Cell, ...]:
-    """CA with its noise on the mean of a batch: the reading under which the paper's order of AC and CA can be had."""
-    return tuple(
-        Cell("mnist", model, "adam", "CA-mean", sigma, clip)
-        for model, sigma, clip in itertools.product(FACTORS["model"], FACTORS["sigma"], FACTORS["clip"])
-    )
-
-
 def every_cell() -> tuple[Cell, ...]:
     """Every training of the study once, those that others are measured from first."""
-    return tuple(dict.fromkeys((*baselines(), *factorial(), *sweep(), *comparison(), *on_the_mean())))
+    return tuple(dict.fromkeys((*baselines(), *factorial(), *sweep(), *comparison())))
 
 
 def _seed(root: int, text: str) -> int:

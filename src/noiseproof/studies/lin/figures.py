@@ -136,7 +136,7 @@ def gains_figure(results: Results, folder: Path) -> Path:
     axes[0].set_ylabel("accuracy of AC (%)")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=4)
-    figure.suptitle("The 48 pairs of cells that differ in the sequence alone")
+    figure.suptitle("The 48 settings of the other factors: accuracy of AC against CA")
     return _save(figure, folder, "sequences")
 
 

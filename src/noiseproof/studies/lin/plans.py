@@ -30,7 +30,7 @@ PLANS: Mapping[Scale, Plan] = {
         },
         notes=(
             "Scale small: small-cnn and an LSTM of 32 units stand in for the paper's networks.",
-            "The paper states neither steps nor learning rates: these are ours.",
+            "The paper states neither steps nor learning rates: these are ours, with SGD one rate for each sequence.",
         ),
     ),
     "paper": Plan(
@@ -51,6 +51,8 @@ PLANS: Mapping[Scale, Plan] = {
             ("lstm", "sgd", "AC"): 20.0,
             ("lstm", "sgd", "CA"): 2.0,
         },
-        notes=("The paper states neither steps nor learning rates: these are ours.",),
+        notes=(
+            "The paper states neither steps nor learning rates: these are ours, with SGD one rate for each sequence.",
+        ),
     ),
 }

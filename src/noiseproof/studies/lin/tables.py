@@ -31,7 +31,6 @@ def every_table(results: Results, plan: Plan) -> tuple[Table, ...]:
         *(normality_table(results, measure) for measure in ("accuracy", "convergence")),
         *(significance_table(results, measure) for measure in ("accuracy", "convergence")),
         sweep_table(results),
-        mean_table(results),
         slips_table(),
     )
 
@@ -248,50 +247,9 @@ def sweep_table(results: Results) -> Table:
         "MNIST, Adam, sigma 0.5: accuracy and TPVD as the clipping norm grows",
         (Column("model"), Column("sequence"), Column("C", None), *_MEASURED, _EPSILON),
         tuple(rows),
-        ("AC's noise grows with C and its signal does not: at C = 0.001 there is next to no noise, and no privacy.",),
-    )
-
-
-def mean_table(results: Results) -> Table:
-    """What the paper's CA must have been: its noise on the sum of a batch, or on the mean."""
-    printed = published.cells().set_index(list(FACTORS))["accuracy"].to_dict()
-    rows: list[tuple[Value, ...]] = []
-    for cell in design.on_the_mean():
-        ac, ca = cell.as_sequence("AC"), cell.as_sequence("CA")
-        theirs = [printed[tuple(getattr(other, key) for key in FACTORS)] for other in (ac, ca)]
-        rows.append(
-            (
-                cell.model,
-                cell.sigma,
-                cell.clip,
-                results[ac].accuracy,
-                theirs[0],
-                results[ca].accuracy,
-                results[cell].accuracy,
-                theirs[1],
-                results[ca].epsilon,
-                results[cell].epsilon,
-            )
-        )
-    return Table(
-        "noise-on-the-mean",
-        "MNIST, Adam: accuracy of AC, of CA with its noise on the sum, and of CA with that noise on the mean",
         (
-            Column("model"),
-            Column("sigma", None),
-            Column("C", None),
-            Column("AC"),
-            Column("AC, theirs", theirs=True),
-            Column("CA, on the sum"),
-            Column("CA, on the mean"),
-            Column("CA, theirs", theirs=True),
-            Column("epsilon, on the sum", 3),
-            Column("epsilon, on the mean", 3),
-        ),
-        tuple(rows),
-        (
-            "The paper defines CA with its noise on the sum of a batch (dp-sgd), once; AC has it in every record.",
-            "Noise on the mean is dp-sgd with batch times the noise multiplier: more private and less accurate.",
+            "AC's noise grows with C and its signal does not: at C = 0.001 there is next to no noise, and no privacy.",
+            "AC has more signal for its noise than CA where gradients are longer than C times the root of the batch.",
         ),
     )
 

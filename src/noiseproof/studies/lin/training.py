@@ -42,9 +42,9 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
 
     Formal guarantee
     ----------------
-    For the sequences CA and CA-mean the result says what is proven of the *weights*, as `PrivateGradients` states it;
-    for the others nothing is. Accuracies, losses and TPVD are measured on the records themselves and are covered by
-    nothing: a study is run on public data.
+    For the sequence CA the result says what is proven of the *weights*, as `PrivateGradients` states it; for the others
+    nothing is. Accuracies, losses and TPVD are measured on the records themselves and are covered by nothing: a study
+    is run on public data.
     """
     started = time.perf_counter()
     train, test = records(cell.data, plan.records, plan.test)
@@ -60,7 +60,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
         descend_plainly(module, step, train, rate=rate, steps=plan.steps, rng=rng, watch=curves)
         epsilon = None
     else:
-        gradients = _gradients(cell, module, rate=rate, batch=rate * len(train), rng=rng)
+        gradients = _gradients(cell, module, rate=rate, rng=rng)
         parameters = list(gradients.parameters)
         step = optimiser(_optimiser(cell), parameters, plan.learning_rate(cell))
         try:
@@ -131,7 +131,7 @@ def _first(dataset: Dataset, most: int) -> Dataset:
     return dataset.take(torch.arange(min(most, len(dataset))))
 
 
-def _gradients(cell: Cell, module: nn.Module, *, rate: float, batch: float, rng: Randomness) -> BatchGradients:
+def _gradients(cell: Cell, module: nn.Module, *, rate: float, rng: Randomness) -> BatchGradients:
     assert cell.sigma is not None
     if cell.sequence in ("quantile-flat", "quantile-layer"):
         by = "all" if cell.sequence == "quantile-flat" else "layer"
@@ -139,9 +139,7 @@ def _gradients(cell: Cell, module: nn.Module, *, rate: float, batch: float, rng:
     assert cell.clip is not None
     if cell.sequence == "AC":
         return NoisyGradients(module, clip=cell.clip, sigma=cell.sigma, rate=rate, rng=rng)
-    # On the mean the noise is not divided by the batch: relative to the sum it is that much larger.
-    sigma = cell.sigma * (batch if cell.sequence == "CA-mean" else 1)
-    return PrivateGradients(module, clip=cell.clip, sigma=sigma, rate=rate, rng=rng)
+    return PrivateGradients(module, clip=cell.clip, sigma=cell.sigma, rate=rate, rng=rng)
 
 
 def _optimiser(cell: Cell) -> OptimiserName:
