@@ -120,9 +120,10 @@ def test_it_follows_the_systems_colours_and_can_be_told_otherwise(page, service)
     light = page.evaluate(ground)
     page.emulate_media(color_scheme="dark")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-    assert page.evaluate(ground) != light
+    # Waited for, not read once: a busy machine paints late.
+    page.wait_for_function(f"light => {ground} !== light", arg=light)
     page.get_by_role("button", name="Dark").click()
-    assert page.evaluate(ground) == light
+    page.wait_for_function(f"light => {ground} === light", arg=light)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
