@@ -39,7 +39,18 @@ def create_app(settings: Settings, releases: Mapping[str, Release], *, rng: Rand
     app.add_middleware(logs.RequestLog, metrics=service.metrics)
     for module in (predictions, catalogue, budgets, operations, console):
         app.include_router(module.router)
+    _name_models(app, list(service.models))
     return app
+
+
+def _name_models(app: FastAPI, names: list[str]) -> None:
+    """Say in the OpenAPI document which names there are."""
+    document = app.openapi()
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", []):
+                if parameter["in"] == "path":
+                    parameter["schema"]["enum"] = names
 
 
 def from_environment() -> FastAPI:

@@ -1,0 +1,76 @@
+"""Schemathesis on the OpenAPI document: whatever is sent, nothing fails inside, and every answer is as documented."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+CHECKS = [
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "ignored_auth",
+    "unsupported_method",
+    "missing_required_header",
+]
+
+
+def fuzz(service, folder, key, examples):
+    """Statuses of all that Schemathesis sent, and what it found wrong."""
+    report = folder / "report.ndjson"
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{service.address}/openapi.json"]
+    options = ["--checks", ",".join(CHECKS), "--max-examples", str(examples), "--seed", "1", "--continue-on-failure"]
+    output = ["--report", "ndjson", "--report-ndjson-path", str(report), "--suppress-health-check", "all"]
+    run = subprocess.run(
+        [*command, *options, *output, "--header", f"Authorization:Bearer {key}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    statuses: Counter[int] = Counter()
+
+    def look(node):
+        if isinstance(node, dict):
+            if isinstance(node.get("status_code"), int):
+                statuses[node["status_code"]] += 1
+            for value in node.values():
+                look(value)
+        elif isinstance(node, list):
+            for value in node:
+                look(value)
+
+    for line in report.read_text().splitlines():
+        look(json.loads(line))
+    return statuses, run
+
+
+def hold(service, statuses, run):
+    assert run.returncode == 0, run.stdout[-6000:]
+    assert not any(status >= 500 for status in statuses)
+    assert all(result.holds for result in service.history.verify())
+
+
+def test_a_few_hundred_requests(start, tmp_path):
+    service = start(rate=1e6)
+    statuses, run = fuzz(service, tmp_path, service.operator, 5)
+    hold(service, statuses, run)
+    assert statuses.total() > 100
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests(start, tmp_path, capsys):
+    service = start(rate=1e6)
+    statuses, run = fuzz(service, tmp_path, service.operator, 2500)
+    hold(service, statuses, run)
+    with capsys.disabled():
+        print(f"\nschemathesis: {statuses.total()} requests, {dict(statuses)}, answers spent {service.spent}")
+    assert statuses.total() >= 10_000
