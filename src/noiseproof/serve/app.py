@@ -39,18 +39,21 @@ def create_app(settings: Settings, releases: Mapping[str, Release], *, rng: Rand
     app.add_middleware(logs.RequestLog, metrics=service.metrics)
     for module in (predictions, catalogue, budgets, operations, console):
         app.include_router(module.router)
-    _name_models(app, list(service.models))
+    _document(app, service)
     return app
 
 
-def _name_models(app: FastAPI, names: list[str]) -> None:
-    """Say in the OpenAPI document which names there are."""
+def _document(app: FastAPI, service: Service) -> None:
+    """Say in the OpenAPI document which models there are, and of which shapes their inputs."""
     document = app.openapi()
-    for operations in document["paths"].values():
-        for operation in operations.values():
+    for item in document["paths"].values():
+        for operation in item.values():
             for parameter in operation.get("parameters", []):
                 if parameter["in"] == "path":
-                    parameter["schema"]["enum"] = names
+                    parameter["schema"]["enum"] = list(service.models)
+    body = document["paths"][predictions.PATH]["post"]["requestBody"]["content"]["application/json"]
+    shapes = {model.shape: None for model in service.models.values()}
+    body["schema"] = {"anyOf": [predictions.body_schema(shape, service.settings.rows) for shape in shapes]}
 
 
 def from_environment() -> FastAPI:

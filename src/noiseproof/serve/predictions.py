@@ -20,26 +20,13 @@ from noiseproof.serve.served import NotJsonError
 _LARGE = 1 << 18
 """Bytes from which on a body is parsed in a thread, so that others need not wait."""
 
-_VALUE: dict[str, Any] = {"anyOf": [{"type": "number"}, {"type": "array", "items": {}}]}
-_BODY = {
-    "type": "object",
-    "properties": {
-        "inputs": {
-            "type": "array",
-            "minItems": 1,
-            "items": {"type": "array", "items": _VALUE},
-            "description": "Records of the model's shape, coded as it was trained.",
-        }
-    },
-    "required": ["inputs"],
-    "additionalProperties": False,
-}
+PATH = "/v1/models/{name}/predictions"
 
 router = APIRouter(tags=["predictions"])
 
 
 @router.post(
-    "/v1/models/{name}/predictions",
+    PATH,
     summary="Answer queries, within the privacy budget",
     response_class=Response,
     responses={
@@ -58,7 +45,7 @@ router = APIRouter(tags=["predictions"])
             *PROBLEMS,
         ),
     },
-    openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _BODY}}}},
+    openapi_extra={"requestBody": {"required": True, "content": {"application/json": {}}}},
 )
 async def predict(
     name: str,
@@ -107,6 +94,21 @@ async def predict(
         return Response(outcome.document, headers={"Idempotency-Replayed": "true"}, media_type="application/json")
     request.state.answers = outcome.answers
     return Response(outcome.document, media_type="application/json")
+
+
+def body_schema(shape: tuple[int, ...], rows: int) -> dict[str, Any]:
+    """The JSON schema of a request to a model of that shape."""
+    items: dict[str, Any] = {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}
+    for size in reversed(shape):
+        items = {"type": "array", "items": items, "minItems": size, "maxItems": size}
+    inputs = {"type": "array", "items": items, "minItems": 1, "maxItems": rows}
+    described = {**inputs, "description": "Records of the model's shape, coded as it was trained."}
+    return {
+        "type": "object",
+        "properties": {"inputs": described},
+        "required": ["inputs"],
+        "additionalProperties": False,
+    }
 
 
 def _refused(question: Question, refused: Refused) -> Problem:
