@@ -238,6 +238,8 @@ def test_neuron_methods_need_a_dense_network():
         lambda: Logits(answer="both"),
         lambda: Logits(noise=0.0),
         lambda: Teachers(teachers=0),
+        lambda: Teachers(members=0),
+        lambda: Teachers(loss="hinge"),
         lambda: Teachers(answer="vote"),
         lambda: Votes(low=0.5, high=0.4),
         lambda: Votes(against=2.0),

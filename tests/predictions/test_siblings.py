@@ -107,6 +107,7 @@ def test_the_shape_chooses_the_map():
     assert BoundedMap("auto", (1, 28, 28)).chosen == "scattering"
     assert BoundedMap("auto", (1, 8, 8)).chosen == "fourier"
     assert BoundedMap("auto", (30,)).chosen == "fourier"
+    assert BoundedMap("auto", (446,)).chosen == "raw"
     assert BoundedMap("auto", (1, 28, 28))(torch.rand(2, 1, 28, 28)).shape == (2, 81 * 49 + 1)
     with pytest.raises(SettingError):
         BoundedMap("scattering", (30,))
@@ -127,9 +128,9 @@ def test_one_record_moves_the_votes_no_further_than_proven(seed, count, near, ag
 
 
 @pytest.mark.parametrize("near", ["add-or-remove", "replace-one"])
-@pytest.mark.parametrize("answer", ["label", "probabilities"])
-def test_one_record_changes_one_teacher_alone(near, answer):
-    method = Teachers(teachers=6, l2=0.01, epochs=15, learning_rate=0.05, answer=answer)
+@pytest.mark.parametrize(("answer", "members"), [("label", 1), ("probabilities", 1), ("label", 2)])
+def test_one_record_changes_one_teacher_alone(near, answer, members):
+    method = Teachers(teachers=6, members=members, epochs=15, learning_rate=0.05, answer=answer)
     for seed in range(5):
         data = dataset(seed, 60)
         query = dataset(seed + 100, 20).features
@@ -138,7 +139,7 @@ def test_one_record_changes_one_teacher_alone(near, answer):
             for each in (data, neighbour(data, near))
         ]
         first, second = (release._networks.logits(query) for release in releases)
-        same = torch.isclose(first, second, atol=1e-4).flatten(1).all(1)
+        same = torch.isclose(first, second, atol=1e-4).flatten(1).all(1).view(6, members).all(1)
         assert int((~same).sum()) == 1
         change = releases[0]._scores(query) - releases[1]._scores(query)
         share = 1 if answer == "label" else 1 / 6
@@ -164,6 +165,21 @@ def test_the_number_of_teachers_follows_from_public_numbers():
     assert method.count(Budget(0.5), 30, 1_200) == 61
     assert method.count(Budget(0.01), 30, 1_200) == 120
     assert Teachers(teachers=8).count(Budget(1.0), 30, 1_200) == 8
+
+
+def test_a_single_teacher_is_several_networks_on_the_loss_that_suits_few_records():
+    data = dataset(0, 60)
+    alone = Teachers(epochs=1).fit(LINEAR, data, Budget(100.0), rng=Reproducible(0))
+    assert (alone.teachers, len(alone._networks)) == (1, 5)
+    assert alone._scores(data.features).sum(1).tolist() == [1.0] * 60
+    settings = {"epochs": 5, "teachers": 1, "members": 1}
+    trained = {
+        loss: Teachers(loss=loss, **settings).fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))._networks.parameters
+        for loss in ("auto", "cross-entropy", "convexified")
+    }
+    for name, value in trained["auto"].items():
+        torch.testing.assert_close(value, trained["convexified"][name])
+        assert not torch.equal(value, trained["cross-entropy"][name])
 
 
 def test_the_regularisation_keeps_the_noise_on_a_logit_as_stated():

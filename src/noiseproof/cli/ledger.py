@@ -48,14 +48,10 @@ def show(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False) -> N
             used = max(s / c if c else 1.0 for s, c in zip(balance.spent.units, balance.capacity.units, strict=True))
             spent, limit = (amount.to_json()["amounts"][0] for amount in (balance.spent, balance.capacity))
             rows.append((account.model, client, balance.spent.measure, spent, limit, f"{used:.1%}"))
-    output.show(
-        None,
-        ("model", "client", "measure", "spent", "limit", "used"),
-        rows,
-        caption="\n".join(
-            f"{account.model}: {account.entries} entries, last hash {account.head}" for account in accounts
-        ),
-    )
+    output.show(None, ("model", "client", "measure", "spent", "limit", "used"), rows)
+    for account in accounts:
+        last = f"{account.model}: {account.entries} entries; last hash, to be noted elsewhere: {account.head}"
+        output.stdout.print(last, highlight=False, soft_wrap=True)
 
 
 @app.command(epilog="Example: noiseproof ledger verify --noted 3f5a...")

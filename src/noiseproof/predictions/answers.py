@@ -200,14 +200,19 @@ class VoteAnswer(Answer):
         # Both sums divided by e^(s k), which may be too large for a float.
         after = 1 + (c - 1) * math.exp(-s * k)
         before = math.exp(-s) + math.exp(-s * (k - 1)) + (c - 2) * math.exp(-s * k)
-        return s + math.log(after / before) + 2.0**-40  # for the rounding of amount * votes
+        return s + math.log(after / before) + self._rounding
+
+    @property
+    def _rounding(self) -> float:
+        # amount * votes is computed in float64, and a choice's loss is twice that far off at most.
+        return 2.0**-50 * (1 + self.amount * self.voters)
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
         """A choice by its largest loss, or by its loss's range."""
         return (
             PureDpEvent(self.loss, self.neighbours),
-            PureDpEvent(2 * self.amount + 2.0**-40, self.neighbours, bounded_range=True),
+            PureDpEvent(2 * self.amount + self._rounding, self.neighbours, bounded_range=True),
         )
 
     def cost(self, answers: int, delta: float) -> tuple[float, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,8 +19,9 @@ MapName = Literal["auto", "raw", "fourier", "scattering"]
 class BoundedMap:
     """A named map, float64, no longer than 1: longer vectors are shortened to length 1.
 
-    `auto` is `scattering` for pictures whose sides are multiples of 4 from 16 on, and `fourier` for all else: the shape,
-    which is public, decides.
+    `auto` is `scattering` for pictures whose sides are multiples of 4 from 16 on, else `fourier` for up to 128 features
+    and `raw` for more (random Fourier features of many sparse bits need to be very many): the shape, which is public,
+    decides.
 
     Formal guarantee
     ----------------
@@ -45,7 +47,9 @@ class BoundedMap:
         if self.name != "auto":
             return self.name
         picture = len(self.shape) == 3 and min(self.shape[1:]) >= 16 and not any(side % 4 for side in self.shape[1:])
-        return "scattering" if picture else "fourier"
+        if picture:
+            return "scattering"
+        return "fourier" if math.prod(self.shape) <= 128 else "raw"
 
     def _map(self) -> FeatureMap:
         if self.chosen == "raw":

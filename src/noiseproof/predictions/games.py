@@ -98,7 +98,7 @@ def teachers_game(method: Teachers, budget: Budget) -> Game:
         records = Dataset("game", torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), public)
         card = method.card(records, budget, Reproducible(0), why="a game's teachers are not trained")
         stack = StackedNetwork(network, parameters)
-        return TeachersRelease(stack, answer, card, public, method.settings(), queries=1, rng=Reproducible(0))
+        return TeachersRelease(stack, count, answer, card, public, method.settings(), queries=1, rng=Reproducible(0))
 
     return _answers_game(f"{method.name}: one of {count} changes its mind", release, torch.zeros(1, 1), budget)
 

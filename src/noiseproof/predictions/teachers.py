@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import nn
@@ -27,6 +27,7 @@ from noiseproof.predictions.answers import (
     onto_simplex,
     prove,
 )
+from noiseproof.predictions.convexified import Convexified
 from noiseproof.predictions.games import teachers_game
 from noiseproof.predictions.score_release import ScoreRelease
 from noiseproof.progress import SILENT, Progress
@@ -40,10 +41,16 @@ if TYPE_CHECKING:
 
 _ASSUMPTIONS = (
     "a teacher's answer depends on its own shard alone, also in its last bits, though all are trained as one batch",
-    "the number of teachers and their l2 are settings: where they are derived from the number of records, that is public",
+    "the number of teachers and their loss are settings: where they are derived from the number of records, that is public",
 )
 _RECORDS_A_CLASS = 20
 """A shard with fewer records of each class than this, on average, is taken to teach little."""
+_MOST = 200
+"""More teachers than this are not worth their memory."""
+_FEW = 100
+"""With fewer records of each class, a teacher that has all of them is trained on the convexified loss."""
+
+LossName = Literal["auto", "cross-entropy", "convexified"]
 
 
 @register
@@ -52,7 +59,8 @@ class Teachers(Method):
     """Networks trained on disjoint shards vote on a label, or their probabilities are averaged with noise.
 
     Needs no convexity and takes any network. All teachers are trained at once, as one stacked network. At a large
-    epsilon one teacher is enough: its label is then answered by randomised response.
+    epsilon one teacher is enough, which is then the mean of several networks, and its label is answered by randomised
+    response.
 
     Formal guarantee
     ----------------
@@ -75,14 +83,29 @@ class Teachers(Method):
     epochs: int = 100
     batch: int = 100
     learning_rate: float = 1e-3
-    l2: float | None = None
-    """Keras's factor; None takes 7 / (records of a shard), on average, at most 0.01."""
+    l2: float = 1.4e-3
+    """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
+    loss: LossName = "auto"
+    """`auto`: Lu et al.'s convexified loss for a single teacher with few records of each class, else cross-entropy."""
+    members: int | None = None
+    """Networks whose mean is a teacher, all on its shard; None takes 5 for a single teacher and 1 for several."""
 
     def __post_init__(self) -> None:
         check_kind(self.answer)
-        if self.teachers is not None and self.teachers < 1:
-            raise SettingError(f"there must be at least one teacher, not {self.teachers}.")
-        Training(epochs=self.epochs, batch=self.batch, lr=self.learning_rate, l2=self.l2 or 0.0)
+        for name in ("teachers", "members"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"teachers's setting {name} must be at least 1, not {value}.")
+        if self.loss not in get_args(LossName):
+            raise SettingError(f"teachers's setting loss is one of {', '.join(get_args(LossName))}, not {self.loss!r}.")
+        self._training(1, 2, 1)
+
+    def _training(self, teachers: int, classes: int, records: int) -> Training:
+        plain = Training(epochs=self.epochs, batch=self.batch, lr=self.learning_rate, l2=self.l2)
+        few = teachers == 1 and records < _FEW * classes
+        if self.loss == "convexified" or (self.loss == "auto" and few):
+            return replace(plain, loss=Convexified(1.0, "code"))
+        return plain
 
     def count(self, budget: Budget, classes: int, records: int) -> int:
         """How many teachers: so many that their agreement outweighs the noise, if shards can still teach.
@@ -96,7 +119,7 @@ class Teachers(Method):
         enough = max(1, math.ceil(6 * math.log(5 * classes) / epsilon))
         if records < enough * classes * _RECORDS_A_CLASS and epsilon >= math.log(classes):
             return 1
-        return max(1, min(enough, records // 10))
+        return max(1, min(enough, records // 10, _MOST))
 
     def noise(self, budget: Budget, classes: int, teachers: int) -> Answer:
         """The answers' noise."""
@@ -117,28 +140,23 @@ class Teachers(Method):
         rng: Randomness,
         progress: Progress = SILENT,
     ) -> TeachersRelease:
-        """Draw every record's shard, and train a network on each."""
+        """Draw every record's shard, and train networks on each."""
         records, count = len(dataset), self.count(budget, dataset.classes, len(dataset))
+        members = self.members or (5 if count == 1 else 1)
         answer = self.noise(budget, dataset.classes, count)
-        seeds = torch.randint(2**31, (count,), generator=rng.generator).tolist()
-        shard = (rng.uniform((records,)) * count).long()
-        members = [(shard == index).nonzero().flatten() for index in range(count)]
-        taught = [index for index in range(count) if len(members[index])]
-        training = Training(
-            epochs=self.epochs,
-            batch=self.batch,
-            lr=self.learning_rate,
-            l2=min(7 * count / records, 0.01) if self.l2 is None else self.l2,
-        )
+        seeds = torch.randint(2**31, (count * members,), generator=rng.generator).tolist()
+        drawn = (rng.uniform((records,)) * count).long().clamp_(max=count - 1)
+        shards = [(drawn == index).nonzero().flatten() for index in range(count)]
+        # Teacher j is the networks j * members and those after it. Without a shard they stay as they were initialised.
+        taught = [index for index in range(count * members) if len(shards[index // members])]
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        # A teacher without a shard stays as it was initialised.
         everyone = StackedNetwork.of(network, seeds)
         trained = fit_stack(
             network,
             dataset.features.to(device),
             dataset.labels.to(device),
-            [members[index] for index in taught],
-            training,
+            [shards[index // members] for index in taught],
+            self._training(count, dataset.classes, records),
             seeds=[seeds[index] for index in taught],
             progress=progress,
         ).to("cpu")
@@ -158,14 +176,16 @@ class Teachers(Method):
             ran={
                 "queries": budget.queries,
                 "teachers": count,
+                "networks a teacher": members,
                 "answer": self.answer,
                 "noise": answer.law,
                 "standard deviation": answer.spread,
                 "epochs": self.epochs,
-                "l2": training.l2,
             },
         )
-        return TeachersRelease(everyone, answer, card, dataset.public, self.settings(), queries=budget.queries, rng=rng)
+        return TeachersRelease(
+            everyone, count, answer, card, dataset.public, self.settings(), queries=budget.queries, rng=rng
+        )
 
     def game(self, budget: Budget) -> Game:
         """One teacher of several changes its mind completely; the others agree with what it says then."""
@@ -178,6 +198,7 @@ class TeachersRelease(ScoreRelease):
     def __init__(
         self,
         networks: StackedNetwork,
+        teachers: int,
         answer: Answer,
         card: Card,
         public: Public,
@@ -189,13 +210,15 @@ class TeachersRelease(ScoreRelease):
     ) -> None:
         super().__init__(answer, card, public, settings, queries=queries, rng=rng, asked=asked)
         self._networks = networks
+        self.teachers = teachers
 
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         # A teacher whose training diverged must still answer within bounds.
         logits = self._networks.logits(features.float(), batch=256).nan_to_num(0.0, 1e4, -1e4)
+        answers = torch.softmax(logits.double(), dim=-1).unflatten(0, (self.teachers, -1)).mean(1)
         if isinstance(self.answer, VoteAnswer):
-            return functional.one_hot(logits.argmax(-1), logits.shape[-1]).sum(0).double()
-        return torch.softmax(logits.double(), dim=-1).mean(0)
+            return functional.one_hot(answers.argmax(-1), answers.shape[-1]).sum(0).double()
+        return answers.mean(0)
 
     def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
         return onto_simplex(noised)
@@ -206,7 +229,11 @@ class TeachersRelease(ScoreRelease):
 
     def description(self) -> dict[str, Any]:
         """The queries that are gone, the noise, and the network's recipe."""
-        return {**super().description(), "network": describe_network(self._networks.network)}
+        return {
+            **super().description(),
+            "teachers": self.teachers,
+            "network": describe_network(self._networks.network),
+        }
 
     @classmethod
     def restore(
@@ -223,6 +250,7 @@ class TeachersRelease(ScoreRelease):
         network = restore_network(description["network"], module)
         return cls(
             StackedNetwork(network, tensors),
+            description["teachers"],
             from_json(description["answer"]),
             card,
             public,
