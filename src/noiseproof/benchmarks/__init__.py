@@ -8,13 +8,15 @@ from typing import Any, Literal, get_args
 from noiseproof.errors import MissingPartError, SettingError
 from noiseproof.progress import SILENT, Progress
 
-Benchmark = Literal["steps", "noise", "shadows", "predictions"]
+Benchmark = Literal["steps", "noise", "shadows", "predictions", "serve", "soak"]
+_SERVICE = ("serve", "soak")
+"""These need what a service needs; they are run where they are asked for by name."""
 
 
 def run(
     *, against: str | None = None, only: str | None = None, repeats: int = 30, progress: Progress = SILENT
 ) -> list[dict[str, Any]]:
-    """Rows `{what, ours, theirs, ratio, unit}` of all benchmarks, or of one; `against="opacus"` adds that peer."""
+    """Rows `{what, ours, theirs, ratio, unit}` of all benchmarks but a service's, or of one; `against="opacus"` adds it."""
     from noiseproof.benchmarks import noise, predictions, shadows, steps
 
     names = get_args(Benchmark)
@@ -24,7 +26,9 @@ def run(
         raise SettingError(f"the peer to measure against is opacus, not {against!r}.")
     if against and importlib.util.find_spec("opacus") is None:
         raise MissingPartError("Opacus is not installed; `pip install 'noiseproof[bench]'` brings it.")
-    chosen = names if only is None else (only,)
+    if only in _SERVICE and importlib.util.find_spec("fastapi") is None:
+        raise MissingPartError("a service's parts are not installed; `pip install 'noiseproof[serve]'` brings them.")
+    chosen = [name for name in names if name not in _SERVICE] if only is None else [only]
     rows: list[dict[str, Any]] = []
     with progress.task("benchmarks", len(chosen)) as task:
         for name in chosen:
@@ -34,7 +38,11 @@ def run(
                 rows += noise.rows(max(3, repeats // 2))
             elif name == "shadows":
                 rows += shadows.rows()
-            else:
+            elif name == "predictions":
                 rows += predictions.rows(repeats)
+            else:
+                from noiseproof.benchmarks import serve
+
+                rows += serve.rows(repeats) if name == "serve" else serve.soak()
             task.advance(benchmark=name)
     return rows
