@@ -13,7 +13,7 @@ from torch import nn
 from noiseproof.errors import SettingError
 from noiseproof.gradients.batch_gradients import BatchGradients
 from noiseproof.gradients.descent import Watch, descend
-from noiseproof.gradients.optimisers import OptimiserName, optimiser
+from noiseproof.gradients.optimisers import Fall, OptimiserName, average, optimiser, schedule, take_average
 from noiseproof.guarantees.card import Place
 from noiseproof.methods import Method
 from noiseproof.progress import SILENT, Progress
@@ -39,6 +39,9 @@ class GradientMethod(Method):
     learning_rate: float = 4.0
     optimiser: OptimiserName = "sgd"
     momentum: float = 0.9
+    learning_rate_schedule: Fall = "constant"
+    averaging: float = 0.0
+    """The share of the steps, at the end, whose weights are averaged (free: post-processing); 0 keeps the last."""
     micro_batch: int = 512
     """Records whose gradients are in memory at once; changes nothing but memory."""
 
@@ -49,6 +52,8 @@ class GradientMethod(Method):
                 raise SettingError(f"{self.name}'s setting {name} must be positive, not {value}.")
         if not 0 <= self.momentum < 1:
             raise SettingError(f"{self.name}'s setting momentum must lie in [0, 1), not {self.momentum}.")
+        if not 0 <= self.averaging <= 1:
+            raise SettingError(f"{self.name}'s setting averaging must lie in [0, 1], not {self.averaging}.")
 
     def rate(self, records: int) -> float:
         """The sampling rate for so many records."""
@@ -75,11 +80,14 @@ class GradientMethod(Method):
             module.cuda()
         rate, steps = self.rate(len(dataset)), self.steps(len(dataset))
         gradients = self.gradients(module, rate=rate, steps=steps, budget=budget, rng=rng)
+        descent = optimiser(self.optimiser, gradients.parameters, self.learning_rate, self.momentum)
+        schedule(descent, self.learning_rate_schedule, steps)
+        average(descent, self.averaging, steps)
         try:
             descend(
                 module,
                 gradients,
-                optimiser(self.optimiser, gradients.parameters, self.learning_rate, self.momentum),
+                descent,
                 dataset,
                 steps,
                 seed=seed,
@@ -90,6 +98,7 @@ class GradientMethod(Method):
             )
         finally:
             gradients.close()
+        take_average(descent)
         return ModelRelease(
             module.cpu(), network, self._card(gradients, dataset, budget, rng), dataset.public, self.settings()
         )
