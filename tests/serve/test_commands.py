@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from noiseproof.cli import main
+from noiseproof.cli.client import _shaped
 from noiseproof.ledger import Database, Keys
 
 
@@ -103,6 +104,17 @@ def test_a_client_asks_from_the_command_line(noiseproof, service, rows, tmp_path
     assert document["remaining"] == {"answers": 15}
     assert "costs nothing" in noiseproof("client", "predict", service.address, "free", "--inputs", file).out
     assert service.spent == 5
+
+
+def test_the_lines_of_a_table_get_the_models_shape():
+    assert _shaped([[1.0, 2.0, 3.0, 4.0], [5.0]], [1, 2, 2]) == [[[[1.0, 2.0], [3.0, 4.0]]], [5.0]]
+
+
+def test_ids_of_keys_are_shown_whole_on_a_narrow_terminal(noiseproof, tmp_path, monkeypatch):
+    url = tmp_path / "ledger.db"
+    id = json.loads(noiseproof("keys", "create", "hospital-a", "--ledger", url, "--json").out)["id"]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert id in noiseproof("keys", "list", "--ledger", url).out
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n1,2", "{}", "[", "[]", "[" * 100_000])

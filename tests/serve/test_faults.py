@@ -60,7 +60,7 @@ def test_workers_that_are_killed_ten_times_in_the_middle_of_load(cluster, bundle
 
     plain, careful = service.under_load(keys, kill_ten_times)
     assert 0 in plain.statuses + careful.statuses  # connections did break
-    hold(service, plain, careful, budget, capsys, f"kill -9 ten times, {url.partition(':')[0][:10]}")
+    hold(service, plain, careful, budget, capsys, f"kill -9 ten times, {'PostgreSQL' if '://' in url else 'SQLite'}")
     answers_again(service, keys)
     assert Path(service.log.name).read_text().count('"worker died"') == 10
 

@@ -40,6 +40,8 @@ def predict(
 
     records = _read(inputs)
     with Client(url, key) as client:
+        if inputs.suffix == ".csv":
+            records = _shaped(records, client.card(model)["shape"])
         answers = [client.predict(model, records[i : i + batch]) for i in range(0, len(records), batch)]
     labels = [label for answer in answers for label in answer["labels"]]
     remaining = answers[-1]["remaining"]
@@ -60,6 +62,18 @@ def predict(
     left = "costs nothing" if remaining is None else f"{remaining['answers']} answers left"
     rows = [(i, label, share) for i, (label, share) in enumerate(zip(labels, best, strict=True))]
     output.show(f"{model} ({left})", ("record", "label", "probability"), rows)
+
+
+def _shaped(records: list[object], shape: list[int]) -> list[object]:
+    """A table's lines in the model's shape; lines of another length are left as they are, for the service to refuse."""
+    import math
+
+    import numpy as np
+
+    size = math.prod(shape)
+    return [
+        np.reshape(line, shape).tolist() if isinstance(line, list) and len(line) == size else line for line in records
+    ]
 
 
 def _read(file: Path) -> list[object]:

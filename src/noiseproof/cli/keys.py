@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,7 +73,7 @@ def list_keys(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False)
 
     with Database(ledger, create=False) as database:
         found = Keys(database).list()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": key.id,
             "client": key.client,
@@ -90,5 +90,9 @@ def list_keys(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False)
         output.show(
             None,
             ("id", "client", "operator", "answers", "made", "revoked"),
-            [tuple(row.values()) for row in rows],
+            [(*list(row.values())[:4], _day(row["made_at"]), _day(row["revoked_at"])) for row in rows],
         )
+
+
+def _day(moment: str | None) -> str | None:
+    return None if moment is None else moment.partition("T")[0]

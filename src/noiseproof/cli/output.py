@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from noiseproof.progress import Progress, Task
 
@@ -22,8 +22,9 @@ def emit(document: Any) -> None:
 
 
 def show(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> None:
-    """Print a table for people."""
-    table = Table(*columns, title=title, caption=caption, title_justify="left", caption_justify="left")
+    """Print a table for people; where it is too wide its cells are folded, so that nothing is cut off."""
+    headers = [Column(name, overflow="fold") for name in columns]
+    table = Table(*headers, title=title, caption=caption, title_justify="left", caption_justify="left")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     stdout.print(table)
