@@ -69,9 +69,11 @@ class AdaptiveGradients(PrivateGradients):
 
     def _finish(self) -> torch.Tensor:
         scale = Gaussian(self._norm, self.sum_sigma).scale(self._rng, self.coordinates)
-        total = self._take_sum()
-        mean = self._rng.add_gaussian(total, scale, out=total).div_(self.expected_batch)
-        count = Gaussian(0.5, 2 * self._count_sigma).release(torch.tensor(self._count, dtype=torch.float64), self._rng)
+        total = self.ranks.noised(self._take_sum(), lambda part: self._rng.add_gaussian(part, scale, out=part))
+        mean = total.div_(self.expected_batch)
+        spread = Gaussian(0.5, 2 * self._count_sigma).scale(self._rng, 1)
+        counted = mean.new_tensor([self._count], dtype=torch.float64)
+        count = self.ranks.noised(counted, lambda part: self._rng.add_gaussian(part, spread))
         share = float(count) / self.expected_batch + 0.5
         self._count = 0.0
         self._norm *= math.exp(-self._speed * (share - self._quantile))

@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.gradients.engine import PerRecordGradients, RecordGradients
+from noiseproof.gradients.ranks import ALONE, Ranks, unwrapped
 from noiseproof.gradients.sampling import PoissonSampler, check_loader
 from noiseproof.guarantees.events import DpEvent, EventLog
 
@@ -28,6 +29,9 @@ class BatchGradients(ABC):
     drawn here are refused: what is accounted for must be what ran.
     """
 
+    shareable: ClassVar[bool] = False
+    """Whether several ranks can take a step together, each with a part of its records."""
+
     def __init__(self, module: nn.Module, *, rate: float, rng: Randomness) -> None:
         if not 0 < rate <= 1:
             raise SettingError(f"the sampling rate must lie in (0, 1], not {rate}.")
@@ -37,7 +41,9 @@ class BatchGradients(ABC):
         self.expected_batch = 0.0
         """Records a step draws on average, by which sums are divided. A public constant: if it is not set before the first
         batch, it is taken from the number of records, which is then taken to be public."""
-        self._rng = rng
+        self._rng = self._sampling = rng
+        self.ranks: Ranks = ALONE
+        module, self._wrapped = unwrapped(module)
         self._engine = PerRecordGradients(module)
         self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
         self._sizes: list[int] = []
@@ -49,6 +55,25 @@ class BatchGradients(ABC):
     def parameters(self) -> Sequence[nn.Parameter]:
         """The parameters that are trained."""
         return self._engine.parameters
+
+    def join(self, ranks: Ranks) -> None:
+        """Share this training with other ranks: call it on each of them before the first batch.
+
+        Every step's sample is then taken of all ranks' records together, each rank clips its part, and the noise is added
+        once to the sum over ranks; all have the same gradient and the same events. Weights become those of rank 0.
+        """
+        if not self.shareable:
+            raise UnsupportedError(
+                f"{type(self).__name__} cannot be shared among ranks, since it does more to a batch than clip and sum its "
+                "records; train it in one process."
+            )
+        if self.steps or self._sizes:
+            raise NoiseproofError("ranks join a training before its first batch, not in the middle of it.")
+        self.ranks = ranks
+        self._sampling, self._rng = ranks.randomness(self._rng)
+        ranks.agree("the sampling rate and the number of parameters", (self.rate, self.coordinates))
+        module = self._engine.module
+        ranks.align([*(parameter.detach() for parameter in module.parameters()), *module.buffers()])
 
     def batches(
         self, *tensors: torch.Tensor, steps: int, micro_batch: int | None = None
@@ -62,7 +87,7 @@ class BatchGradients(ABC):
         records = {len(tensor) for tensor in tensors}
         if len(records) != 1 or records == {0}:
             raise SettingError("give tensors with the same number of records, at least one.")
-        sampler = PoissonSampler(records.pop(), self.rate, steps, self._rng)
+        sampler = PoissonSampler(records.pop(), self.rate, steps, self._sampling, self.ranks)
         self._expect(sampler.records)
         size = micro_batch or sampler.records
         for _ in range(steps):
@@ -76,7 +101,7 @@ class BatchGradients(ABC):
     def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
         """Batches of the user's loader, if it samples with `PoissonSampler` at this rate; else it is refused."""
         records = len(loader.dataset)  # type: ignore[arg-type]
-        check_loader(loader, self.rate, records)
+        check_loader(loader, self.rate, records, self.ranks)
         self._expect(records)
         for batch in loader:
             first = batch[0] if isinstance(batch, list | tuple) else batch
@@ -104,6 +129,8 @@ class BatchGradients(ABC):
             self._records_in_step += expected
         if self._sizes:
             return False
+        if self.steps == 0:
+            self.ranks.agree("what a step costs", self._event())
         self.events.append(self._event())
         for parameter, gradient in zip(self.parameters, self._engine.split(self._finish()), strict=True):
             parameter.grad = gradient
@@ -119,7 +146,13 @@ class BatchGradients(ABC):
         self._engine.close()
 
     def _expect(self, records: int) -> None:
-        self.expected_batch = self.expected_batch or self.rate * records
+        if self._wrapped and self.ranks is ALONE:
+            raise NoiseproofError(
+                "the network is wrapped in DistributedDataParallel, but these gradients know of no other rank, so each "
+                "would add noise of its own; call `join(ranks)` first, with `ranks` from noiseproof.scale.distributed."
+            )
+        together = self.ranks.records(records)
+        self.expected_batch = self.expected_batch or self.rate * together
 
     def _start(self, sizes: list[int]) -> None:
         self._sizes, self._records_in_step = sizes, 0

@@ -33,6 +33,8 @@ class PrivateGradients(BatchGradients):
     accounted for), and that the sample stays secret. Abadi et al. 2016; Mironov et al. 2019.
     """
 
+    shareable = True
+
     def __init__(
         self,
         module: nn.Module,
@@ -76,8 +78,8 @@ class PrivateGradients(BatchGradients):
 
     def _finish(self) -> torch.Tensor:
         scale = Gaussian(self.clip, self.sigma).scale(self._rng, self.coordinates)
-        total = self._take_sum()
-        mean = self._rng.add_gaussian(total, scale, out=total).div_(self.expected_batch)
+        total = self.ranks.noised(self._take_sum(), lambda part: self._rng.add_gaussian(part, scale, out=part))
+        mean = total.div_(self.expected_batch)
         return bounded(mean, self.clip) if self.bound else mean
 
 

@@ -8,13 +8,15 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.gradients.ranks import ALONE, Ranks
 from noiseproof.guarantees.randomness import Randomness
 
 
 class PoissonSampler(Sampler[list[int]]):
     """Batches of indices for `steps` steps, each a Poisson sample of `records` at `rate`; a batch may be empty.
 
-    Give it to a `DataLoader` as its `batch_sampler`, and that loader to `PrivateGradients.batches`.
+    Give it to a `DataLoader` as its `batch_sampler`, and that loader to `PrivateGradients.load`. With `ranks` the batches
+    are this rank's part of each step's sample.
 
     Formal guarantee
     ----------------
@@ -22,17 +24,18 @@ class PoissonSampler(Sampler[list[int]]):
     stays secret; it is what `PoissonSampledDpEvent(rate, ...)` accounts for (add-or-remove; Mironov et al. 2019).
     """
 
-    def __init__(self, records: int, rate: float, steps: int, rng: Randomness) -> None:
+    def __init__(self, records: int, rate: float, steps: int, rng: Randomness, ranks: Ranks = ALONE) -> None:
         if not 0 < rate <= 1:
             raise SettingError(f"the sampling rate must lie in (0, 1], not {rate}.")
         if records < 1 or steps < 0:
             raise SettingError(f"sampling needs at least one record and no negative steps, not {records} and {steps}.")
         self.records, self.rate, self.steps = records, rate, steps
+        self.ranks = ranks
         self._rng = rng
 
     def draw(self) -> torch.Tensor:
         """One step's indices, sorted."""
-        return self._rng.poisson_sample(self.records, self.rate)
+        return self.ranks.part(lambda: self._rng.poisson_sample(self.records, self.rate))
 
     def __len__(self) -> int:
         return self.steps
@@ -42,7 +45,7 @@ class PoissonSampler(Sampler[list[int]]):
             yield self.draw().tolist()
 
 
-def check_loader(loader: DataLoader[object], rate: float, records: int) -> None:
+def check_loader(loader: DataLoader[object], rate: float, records: int, ranks: Ranks = ALONE) -> None:
     """Refuse a loader that does not sample at the stated rate: its epsilon would be wrong without a word."""
     sampler = loader.batch_sampler
     if not isinstance(sampler, PoissonSampler):
@@ -56,3 +59,5 @@ def check_loader(loader: DataLoader[object], rate: float, records: int) -> None:
             f"the loader samples {sampler.records} records at rate {sampler.rate:g}, but rate {rate:g} over {records} "
             "records is what is accounted for; make both the same."
         )
+    if sampler.ranks is not ranks:
+        raise UnsupportedError("the loader's PoissonSampler must be given the ranks that share the training.")
