@@ -1,0 +1,187 @@
+"""The score of a parameter's values: the mass that their kernel density estimate has in a window around them.
+
+    u(t) = mean_i [Phi((t + w/2 - theta_i) / b) - Phi((t - w/2 - theta_i) / b)]
+
+for bandwidth b and window w (Mao et al. 2020, eq. 4 and 5), on a grid whose step divides the window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from noiseproof.errors import SettingError
+
+_ENTRIES = 1 << 20
+"""Kernel values that are in memory together: some 8 MB, which a core's cache nearly holds."""
+_MOST_POINTS = 1 << 14
+FAR = -1e300
+"""The score of what is not on a grid: finite, as the mechanism asks for, and so low that it is never drawn."""
+
+
+def published_sensitivity(models: int) -> float:
+    """The paper's du, 1 / (M (M - 1)), which corollary 1 states for windows below the bandwidth. It is too small."""
+    _check_models(models)
+    return 1 / (models * (models - 1))
+
+
+def true_sensitivity(models: int, window: float) -> float:
+    """What du really is: the largest change of a score when one of `models` is left out, or is exchanged for another.
+
+    `window` is in bandwidths. One model's kernel has at most erf(w / (2 sqrt 2 b)) of its mass in a window, and at
+    least 0. The mean over M values without one of them differs by 1 / M of what that one has less the others' mean;
+    exchanging one changes it by 1 / M of the difference. Both are at most, and where the others are far away just,
+    erf(w / (2 sqrt 2 b)) / M.
+    """
+    _check_models(models)
+    return math.erf(window / (2 * math.sqrt(2))) / models
+
+
+def least_score(best: float, sensitivity: float, epsilon: float, points: int, t: float) -> float:
+    """Corollary 2: with probability 1 - e^-t and more a draw scores above this, of `points` whose best score is `best`."""
+    return best - 2 * sensitivity / epsilon * (math.log(points) + t)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """For every coordinate the points that may be published: `low + g * step`, for g below `points`."""
+
+    low: torch.Tensor
+    step: torch.Tensor
+    points: torch.Tensor
+
+    def at(self, index: torch.Tensor) -> torch.Tensor:
+        """The points of these numbers, one a coordinate."""
+        return self.low + index * self.step
+
+
+class Density(Protocol):
+    """How a slice of parameters is smoothed, and between which points a draw may choose."""
+
+    @property
+    def window(self) -> float:
+        """Of the score, in bandwidths."""
+
+    @property
+    def resolution(self) -> int:
+        """Points of the grid in a window; an even number."""
+
+    def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
+        """The grid and the bandwidth of each coordinate of values (coordinates, models); a bandwidth of 0 says that
+        the coordinate is the same in all models."""
+
+
+@dataclass(frozen=True)
+class FittedDensity:
+    """The paper's: bandwidth and range are read off each coordinate's values.
+
+    The bandwidth is Scott's rule, M^(-1/5) standard deviations, or `bandwidth` for all coordinates. The range is that of
+    the values, with a tail of `tail` bandwidths on both sides.
+    """
+
+    window: float = 1.0
+    """In bandwidths."""
+    resolution: int = 4
+    """Points in a window; an even number."""
+    tail: float = 3.0
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_window(self.window, self.resolution)
+        if not (math.isfinite(self.tail) and self.tail >= 0):
+            raise SettingError(f"the tail must be 0 bandwidths or more, not {self.tail}.")
+        if self.bandwidth is not None and not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
+            raise SettingError(f"a bandwidth must be a finite number greater than 0, not {self.bandwidth}.")
+
+    def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
+        """From the smallest to the largest value and a tail, in steps of window / resolution bandwidths."""
+        models = values.shape[1]
+        low, high = values.amin(1), values.amax(1)
+        fitted = values.std(1) * models**-0.2 if self.bandwidth is None else torch.full_like(low, self.bandwidth)
+        width = torch.where(high > low, fitted, 0.0)
+        step = width * (self.window / self.resolution)
+        low = low - self.tail * width
+        count = torch.where(step > 0, (high + self.tail * width - low) / step, 0.0)
+        if bool((count > _MOST_POINTS).any()):
+            raise SettingError(
+                f"a bandwidth of {self.bandwidth} is too small for the spread of these parameters; leave it out for "
+                "Scott's rule, or choose a larger one."
+            )
+        # The last point is not beyond the tail: a hair is added for counts that rounding leaves just below a number.
+        return Grid(low, step, (count + 1e-9).floor().long() + 1), width
+
+
+@dataclass(frozen=True)
+class PublicDensity:
+    """A grid from -`radius` to `radius` and a bandwidth that are settings, and so tell nothing of any record."""
+
+    radius: float
+    bandwidth: float
+    window: float = 1.0
+    resolution: int = 4
+
+    def __post_init__(self) -> None:
+        _check_window(self.window, self.resolution)
+        for name in ("radius", "bandwidth"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingError(f"the {name} must be a finite number greater than 0, not {value}.")
+        if self.points > _MOST_POINTS:
+            raise SettingError(f"a grid of {self.points} points is too fine; choose a larger bandwidth.")
+
+    @property
+    def points(self) -> int:
+        """How many points the grid has: an odd number, with 0 in the middle."""
+        return 2 * math.floor(self.radius / (self.bandwidth * self.window / self.resolution) + 1e-9) + 1
+
+    def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
+        """The same for every coordinate, whatever the values."""
+        shape = values.shape[:1]
+        step = self.bandwidth * self.window / self.resolution
+        return (
+            Grid(
+                values.new_full(shape, -(self.points // 2) * step),
+                values.new_full(shape, step),
+                torch.full(shape, self.points, device=values.device),
+            ),
+            values.new_full(shape, self.bandwidth),
+        )
+
+
+def scores(values: torch.Tensor, grid: Grid, width: torch.Tensor, density: Density) -> torch.Tensor:
+    """u at every point of the grid, (coordinates, points), of float64 values (coordinates, models); `FAR` beyond its end.
+
+    The estimate's distribution function is computed once at the ends of all windows, which lie on the grid too.
+    """
+    models = values.shape[1]
+    most = int(grid.points.max())
+    ends = torch.arange(most + density.resolution, device=values.device) - density.resolution / 2
+    # In units of sqrt(2) bandwidths, from the grid's first point on. Coordinates without spread have one point.
+    unit = torch.where(width > 0, width, 1.0) * math.sqrt(2)
+    start = (grid.low[:, None] - values) / unit[:, None]
+    stride = (grid.step / unit)[:, None] * ends
+    sums = torch.empty(len(values), len(ends), dtype=torch.float64, device=values.device)
+    rows = max(1, _ENTRIES // (models * len(ends)))
+    room = torch.empty(min(rows, len(values)), len(ends), models, dtype=torch.float64, device=values.device)
+    for begin in range(0, len(values), rows):
+        part = slice(begin, min(begin + rows, len(values)))
+        kernel = room[: part.stop - part.start]
+        torch.add(stride[part, :, None], start[part, None, :], out=kernel)
+        torch.sum(kernel.erf_(), -1, out=sums[part])
+    found = (sums[:, density.resolution :] - sums[:, : -density.resolution]) / (2 * models)
+    return found.masked_fill_(torch.arange(most, device=values.device) >= grid.points[:, None], FAR)
+
+
+def _check_models(models: int) -> None:
+    if models < 2:
+        raise SettingError(f"publishing needs at least 2 networks, not {models}.")
+
+
+def _check_window(window: float, resolution: int) -> None:
+    if not (math.isfinite(window) and window > 0):
+        raise SettingError(f"the window must be a finite number of bandwidths greater than 0, not {window}.")
+    if resolution < 2 or resolution % 2:
+        raise SettingError(f"the resolution must be an even number of points in a window, not {resolution}.")

@@ -1,0 +1,109 @@
+"""Games at the parameters: one model, or one shard's record, and what its absence does to a published network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from noiseproof.guarantees import Budget, Claim, Game, Reproducible
+from noiseproof.parameters.collection import Collection
+from noiseproof.parameters.density import scores
+from noiseproof.parameters.layout import Layout
+
+if TYPE_CHECKING:
+    from noiseproof.parameters.method import PublishingMethod
+    from noiseproof.parameters.shard_mean import ShardMean
+    from noiseproof.parameters.shard_pg import ShardPg
+
+_PARAMETERS = 400
+
+
+def model_game(method: PublishingMethod, budget: Budget, parameters: int = _PARAMETERS) -> Game:
+    """One model less: half of all models have 1 where the others have -1, and one of those with 1 is left out.
+
+    With both halves as many, a draw is as likely to be near 1 as near -1; with one less it is likelier near -1. Every
+    parameter is such a draw. The score is how many of them are below 0: what differs in the grids' ends does not even
+    count. A fifth as many parameters lie around 100, so that a method which treats large ones apart has them. Trials
+    run the method's own draw.
+    """
+    models = method.models // 2 * 2
+    sides = torch.ones(models, 1).index_fill(0, torch.arange(models // 2), -1.0).expand(models, parameters)
+    large = 100 + torch.linspace(-1, 1, models)[:, None] + torch.linspace(0, 1, parameters // 3)
+    rows = torch.cat([sides, large], dim=1)
+    layout = Layout((("0.weight", (rows.shape[1],)),))
+    worlds = (Collection(rows, layout), Collection(rows[:-1], layout))
+
+    def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+        rng = _randomness(generator)
+        found = torch.empty(trials, dtype=torch.float64)
+        for trial in range(trials):
+            drawn = method.draw(worlds[world], budget, rng).values[:parameters]
+            found[trial] = float((drawn < 0).sum())
+        return found
+
+    claimed = method.claim(budget)
+    return Game(
+        f"{method.name}: one of {models} models is left out",
+        play,
+        "add-or-remove",
+        budget.delta,
+        claimed,
+        unit="model",
+    )
+
+
+def shard_mean_game(method: ShardMean, budget: Budget) -> Game:
+    """A record turns its shard's update from one direction to the opposite one; the other shards do not move."""
+    shards, parameters = 10, 3
+    updates = torch.zeros(2, shards, parameters)
+    updates[0, 0, 0], updates[1, 0, 0] = -1e3, 1e3
+    means = [method.mean(world) for world in updates]
+    mechanism = method.mechanism(budget, shards)
+
+    def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+        noised = mechanism.release(means[world].expand(trials, -1).clone(), _randomness(generator))
+        return noised[:, 0].double()
+
+    proven = method.proof(budget, mechanism, ())
+    claimed = Claim(epsilon=proven.epsilon, delta=budget.delta, neighbours=budget.neighbours, source="its proof")
+    return Game(
+        f"{method.name}: an update turns round",
+        play,
+        budget.neighbours,
+        budget.delta,
+        claimed,
+        proven,
+        gaussian=True,
+    )
+
+
+def shard_pg_game(method: ShardPg, budget: Budget) -> Game:
+    """A record moves its shard's update from one side of 0 to the other, at every parameter; half of the others lie there.
+
+    The score is how many parameters are drawn on that side: each is as likely to be one as any other.
+    """
+    shards, parameters = 50, 16
+    density = method.density()
+    place = density.radius / 2
+    sides = torch.full((2, parameters, shards), place, dtype=torch.float64)
+    sides[:, :, : shards // 2] = -place
+    sides[0, :, -1] = -place
+    mechanism = method.mechanism(budget, shards, parameters)
+    worlds = []
+    for values in sides:
+        grid, width = density.grid(values)
+        worlds.append((grid, scores(values, grid, width, density)))
+
+    def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+        grid, scored = worlds[world]
+        chosen = mechanism.release(scored.expand(trials, *scored.shape), _randomness(generator))
+        return (grid.at(chosen) > 0).sum(1).double()
+
+    proven = method.proof(budget, mechanism, parameters, ())
+    claimed = Claim(epsilon=proven.epsilon, delta=budget.delta, neighbours=budget.neighbours, source="its proof")
+    return Game(f"{method.name}: an update changes sides", play, budget.neighbours, budget.delta, claimed, proven)
+
+
+def _randomness(generator: torch.Generator) -> Reproducible:
+    return Reproducible(int(torch.randint(2**62, (1,), generator=generator)))

@@ -1,0 +1,238 @@
+"""What dp-pg and dp-pgp share: the collection, the loop for quality, the card, the release."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+
+from noiseproof.data.dataset import Dataset, Public
+from noiseproof.errors import SettingError
+from noiseproof.guarantees import Exponential, accountants
+from noiseproof.guarantees.card import Claim, Place
+from noiseproof.guarantees.events import PureDpEvent, SelfComposedDpEvent
+from noiseproof.methods import Method
+from noiseproof.networks import Training
+from noiseproof.parameters.collection import Collection
+from noiseproof.parameters.density import FittedDensity, published_sensitivity, true_sensitivity
+from noiseproof.parameters.draw import Draw
+from noiseproof.parameters.games import model_game
+from noiseproof.parameters.quality import Quality, redraw
+from noiseproof.parameters.training import train_collection
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases import ModelRelease, logits
+
+if TYPE_CHECKING:
+    from noiseproof.guarantees import Budget, Card, Game, Randomness
+    from noiseproof.networks import Network
+
+PAPER = (
+    "Mao, Zhu, Hong, Zhu, Zhang, Zhong: Private deep neural network models publishing for machine learning as a "
+    "service. IEEE/ACM IWQoS, 2020"
+)
+
+_NO_RECORDS = Dataset("networks", torch.empty(0, 1), torch.empty(0, dtype=torch.int64), Public((1,), ()))
+"""Stands in for the records of networks that were trained elsewhere."""
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """A generated network as a vector, and its card."""
+
+    vector: torch.Tensor
+    card: Card
+
+
+@dataclass(frozen=True)
+class PublishingMethod(Method):
+    """Mao et al.'s publishing: train many networks, publish one that is drawn from the densities of their parameters."""
+
+    place: ClassVar[Place] = "parameters"
+    paper: ClassVar[str | None] = PAPER
+    proves: ClassVar[bool] = False
+
+    models: int = 50
+    epochs: int = 20
+    batch: int = 128
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    bandwidth: float | None = None
+    """Of the density estimate; None takes Scott's rule for each parameter."""
+    window: float = 1.0
+    """The window of the score, in bandwidths."""
+    resolution: int = 4
+    """Points of the grid in a window; an even number."""
+    tail: float = 3.0
+    """How far the grid reaches beyond the networks' values, in bandwidths."""
+    sensitivity: Literal["paper", "true"] = "paper"
+    """`paper`: 1 / (M (M - 1)); `true`: erf(window / (2 sqrt 2)) / M."""
+    threshold: float | None = None
+    """Redraw while the accuracy is not above it; None publishes the first draw."""
+    most_draws: int = 20
+    workers: int = 1
+    """Processes that train networks which cannot be trained as one (convolutions)."""
+
+    def __post_init__(self) -> None:
+        self._training()
+        self._density()
+        self._quality()
+        self.mechanism(self.models, 1.0)
+        if self.workers < 1:
+            raise SettingError(f"{self.name}'s setting workers must be at least 1, not {self.workers}.")
+
+    def _training(self) -> Training:
+        return Training(
+            epochs=self.epochs, batch=self.batch, lr=self.learning_rate, optimiser="sgd", momentum=self.momentum
+        )
+
+    def _density(self) -> FittedDensity:
+        return FittedDensity(self.window, self.resolution, self.tail, self.bandwidth)
+
+    def _quality(self) -> Quality | None:
+        return None if self.threshold is None else Quality(self.threshold, self.most_draws)
+
+    def mechanism(self, models: int, epsilon: float) -> Exponential:
+        """The draw of one coordinate of that many models."""
+        if self.sensitivity not in ("paper", "true"):
+            raise SettingError(f"{self.name}'s setting sensitivity is paper or true, not {self.sensitivity!r}.")
+        paper = self.sensitivity == "paper"
+        return Exponential(published_sensitivity(models) if paper else true_sensitivity(models, self.window), epsilon)
+
+    def fit(
+        self,
+        network: Network,
+        dataset: Dataset,
+        budget: Budget,
+        *,
+        rng: Randomness,
+        progress: Progress = SILENT,
+        collection: Collection | None = None,
+    ) -> ModelRelease:
+        """Train a collection (or take the one that is given) and publish a network drawn from it.
+
+        Accuracies for `threshold` are measured on the private records, which no guarantee accounts for.
+        """
+        if collection is None:
+            seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+            collection = train_collection(
+                network,
+                dataset,
+                self.models,
+                self._training(),
+                seed=seed,
+                workers=self.workers,
+                progress=progress,
+            )
+        module = network.build()
+
+        def accuracy(vector: torch.Tensor) -> float:
+            # The private `collection` is not None here; mypy cannot know that inside of a closure.
+            answers = logits(layout.module(module, vector), dataset.features)
+            return float((answers.argmax(1) == dataset.labels).double().mean())
+
+        layout = collection.layout
+        published = self.publish(collection, budget, rng=rng, accuracy=accuracy, dataset=dataset, progress=progress)
+        layout.module(module, published.vector)
+        return ModelRelease(module, network, published.card, dataset.public, self.settings())
+
+    def publish(
+        self,
+        collection: Collection,
+        budget: Budget,
+        *,
+        rng: Randomness,
+        accuracy: Callable[[torch.Tensor], float] | None = None,
+        dataset: Dataset | None = None,
+        progress: Progress = SILENT,
+    ) -> Published:
+        """A network drawn from a collection; `accuracy` of a vector of parameters is what a threshold asks for.
+
+        Formal guarantee
+        ----------------
+        None; see the class. `dataset` is what the networks were trained on, if that is known.
+        """
+        quality = self._quality()
+        if quality is not None and accuracy is None:
+            raise SettingError("a threshold of accuracy needs records and a network to measure it with.")
+        collection.check()
+        drawn, draws = redraw(
+            lambda: self.draw(collection, budget, rng, progress),
+            lambda found: math.nan if accuracy is None else accuracy(found.values),
+            quality,
+        )
+        return Published(drawn.values, self._card(collection, budget, rng, drawn, draws, dataset))
+
+    @abstractmethod
+    def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Draw:
+        """One network, drawn."""
+
+    @abstractmethod
+    def claim(self, budget: Budget) -> Claim:
+        """What the paper states for one model more or less."""
+
+    @abstractmethod
+    def _why(self, collection: Collection, budget: Budget) -> tuple[str, dict[str, Any]]:
+        """What is true for models, in words and numbers."""
+
+    def _card(
+        self,
+        collection: Collection,
+        budget: Budget,
+        rng: Randomness,
+        drawn: Draw,
+        draws: int,
+        dataset: Dataset | None,
+    ) -> Card:
+        why, numbers = self._why(collection, budget)
+        notes: tuple[str, ...] = ()
+        if self.threshold is not None:
+            notes += (
+                "Draws were repeated until one was accurate enough; which one was published tells of the records that "
+                "accuracy was measured on, and no guarantee accounts for it.",
+            )
+        if drawn.fixed:
+            notes += (
+                f"{drawn.fixed} parameters are the same in all networks and were published as they are (weights that "
+                "training never moved).",
+            )
+        card = self.card(
+            dataset or _NO_RECORDS,
+            dataclasses.replace(budget, neighbours="add-or-remove"),
+            rng,
+            claimed=self.claim(budget),
+            why="Nothing is proven for a record: each was seen by all of the networks. " + why,
+            unit="model",
+            ran={
+                "models": len(collection),
+                "parameters": collection.parameters,
+                "draws": draws,
+                "grid points": drawn.points,
+                "window": self.window,
+                "sensitivity used": self.mechanism(len(collection), budget.epsilon).sensitivity,
+                "true sensitivity": true_sensitivity(len(collection), self.window),
+                **numbers,
+            },
+            notes=notes,
+        )
+        if dataset is not None:
+            return card
+        return card.model_copy(update={"ran": {key: value for key, value in card.ran.items() if key != "records"}})
+
+    def true_epsilon(self, models: int, draws: int, epsilon: float, delta: float) -> tuple[float, float]:
+        """Of one draw, and of `draws` together at delta, for a model, were grids and bandwidths public."""
+        one = epsilon * true_sensitivity(models, self.window) / self.mechanism(models, epsilon).sensitivity
+        event = SelfComposedDpEvent(PureDpEvent(one, bounded_range=True), draws)
+        return one, accountants.epsilon(event, delta, accountant="rdp").epsilon
+
+    def rounds(self) -> int:
+        """How many networks may be drawn before one is published."""
+        return 1 if self.threshold is None else self.most_draws
+
+    def game(self, budget: Budget) -> Game:
+        """One of M networks is left out: how many of 400 published parameters lie where it was not."""
+        return model_game(self, budget)

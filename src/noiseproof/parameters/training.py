@@ -1,0 +1,194 @@
+"""Training a collection: M networks from one start, as one batched network or one after another, kept as they are done."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from noiseproof.errors import SettingError
+from noiseproof.networks import StackedNetwork, Training, fit_stack
+from noiseproof.parameters.collection import Collection
+from noiseproof.parameters.layout import Layout
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases import describe_network
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.networks import Network
+
+_TOGETHER = 1 << 24
+"""Parameters that are trained together: dense networks gain from it until they no longer fit a cache."""
+
+
+def train_collection(
+    network: Network,
+    dataset: Dataset,
+    models: int,
+    training: Training,
+    *,
+    seed: int = 0,
+    shards: Sequence[torch.Tensor] | None = None,
+    start: Collection | None = None,
+    path: Path | None = None,
+    workers: int = 1,
+    progress: Progress = SILENT,
+) -> Collection:
+    """Train `models` networks from the one start `network.build(seed)`; only order of batches and dropout differ.
+
+    With different starts hidden units would be permuted, and a coordinate would mean something else in each network.
+    All are trained on all records, or the j-th on those at `shards[j]` alone (on none, it stays as it started). `start`
+    gives each network's own start instead: a collection to be trained further. Dense networks are trained as one,
+    others one after another or in `workers` processes. With a `path` the rows are kept in that file as they are
+    finished, and a file that holds some of them already is completed.
+
+    Formal guarantee
+    ----------------
+    None: nothing is noised, and the networks are to be kept on the trusted side. Row j depends on no records but its
+    shard's, and that not on how many networks there are.
+    """
+    if models < 2 or workers < 1:
+        raise SettingError(f"a collection needs at least 2 networks and 1 worker, not {models} and {workers}.")
+    module = network.build(seed)
+    layout = Layout.of_module(module)
+    if start is not None and (start.layout != layout or len(start) != models):
+        raise SettingError("the start must be a collection of as many networks of the same architecture.")
+    if shards is not None and len(shards) != models:
+        raise SettingError(f"{models} networks need as many shards, not {len(shards)}.")
+    if path is None:
+        collection = Collection(torch.empty(models, layout.size), layout, torch.zeros(models, dtype=torch.uint8))
+    else:
+        belongs = _belongs(network, dataset, models, training, seed, shards, start)
+        if path.exists():
+            collection = Collection.open(path, writable=True, belongs=belongs)
+        else:
+            collection = Collection.create(path, models, layout, belongs)
+    assert collection.done is not None
+    first = layout.flatten(dict(module.named_parameters()))
+    everyone = torch.arange(len(dataset))
+    members = [everyone] * models if shards is None else list(shards)
+    seeds = torch.randint(2**62, (models,), generator=torch.Generator().manual_seed(seed)).tolist()
+    todo = [j for j in range(models) if not collection.done[j]]
+    together = max(1, _TOGETHER // layout.size) if _dense(module) else 1
+    groups = [todo[begin : begin + together] for begin in range(0, len(todo), together)]
+    jobs = []
+    for group in groups:
+        begin = torch.stack([first if start is None else start.rows[j] for j in group])
+        jobs.append((group, begin, [members[j] for j in group], [seeds[j] for j in group]))
+    with progress.task("training networks", models) as task:
+        task.advance(models - len(todo))
+        for group, rows in _run(network, dataset, training, jobs, workers):
+            # The row first, then that it is done: what is interrupted in between is trained again.
+            collection.rows[group] = rows
+            collection.done[group] = 1
+            task.advance(len(group))
+    return collection
+
+
+_Job = tuple[list[int], torch.Tensor, list[torch.Tensor], list[int]]
+"""Which networks, their starts, their records, their seeds."""
+
+
+def _run(
+    network: Network, dataset: Dataset, training: Training, jobs: Sequence[_Job], workers: int
+) -> Iterator[tuple[list[int], torch.Tensor]]:
+    if workers == 1 or len(jobs) < 2:
+        for job in jobs:
+            yield job[0], _train(network, dataset, training, job)
+        return
+    # Not forked: torch's threads do not survive that.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        min(workers, len(jobs)), mp_context=context, initializer=_prepare, initargs=(network, dataset, training)
+    ) as pool:
+        futures = {pool.submit(_work, job): job[0] for job in jobs}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], torch.from_numpy(future.result())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_PREPARED: list[Any] = []
+"""What a worker process was started with."""
+
+
+def _prepare(network: Network, dataset: Dataset, training: Training) -> None:
+    torch.set_num_threads(1)
+    _PREPARED[:] = [network, dataset, training]
+
+
+def _work(job: _Job) -> Any:
+    network, dataset, training = _PREPARED
+    return _train(network, dataset, training, job).numpy()
+
+
+def _train(network: Network, dataset: Dataset, training: Training, job: _Job) -> torch.Tensor:
+    """The rows of one job after their training."""
+    _, begin, members, seeds = job
+    taught = [place for place, records in enumerate(members) if len(records)]
+    rows = begin.clone()
+    if taught and training.epochs:
+        layout = Layout.of_module(network.build())
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        trained = fit_stack(
+            network,
+            dataset.features.to(device),
+            dataset.labels.to(device),
+            [members[place] for place in taught],
+            training,
+            seeds=[seeds[place] for place in taught],
+            start=StackedNetwork(network, layout.unflatten(begin[taught])),
+        ).to("cpu")
+        rows[taught] = torch.cat([trained.parameters[name].flatten(1) for name, _ in layout.tensors], dim=1)
+    return rows
+
+
+def _dense(module: nn.Module) -> bool:
+    """Whether batched products carry the network, so that many cost little more than one."""
+    plain = (
+        nn.Sequential,
+        nn.Flatten,
+        nn.Linear,
+        nn.Dropout,
+        nn.Tanh,
+        nn.ReLU,
+        nn.ELU,
+        nn.GELU,
+        nn.Sigmoid,
+        nn.Softplus,
+    )
+    return all(isinstance(layer, plain) for layer in module.modules())
+
+
+def _belongs(
+    network: Network,
+    dataset: Dataset,
+    models: int,
+    training: Training,
+    seed: int,
+    shards: Sequence[torch.Tensor] | None,
+    start: Collection | None,
+) -> dict[str, Any]:
+    cut = None
+    if shards is not None:
+        cut = _digest(torch.cat([*shards, torch.tensor([len(records) for records in shards])]))
+    return {
+        "records": dataset.fingerprint(),
+        "network": describe_network(network),
+        "models": models,
+        "training": [getattr(training, name) for name in ("epochs", "batch", "lr", "optimiser", "momentum", "l2")],
+        "seed": seed,
+        "shards": cut,
+        "start": None if start is None else _digest(start.rows),
+    }
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
