@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Two test workers with one torch thread each use two cores without fighting over them.
 WORKERS ?= 2
 
-.PHONY: demo test test-all lint types check bench clean install
+.PHONY: demo test test-all lint types check bench docs docs-serve clean install
 .DEFAULT_GOAL := demo
 
 # Re-installs only when what is to be installed has changed.
@@ -38,5 +38,11 @@ check: lint types test
 bench: $(STAMP)
 	$(BIN)/noiseproof bench
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache
