@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from noiseproof import methods
-from noiseproof.errors import SettingError
+from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.guarantees.budget import Budget, Neighbours
 from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
+    from noiseproof.gradients.ranks import Ranks
     from noiseproof.networks import Network
+    from noiseproof.recipes import Recipe
     from noiseproof.releases import Release
+    from noiseproof.scale.checkpoints import Checkpoints
 
 
 def train(
@@ -27,21 +30,29 @@ def train(
     neighbours: Neighbours = "add-or-remove",
     queries: int = 1,
     network: Network | nn.Module | str | None = None,
+    recipe: Recipe | str = "auto",
     seed: int | None = None,
     progress: Progress = SILENT,
     target: str | None = None,
+    ranks: Ranks | None = None,
+    checkpoints: Checkpoints | None = None,
     **settings: Any,
 ) -> Release:
     """Fit one method on private records within a budget, and return what may leave, with its card.
 
     `data` is a `Dataset`, or a name or file whose training part is used. Without a `seed` the randomness is secure;
     with one it is reproducible, and the card says that the release must not leave. `settings` are the method's own.
+    `recipe` is for dp-sgd: `auto` puts a public feature map and settings that suit the data around it, unless you bring
+    a network or a `Method`; `none` does not, and a name or a `Recipe` is one of your choice (see `noiseproof.recipes`).
+    `ranks` (`scale.distributed`) share the training and `checkpoints` (`scale.checkpoints`) let it be interrupted, for
+    methods at the gradients.
 
     >>> import noiseproof as npf
     >>> release = npf.train("dp-sgd", "digits", epsilon=3, seed=0)
     >>> release.card.verdict
     'proven'
     """
+    from noiseproof import recipes
     from noiseproof.data import Dataset, load
     from noiseproof.guarantees import Reproducible, Secure
 
@@ -53,8 +64,48 @@ def train(
     else:
         chosen = methods.build(method, settings)
     dataset = data if isinstance(data, Dataset) else load(data, target=target).train
+    # A method that comes with its settings is taken as it is: only a recipe that is meant for it goes around it.
+    given = network is not None or isinstance(method, methods.Method)
+    if isinstance(recipe, str):
+        cooked = recipes.resolve(recipe, dataset, method=chosen.name, network=given)
+    else:
+        cooked = recipe
+    if cooked is not None:
+        release = train(
+            chosen if isinstance(method, methods.Method) else cooked.method(len(dataset), epsilon, settings),
+            cooked.map(dataset, progress),
+            epsilon=epsilon,
+            delta=delta,
+            neighbours=neighbours,
+            network=cooked.trained(dataset.public),
+            recipe="none",
+            seed=seed,
+            progress=progress,
+            ranks=ranks,
+            checkpoints=checkpoints,
+        )
+        return cooked.around(release, dataset.public)
     rng = Secure() if seed is None else Reproducible(seed)
-    return chosen.fit(resolve_network(network, dataset), dataset, budget, rng=rng, progress=progress)
+    shape = resolve_network(network, dataset)
+    if ranks is None and checkpoints is None:
+        return chosen.fit(shape, dataset, budget, rng=rng, progress=progress)
+    from noiseproof.gradients.method import GradientMethod
+    from noiseproof.gradients.ranks import ALONE
+
+    if not isinstance(chosen, GradientMethod):
+        raise UnsupportedError(
+            f"{chosen.name} is not trained by descent on noised gradients; ranks and checkpoints are for methods that are."
+        )
+    if checkpoints is not None:
+        checkpoints.belongs_to(
+            method=chosen.name,
+            settings=chosen.settings(),
+            network=shape,
+            budget=budget,
+            data=dataset.fingerprint(),
+            seed=seed,
+        )
+    return chosen.fit(shape, dataset, budget, rng=rng, progress=progress, ranks=ranks or ALONE, checkpoints=checkpoints)
 
 
 def resolve_network(network: Network | nn.Module | str | None, dataset: Dataset) -> Network:

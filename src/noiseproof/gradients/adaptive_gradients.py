@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -61,6 +62,15 @@ class AdaptiveGradients(PrivateGradients):
     def clip(self) -> float:
         """The clipping norm of the step that comes next."""
         return self._norm
+
+    def state(self) -> dict[str, float]:
+        """Also the clipping norm that it has come to."""
+        return {**super().state(), "norm": self._norm}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on from a state that `state` gave."""
+        super().restore(state)
+        self._norm = state["norm"]
 
     def _accumulate(self, gradients: RecordGradients) -> None:
         squared = gradients.squared_norms()

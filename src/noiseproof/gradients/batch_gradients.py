@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -95,7 +95,7 @@ class BatchGradients(ABC):
             self._start([len(piece) for piece in pieces])
             for piece in pieces:
                 index = piece.to(tensors[0].device)
-                yield tuple(tensor[index] for tensor in tensors)
+                yield tuple(tensor.index_select(0, index) for tensor in tensors)
             self._check_finished()
 
     def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -136,6 +136,19 @@ class BatchGradients(ABC):
             parameter.grad = gradient
         self.steps += 1
         return True
+
+    @property
+    def randomness(self) -> tuple[Randomness, ...]:
+        """What samples and noise are drawn with."""
+        return (self._rng,) if self._sampling is self._rng else (self._sampling, self._rng)
+
+    def state(self) -> dict[str, float]:
+        """What must be remembered between two steps, besides weights, randomness and events."""
+        return {"steps": self.steps, "expected_batch": self.expected_batch}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on from a state that `state` gave."""
+        self.steps, self.expected_batch = int(state["steps"]), state["expected_batch"]
 
     def paused(self) -> AbstractContextManager[None]:
         """While it lasts, forward passes are not watched: for generated or public records in the same step."""

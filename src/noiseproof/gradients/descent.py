@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,10 +11,12 @@ from torch import nn
 from torch.nn import functional
 
 from noiseproof.gradients.batch_gradients import BatchGradients
+from noiseproof.gradients.training_state import TrainingState
 from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
+    from noiseproof.scale.checkpoints import Checkpoints
 
 Watch = Callable[[int, float], None]
 """Called after every step with the number of steps taken and the batch's mean loss (a private value: keep it inside)."""
@@ -31,18 +34,29 @@ def descend(
     progress: Progress = SILENT,
     description: str = "training",
     watch: Watch | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> None:
-    """Take `steps` steps of cross-entropy descent with these gradients. `seed` is for dropout."""
+    """Take `steps` steps of cross-entropy descent with these gradients. `seed` is for dropout.
+
+    With `checkpoints` a training that was begun there goes on; steps that a crash lost have been charged for and are
+    not taken again.
+    """
     device = next(module.parameters()).device
     module.train()
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         progress.task(description, steps) as task,
+        checkpoints.watching(gradients.ranks.rank) if checkpoints is not None else nullcontext(),
     ):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed + gradients.ranks.rank)
+        charged = 0
+        if checkpoints is not None:
+            checkpoints.begin(TrainingState(module, optimiser, gradients))
+            charged = min(len(gradients.events), steps)
+            task.advance(charged)
         total, records = 0.0, 0
         batches = gradients.batches(
-            dataset.features.to(device), dataset.labels.to(device), steps=steps, micro_batch=micro_batch
+            dataset.features.to(device), dataset.labels.to(device), steps=steps - charged, micro_batch=micro_batch
         )
         for features, labels in batches:
             losses = None
@@ -56,4 +70,9 @@ def descend(
                 if watch is not None:
                     watch(gradients.steps, mean)
                 total, records = 0.0, 0
+                if checkpoints is not None:
+                    checkpoints.after_step()
+        if checkpoints is not None:
+            checkpoints.save()
+        gradients.ranks.agree("what was spent", gradients.events.runs)
     module.eval()

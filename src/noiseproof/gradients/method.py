@@ -14,6 +14,7 @@ from noiseproof.errors import SettingError
 from noiseproof.gradients.batch_gradients import BatchGradients
 from noiseproof.gradients.descent import Watch, descend
 from noiseproof.gradients.optimisers import Fall, OptimiserName, average, optimiser, schedule, take_average
+from noiseproof.gradients.ranks import ALONE, Ranks
 from noiseproof.guarantees.card import Place
 from noiseproof.methods import Method
 from noiseproof.progress import SILENT, Progress
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.guarantees import Budget, Card, Randomness
     from noiseproof.networks import Network
+    from noiseproof.scale.checkpoints import Checkpoints
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,13 @@ class GradientMethod(Method):
         rng: Randomness,
         progress: Progress = SILENT,
         watch: Watch | None = None,
+        ranks: Ranks = ALONE,
+        checkpoints: Checkpoints | None = None,
     ) -> ModelRelease:
-        """Train a network on noised gradients; see the class for what is guaranteed."""
+        """Train a network on noised gradients; see the class for what is guaranteed.
+
+        `ranks` share the training, each calling this with the same arguments; `checkpoints` let it be interrupted.
+        """
         seed = int(torch.randint(2**31, (1,), generator=rng.generator))
         module = network.build(seed)
         if torch.cuda.is_available():
@@ -83,6 +90,8 @@ class GradientMethod(Method):
         descent = optimiser(self.optimiser, gradients.parameters, self.learning_rate, self.momentum)
         schedule(descent, self.learning_rate_schedule, steps)
         average(descent, self.averaging, steps)
+        if ranks is not ALONE:
+            gradients.join(ranks)
         try:
             descend(
                 module,
@@ -95,6 +104,7 @@ class GradientMethod(Method):
                 progress=progress,
                 description=self.name,
                 watch=watch,
+                checkpoints=checkpoints,
             )
         finally:
             gradients.close()
@@ -112,6 +122,9 @@ class GradientMethod(Method):
             "rate": gradients.rate,
             "sampler": "poisson",
             "parameters": sum(parameter.numel() for parameter in gradients.parameters),
+            **({"ranks": gradients.ranks.size} if gradients.ranks is not ALONE else {}),
+            # A crash loses steps that were charged for, so that fewer were taken than are accounted.
+            **({"lost steps": lost} if (lost := len(gradients.events) - gradients.steps) > 0 else {}),
         }
 
     @abstractmethod

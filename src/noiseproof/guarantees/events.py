@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import attr
 from dp_accounting.dp_event import (
@@ -60,6 +61,7 @@ class ReplaceOneDpEvent(DpEvent):
     event: DpEvent
 
 
+@lru_cache(maxsize=64)  # a training asks for the same event step after step
 def sampled_gaussian(rate: float, sigma: float, steps: int = 1) -> DpEvent:
     """The event of `steps` Gaussian sums of noise multiplier `sigma` over Poisson samples of rate `rate`.
 
@@ -100,6 +102,11 @@ class EventLog:
 
     def __len__(self) -> int:
         return sum(count for _, count in self._runs)
+
+    @property
+    def runs(self) -> tuple[tuple[DpEvent, int], ...]:
+        """The events in order, each with how often it happened in a row."""
+        return tuple(self._runs)
 
     @property
     def event(self) -> DpEvent:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -55,6 +55,14 @@ class Randomness(ABC):
     @abstractmethod
     def spawn(self, key: int) -> Randomness:
         """An independent child; the same `key` of a reproducible parent gives the same child."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """How far it has come, as JSON values, for `restore`; nothing where every draw is new anyway."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing from where `state` was taken; the seed is not part of a state."""
 
     @abstractmethod
     def rounding(self, scale: float, coordinates: int, norm: Literal[1, 2] = 2) -> float:

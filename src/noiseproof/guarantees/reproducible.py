@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -134,6 +134,20 @@ class Reproducible(Randomness):
         child._sequence = np.random.SeedSequence(self._sequence.entropy, spawn_key=(*self._sequence.spawn_key, key))
         child._reset()
         return child
+
+    def state(self) -> dict[str, Any]:
+        """The number of calls so far, and the states of torch's generators."""
+        generators = {
+            str(device): value.get_state().numpy().tobytes().hex() for device, value in self._generators.items()
+        }
+        return {"calls": self._calls, "generators": generators}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing from where `state` was taken, of randomness with this seed."""
+        self._calls = int(state["calls"])
+        for name, content in state["generators"].items():
+            generator = self._on(torch.device(name))
+            generator.set_state(torch.frombuffer(bytearray.fromhex(content), dtype=torch.uint8))
 
     def rounding(self, scale: float, coordinates: int, norm: Literal[1, 2] = 2) -> float:
         """0: values are not rounded."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -131,6 +131,13 @@ class Secure(Randomness):
     def spawn(self, key: int) -> Secure:
         """An independent child; `key` does not make it repeatable."""
         return type(self)() if self._entropy is os.urandom else self._for_test(self._entropy(KEY_BYTES))
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: every call draws from a new key."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Nothing is put back: what was drawn once is never drawn again."""
 
     def rounding(self, scale: float, coordinates: int, norm: Literal[1, 2] = 2) -> float:
         """How much sensitivity (L2, or L1) rounding to the lattice adds: a step a coordinate, 2^-31 scales at most."""
