@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import numpy as np
 import pytest
 import torch
@@ -41,7 +43,22 @@ def test_blocks_cover_everything_once_with_a_stream_of_their_own(count, threads)
 
         in_blocks(count, streams, work)
         assert (seen == 1).all()
-        assert first == {number * BLOCK: Bits(KEY, number).integer(64) for number in range(-(-count // BLOCK))}
+        pieces = -(-count // BLOCK)
+        starts = [count * piece // pieces for piece in range(pieces)]
+        assert first == {start: Bits(KEY, number).integer(64) for number, start in enumerate(starts)}
+
+
+def test_blocks_are_worked_on_in_a_forked_process_too(threads):
+    threads(3)
+    in_blocks(3 * BLOCK, streams, lambda block, bits: None)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        here = add_in_blocks(torch.zeros(3 * BLOCK), None, streams, add_bits)
+        there = pool.apply_async(_sum_of_blocks).get(timeout=60)
+    assert there == here.double().sum().item()
+
+
+def _sum_of_blocks():
+    return add_in_blocks(torch.zeros(3 * BLOCK), None, streams, add_bits).double().sum().item()
 
 
 def test_an_error_in_a_thread_is_an_error(threads):

@@ -1,9 +1,9 @@
 """How long does a training step take, privately and not, and how much memory, against torch, Opacus and plain vmap?
 
-A step is everything: forward, backward, norms, clipping, sum, noise, update. All contenders take turns within one run,
-so that whatever else the machine does slows them alike; medians of many steps, and ratios of ours over theirs (below 1:
-ours is less). Peak memory is what a step adds to a process that has everything loaded, each contender in a process of
-its own.
+A step is everything: gathering the batch, forward, backward, norms, clipping, sum, noise, update. All contenders take
+turns within one run, so that whatever else the machine does slows them alike; medians of many steps, and ratios of ours
+over theirs (below 1: ours is less). Peak memory is what a step adds to a process that has everything loaded, each
+contender in a process of its own.
 """
 
 from __future__ import annotations
@@ -90,6 +90,11 @@ class Setting:
         module = copy.deepcopy(self.module)
         return module, torch.optim.SGD(module.parameters(), lr=RATE)
 
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All records in a new order, as any training gathers its batches."""
+        order = torch.randperm(len(self.labels))
+        return self.features.index_select(0, order), self.labels.index_select(0, order)
+
     def losses(self, module: nn.Module, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """One loss a record."""
         return F.cross_entropy(module(features), labels, reduction="none")
@@ -129,8 +134,9 @@ def plain(setting: Setting) -> Step:
     module, optimiser = setting.copy()
 
     def step() -> None:
+        features, labels = setting.batch()
         optimiser.zero_grad()
-        setting.losses(module, setting.features, setting.labels).mean().backward()
+        setting.losses(module, features, labels).mean().backward()
         optimiser.step()
 
     return step
@@ -147,9 +153,7 @@ def vmapped(setting: Setting) -> Step:
     by_record = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different")
 
     def step() -> None:
-        gradients = by_record(
-            {name: parameter.detach() for name, parameter in parameters.items()}, setting.features, setting.labels
-        )
+        gradients = by_record({name: parameter.detach() for name, parameter in parameters.items()}, *setting.batch())
         norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients.values()]).norm(dim=0)
         weights = (CLIP / norms).clamp(max=1)
         for name, parameter in parameters.items():
@@ -189,8 +193,9 @@ def opacus(setting: Setting, mode: str) -> Step:
     def step() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            features, labels = setting.batch()
             optimiser.zero_grad()
-            criterion(private(setting.features), setting.labels).backward()
+            criterion(private(features), labels).backward()
             optimiser.step()
 
     return step

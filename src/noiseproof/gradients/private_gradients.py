@@ -89,9 +89,8 @@ def clip_weights(squared_norms: torch.Tensor, clip: float | torch.Tensor) -> tor
     A hair below clip / norm, so that float32's rounding of the norm cannot push a record over; a record whose gradient
     is not finite counts as zero, since no factor could bound it.
     """
-    norms = squared_norms.clamp_min(0).sqrt() * (1 + 1e-5)
-    weights = (clip / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
-    return torch.where(torch.isfinite(norms), weights, torch.zeros_like(weights))
+    inverse = squared_norms.clamp_min(torch.finfo(squared_norms.dtype).tiny).rsqrt_()  # 0 for an infinite norm
+    return inverse.mul_(clip * (1 - 1e-5)).clamp_max_(1).nan_to_num_(nan=0.0)
 
 
 def bounded(gradient: torch.Tensor, clip: float) -> torch.Tensor:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,16 +16,17 @@ import torch
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.guarantees.chacha import Bits, Streams
 
-BLOCK = 1 << 17
-"""Coordinates in a block: enough to drown the cost of a call, few enough for a block to stay in a core's cache."""
+BLOCK = 1 << 16
+"""Coordinates in a block at most: enough to drown the cost of a call, few enough for it to stay in a core's cache."""
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
 def in_blocks(count: int, streams: Streams, work: Callable[[slice, Bits], None], size: int = BLOCK) -> None:
     """Call `work` once for every block of `count` items, each with a bit stream of its own, on torch's threads."""
-    blocks = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-    todo = list(enumerate(blocks))
+    pieces = max(1, -(-count // size))
+    ends = [count * piece // pieces for piece in range(pieces + 1)]  # alike in size, so that threads end together
+    todo = [(number, slice(start, end)) for number, (start, end) in enumerate(pairwise(ends)) if end > start]
 
     def take() -> None:
         while True:
@@ -32,14 +36,22 @@ def in_blocks(count: int, streams: Streams, work: Callable[[slice, Bits], None],
                 return
             work(block, streams(number))
 
-    threads = min(torch.get_num_threads(), len(blocks))
-    if threads <= 1:
+    helpers = [_pool().submit(take) for _ in range(min(torch.get_num_threads(), pieces) - 1)]
+    try:
         take()
-        return
-    # A pool for each call costs some 0.1 ms and, unlike a lasting one, survives a fork.
-    with ThreadPoolExecutor(threads) as pool:
-        for future in [pool.submit(take) for _ in range(threads)]:
-            future.result()
+    finally:
+        for helper in helpers:
+            helper.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads that wait for work, since starting them takes as long as some work does."""
+    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="noise")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
 def add_in_blocks(

@@ -95,9 +95,10 @@ class Reproducible(Randomness):
     def poisson_sample(self, records: int, rate: float) -> torch.Tensor:
         """The indices of a Poisson sample, in order, in time proportional to its size: by the gaps between them."""
         check_sample(records, rate)
-        bits = self._streams()(0)
+        streams = self._streams()
         if rate in (0, 1):
             return torch.arange(records if rate == 1 else 0)
+        bits = streams(0)
         found: list[npt.NDArray[np.int64]] = []
         last, likely = -1, int(records * rate + 6 * math.sqrt(records * rate) + 8)
         while last < records:

@@ -12,6 +12,7 @@ from torch import nn
 
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.gradients.engine.contribution import Contribution, added
+from noiseproof.gradients.engine.flat import Flat
 from noiseproof.gradients.engine.record_gradients import RecordGradients
 from noiseproof.gradients.engine.refusals import refuse_mixing_layers
 from noiseproof.gradients.engine.rules import rules_for
@@ -51,6 +52,7 @@ class PerRecordGradients:
         self.module = module
         self.parameters: list[nn.Parameter] = [parameter for _, parameter in named]
         """Trainable parameters, in the order of `module.parameters()`."""
+        self._flat = Flat(self.parameters)
         self._names = {id(parameter): name for name, parameter in named}
         self._indices = {id(parameter): index for index, parameter in enumerate(self.parameters)}
         self.layers: dict[str, list[int]] = self._group()
@@ -76,12 +78,11 @@ class PerRecordGradients:
             for parameter, part in capture.settle(*errors):
                 uses[self._index(parameter)].append(part)
         contributions = [added(parts) if parts else None for parts in uses]
-        return RecordGradients(records, self.parameters, list(self.layers.values()), contributions)
+        return RecordGradients(records, self._flat, list(self.layers.values()), contributions)
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of a vector over all parameters, one of each parameter's shape."""
-        parts = vector.split([parameter.numel() for parameter in self.parameters])
-        return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
+        return self._flat.split(vector)
 
     def paused(self) -> AbstractContextManager[None]:
         """Forward passes in here are not captured: for a network that only passes gradients on, or public records."""

@@ -9,6 +9,7 @@ import torch
 
 from noiseproof.errors import SettingError
 from noiseproof.gradients.engine.contribution import Contribution
+from noiseproof.gradients.engine.flat import Flat
 from noiseproof.gradients.engine.room import Room
 
 By = Literal["all", "tensor", "layer"]
@@ -24,12 +25,13 @@ class RecordGradients:
     def __init__(
         self,
         records: int,
-        parameters: Sequence[torch.nn.Parameter],
+        flat: Flat,
         layers: Sequence[Sequence[int]],
         contributions: Sequence[Contribution | None],
     ) -> None:
         self.records = records
-        self._parameters = parameters
+        self._flat = flat
+        self._parameters = flat.parameters
         self._layers = layers
         self._contributions = contributions
         room = Room()
@@ -64,18 +66,14 @@ class RecordGradients:
 
         It takes the first parameter's dtype and device.
         """
-        first = self._parameters[0].detach()
-        vector = first.new_empty(sum(parameter.numel() for parameter in self._parameters))
-        places = vector.split([parameter.numel() for parameter in self._parameters])
-        for parameter, place, (part, column) in zip(
-            self._parameters, places, self._weighted_parts(weights, by), strict=True
-        ):
+        vector = self._flat.empty()
+        for place, (part, column) in zip(self._flat.split(vector), self._weighted_parts(weights, by), strict=True):
             if part is None:
                 place.zero_()
-            elif parameter.dtype == first.dtype and parameter.device == first.device:
-                part.write_sum(column, place.view(parameter.shape))
+            elif self._flat.uniform:
+                part.write_sum(column, place)
             else:
-                place.copy_(part.weighted_sum(column).flatten())
+                place.copy_(part.weighted_sum(column))
         return vector
 
     def inner(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -136,7 +134,7 @@ class RecordGradients:
         if by == "layer":
             weights = weights @ self._membership(by).T.to(weights)
         columns = [weights] * len(self._parameters) if by == "all" else list(weights.unbind(1))
-        leave_out = 0.0 in weights.flatten().tolist()
+        leave_out = not bool(weights.all())
         each = zip(self._parameters, self._contributions, columns, strict=True)
         return [_weighted_part(parameter, part, column, leave_out) for parameter, part, column in each]
 
