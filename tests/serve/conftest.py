@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -181,6 +182,7 @@ class Cluster:
         limits = ["--port", str(self.port), "--workers", str(workers), "--rate", "1000000"]
         self.log = log.open("ab")
         self.started = time.monotonic_ns()
+        self.broken = threading.Event()  # what made the trouble failed: nobody need wait for an answer any more
         self.process = subprocess.Popen(
             [*serve, *limits, *options], stdout=self.log, stderr=self.log, env={**os.environ, **(environment or {})}
         )
@@ -219,6 +221,8 @@ class Cluster:
             with httpx.Client(base_url=self.address, timeout=120, headers=authorization) as http:
                 for turn, _ in enumerate(turns):
                     while not self._ask(http, inputs, told, f"{self.started}-{turn}" if retry else None):
+                        if self.broken.is_set():
+                            return
                         time.sleep(0.05)
 
         with ThreadPoolExecutor(len(keys)) as pool:
@@ -249,6 +253,9 @@ class Cluster:
             careful = pool.submit(self.load, keys[half:], until=until, retry=True, **options)
             try:
                 trouble()
+            except BaseException:
+                self.broken.set()
+                raise
             finally:
                 until.set()
             return plain.result(), careful.result()
@@ -306,10 +313,16 @@ class Postgres:
         pid = self._server.get_pid()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for victim in [pid, *map(int, children)]:
-            os.kill(victim, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has seen that its parent is gone
+                os.kill(victim, signal.SIGKILL)
 
     def start(self):
-        self._server.ensure_postgres_running()
+        for _ in range(10):
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # it waits for ten seconds only, also on a busy machine
+                return self._server.ensure_postgres_running()
+        raise AssertionError("PostgreSQL did not start again")
 
     def stop(self):
         os.kill(self._server.get_pid(), signal.SIGQUIT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from noiseproof.ledger import migrations
 
 _PATIENCE = 30
 """Seconds that a transaction waits for another's lock before it gives up."""
+_NEVER = threading.Event()
+"""Never set: to wait for a while."""
 
 
 class Database:
@@ -137,7 +140,8 @@ def _take_lock(connection: Connection) -> None:
             busy = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() > until:
                 raise
-            time.sleep(random.uniform(0.0005, 0.0015))
+            # Not `time.sleep`, which waits for a moment instead of for a while: some clocks that jump make it fail.
+            _NEVER.wait(random.uniform(0.0005, 0.0015))
 
 
 def _postgresql(url: URL) -> Engine:
