@@ -66,10 +66,7 @@ def train(
     dataset = data if isinstance(data, Dataset) else load(data, target=target).train
     # A method that comes with its settings is taken as it is: only a recipe that is meant for it goes around it.
     given = network is not None or isinstance(method, methods.Method)
-    if isinstance(recipe, str):
-        cooked = recipes.resolve(recipe, dataset, method=chosen.name, network=given)
-    else:
-        cooked = recipe
+    cooked = recipes.resolve(recipe, dataset, method=chosen.name, network=given) if isinstance(recipe, str) else recipe
     if cooked is not None:
         release = train(
             chosen if isinstance(method, methods.Method) else cooked.method(len(dataset), epsilon, settings),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli.options import Data, Delta, Json, NeighboursOption, SchemaOption, Seed, Target
+from noiseproof.cli.options import Data, Delta, Json, NeighboursOption, RecipeOption, SchemaOption, Seed, Target
 
 if TYPE_CHECKING:
     from noiseproof.compare import Watch
@@ -28,6 +28,7 @@ def run(
     methods: Annotated[str | None, typer.Option(help="Methods as a,b; without it, all that there are.")] = None,
     queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 100,
     attack: Annotated[str, typer.Option(help="shadow, loss, lira, lira-offline, gap or label-only.")] = "loss",
+    recipe: RecipeOption = "auto",
     trials: Annotated[int, typer.Option(help="How often each method's game is played in each world.")] = 1000,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results, in place of an earlier run's; else runs/compare-DATA.")
@@ -64,6 +65,7 @@ def run(
         attack=attack,
         trials=trials,
         seed=seed,
+        recipe=recipe,
         imports=tuple(imports or ()),
     )
     with _Bars() as watch:
@@ -71,7 +73,7 @@ def run(
     if json:
         output.emit(document)
         return
-    _show(document)
+    show(document)
 
 
 def _epsilons(given: str) -> tuple[float, ...]:
@@ -83,7 +85,8 @@ def _epsilons(given: str) -> tuple[float, ...]:
         raise SettingError(f"--epsilon takes a number, or several as 0.5,1,3, not {given!r}.") from None
 
 
-def _show(document: Mapping[str, Any]) -> None:
+def show(document: Mapping[str, Any]) -> None:
+    """Print a comparison's document as a table, what to take for which need, and its one sentence."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column, Table
 

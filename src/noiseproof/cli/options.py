@@ -26,6 +26,10 @@ Settings = Annotated[
 NetworkOption = Annotated[
     str | None, typer.Option("--network", help="A network by name; without it, one that suits the data.")
 ]
+RecipeOption = Annotated[
+    str,
+    typer.Option("--recipe", help="For dp-sgd: auto (by the data's kind and size), none, scattering, bins or unit."),
+]
 
 LedgerOption = Annotated[
     str,

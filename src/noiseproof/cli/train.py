@@ -15,6 +15,7 @@ from noiseproof.cli.options import (
     Json,
     NeighboursOption,
     NetworkOption,
+    RecipeOption,
     SchemaOption,
     Seed,
     Settings,
@@ -37,6 +38,7 @@ def run(
     neighbours: NeighboursOption = "add-or-remove",
     out: Annotated[Path | None, typer.Option(help="Folder for the bundle; without it nothing is saved.")] = None,
     network: NetworkOption = None,
+    recipe: RecipeOption = "auto",
     settings: Settings = None,
     queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 1,
     secure: Annotated[bool, typer.Option("--secure", help="Secure randomness, for what leaves the house.")] = False,
@@ -48,7 +50,7 @@ def run(
 
     The accuracy is measured on the test part of the data for the eyes of its owner; it is not part of the release.
     """
-    from noiseproof import bundles, methods, releases
+    from noiseproof import bundles, methods, recipes, releases
     from noiseproof.cli import output
     from noiseproof.data import load
     from noiseproof.errors import UnsupportedError
@@ -57,13 +59,19 @@ def run(
 
     # Everything that can be refused is refused before records are read or budget is spent.
     Budget(epsilon, delta, check_neighbours(neighbours), queries)
-    chosen = methods.build(method, read_settings(settings))
+    given = read_settings(settings)
+    chosen = methods.build(method, given)
+    recipes.check(recipe, method=method, network=network is not None)
     if out is not None:
         bundles.check_writable(out)
     progress = output.RichProgress()
     split = load(data, target=target, schema=schema, seed=seed, progress=progress)
     for sentence in (*split.train.public.notes, *split.remarks):
         output.note(sentence)
+    cooked = recipes.resolve(recipe, split.train, method=method, network=network is not None)
+    if cooked is not None:
+        output.note(f"recipe {cooked.name}: {cooked.summary}")
+        chosen = cooked.method(len(split.train), epsilon, given)
 
     def fit(which: methods.Method, insecure: bool) -> releases.Release:
         return train(
@@ -74,6 +82,7 @@ def run(
             neighbours=check_neighbours(neighbours),
             queries=queries,
             network=network,
+            recipe=cooked if cooked is not None and which is chosen else "none",
             seed=seed if insecure else None,
             progress=progress,
         )

@@ -48,6 +48,7 @@ class Plan:
     attack: str = "loss"
     trials: int = 1000
     seed: int = 0
+    recipe: str = "auto"
     imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from noiseproof import methods
+from noiseproof import methods, recipes
 from noiseproof.compare.plan import Plan, Task
 from noiseproof.compare.settings import network_for, settings_for
 from noiseproof.compare.spending import spending
@@ -60,9 +60,16 @@ def compute_row(plan: Plan, task: Task, split: Split, bundles: Path, progress: P
 
     started = time.perf_counter()
     budget = plan.budget(task.epsilon)
-    method = methods.build(task.method, settings_for(task.method, split.train))
-    network = network_for(task.method, split.train)
-    release = method.fit(network, split.train, budget, rng=Reproducible(plan.seed), progress=progress)
+    recipe = recipes.resolve(plan.recipe if task.method == recipes.METHOD else "none", split.train)
+    if recipe is not None:
+        method = recipe.method(len(split.train), budget.epsilon)
+        network, features = recipe.trained(split.train.public), recipe.map(split.train, progress)
+    else:
+        method = methods.build(task.method, settings_for(task.method, split.train))
+        network, features = network_for(task.method, split.train), split.train
+    release = method.fit(network, features, budget, rng=Reproducible(plan.seed), progress=progress)
+    if recipe is not None:
+        release = recipe.around(release, split.train.public)
     fitted = time.perf_counter()
     row: dict[str, Any] = {
         "method": task.method,
@@ -71,7 +78,7 @@ def compute_row(plan: Plan, task: Task, split: Split, bundles: Path, progress: P
         "status": "done",
         "kind": release.kind,
         "accuracy": _accuracy(release, split, plan),
-        "network": network.name,
+        "network": network.name if recipe is None else f"{recipe.name}: {recipe.network}",
         "settings": method.settings(),
         "queries": plan.queries if isinstance(release, PredictionRelease) else None,
     }

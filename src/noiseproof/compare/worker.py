@@ -84,7 +84,7 @@ def _words(error: BaseException) -> str:
 
 def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
     """The plan's records and the names of all methods; what the plan cannot run is refused before records are read."""
-    from noiseproof import methods
+    from noiseproof import methods, recipes
     from noiseproof.attacks import attack_names
     from noiseproof.attacks.membership import ON_ANSWERS
     from noiseproof.data import load
@@ -99,6 +99,7 @@ def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
         raise SettingError(f"--attack must be one of {known}, not {plan.attack!r}.")
     registered = tuple(methods.registry())
     plan.tasks(registered)
+    recipes.check(plan.recipe)
     return load(plan.data, target=plan.target, schema=plan.schema, seed=plan.seed), registered
 
 

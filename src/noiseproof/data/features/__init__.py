@@ -1,6 +1,7 @@
 """Public feature maps: functions of one record at a time, fitted on nothing private."""
 
 from noiseproof.data.features.apply import apply
+from noiseproof.data.features.describe import describe, restore
 from noiseproof.data.features.maps import (
     BinsMap,
     Chain,
@@ -22,4 +23,6 @@ __all__ = [
     "ScatteringMap",
     "UnitNormMap",
     "apply",
+    "describe",
+    "restore",
 ]

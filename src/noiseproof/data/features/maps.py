@@ -110,26 +110,35 @@ class RandomFourierMap:
 class BinsMap:
     """Each number in [0, 1] replaced by one-hot bins at public edges: equal steps, and halvings towards 0.
 
-    No quantiles are read off the data: halvings give fine bins where amounts of money and the like crowd.
+    No quantiles are read off the data: halvings give fine bins where amounts of money and the like crowd. `places` are
+    the features that are such numbers, if not all are; the others (a table's one-hot categories) stay as they are.
     """
 
     bins: int = 16
     halvings: int = 12
+    places: tuple[int, ...] | None = None
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """As many features as there are bins, for every number."""
-        return (math.prod(shape) * (self.bins + self.halvings + 1),)
+        """The features that stay, and as many as there are bins for every number."""
+        features = math.prod(shape)
+        numbers = features if self.places is None else len(self.places)
+        return (features - numbers + numbers * (self.bins + self.halvings + 1),)
 
     def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
         """The coded records."""
         flat = features.flatten(1)
+        numbers, others = flat, flat[:, :0]
+        if self.places is not None:
+            chosen = torch.zeros(flat.shape[1], dtype=torch.bool, device=flat.device)
+            chosen[list(self.places)] = True
+            numbers, others = flat[:, chosen], flat[:, ~chosen]
         steps = torch.linspace(0, 1, self.bins + 1)[1:-1]
         powers = 2.0 ** -torch.arange(self.halvings, 0, -1)
         coded = []
         for edges in (steps, powers):
-            place = torch.bucketize(flat, edges.to(flat.device), right=True)
-            coded.append(torch.nn.functional.one_hot(place, len(edges) + 1).float())
-        return torch.cat(coded, dim=2).flatten(1)
+            place = torch.bucketize(numbers.contiguous(), edges.to(flat.device), right=True)
+            coded.append(torch.nn.functional.one_hot(place, len(edges) + 1).to(flat))
+        return torch.cat([others, torch.cat(coded, dim=2).flatten(1)], dim=1)
 
 
 @dataclass(frozen=True)
