@@ -52,7 +52,7 @@ class Collection:
         rows = torch.empty(len(networks), layout.size)
         labels = _labels(len(networks), names)
         for row, network, label in zip(rows, networks, labels, strict=True):
-            if Layout.of(network) != layout:
+            if dict(Layout.of(network).tensors) != dict(layout.tensors):
                 raise DataError(
                     f"{label} does not have the tensors of {labels[0]} ({_difference(layout, Layout.of(network))}); "
                     "all networks must have one architecture."
@@ -154,10 +154,8 @@ def _labels(count: int, names: Sequence[str] | None) -> list[str]:
 
 def _difference(one: Layout, other: Layout) -> str:
     ours, theirs = dict(one.tensors), dict(other.tensors)
-    for name in {**ours, **theirs}:
-        if ours.get(name) != theirs.get(name):
-            return f"{name} is {_shape(theirs.get(name))} rather than {_shape(ours.get(name))}"
-    return "their order differs"
+    name = next(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
+    return f"{name} is {_shape(theirs.get(name))} rather than {_shape(ours.get(name))}"
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

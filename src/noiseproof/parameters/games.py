@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from noiseproof.parameters.shard_mean import ShardMean
     from noiseproof.parameters.shard_pg import ShardPg
 
-_PARAMETERS = 400
+_PARAMETERS = 100
+_TOGETHER = 50
+"""Trials that are drawn as the layers of one network; layers are drawn independently."""
 
 
 def model_game(method: PublishingMethod, budget: Budget, parameters: int = _PARAMETERS) -> Game:
@@ -24,23 +26,24 @@ def model_game(method: PublishingMethod, budget: Budget, parameters: int = _PARA
 
     With both halves as many, a draw is as likely to be near 1 as near -1; with one less it is likelier near -1. Every
     parameter is such a draw. The score is how many of them are below 0: what differs in the grids' ends does not even
-    count. A fifth as many parameters lie around 100, so that a method which treats large ones apart has them. Trials
+    count. A third as many parameters lie around 100, so that a method which treats large ones apart has them. Trials
     run the method's own draw.
     """
     models = method.models // 2 * 2
     sides = torch.ones(models, 1).index_fill(0, torch.arange(models // 2), -1.0).expand(models, parameters)
     large = 100 + torch.linspace(-1, 1, models)[:, None] + torch.linspace(0, 1, parameters // 3)
     rows = torch.cat([sides, large], dim=1)
-    layout = Layout((("0.weight", (rows.shape[1],)),))
-    worlds = (Collection(rows, layout), Collection(rows[:-1], layout))
+    worlds = (rows, rows[:-1])
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
         rng = _randomness(generator)
-        found = torch.empty(trials, dtype=torch.float64)
-        for trial in range(trials):
-            drawn = method.draw(worlds[world], budget, rng).values[:parameters]
-            found[trial] = float((drawn < 0).sum())
-        return found
+        found = []
+        for start in range(0, trials, _TOGETHER):
+            count = min(_TOGETHER, trials - start)
+            layout = Layout(tuple((f"{layer}.weight", (rows.shape[1],)) for layer in range(count)))
+            drawn = method.draw(Collection(worlds[world].repeat(1, count), layout), budget, rng).values
+            found.append((drawn.reshape(count, -1)[:, :parameters] < 0).sum(1))
+        return torch.cat(found).double()
 
     claimed = method.claim(budget)
     return Game(

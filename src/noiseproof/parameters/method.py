@@ -234,5 +234,5 @@ class PublishingMethod(Method):
         return 1 if self.threshold is None else self.most_draws
 
     def game(self, budget: Budget) -> Game:
-        """One of M networks is left out: how many of 400 published parameters lie where it was not."""
+        """One of M networks is left out: how many of 100 published parameters lie where it was not."""
         return model_game(self, budget)

@@ -41,10 +41,10 @@ class ShardMethod(Method):
     shards: int | None = None
     """How many; None takes one for every `records_a_shard` records, 2000 at most."""
     records_a_shard: int = 5
-    epochs: int = 5
+    epochs: int = 10
     batch: int = 16
-    learning_rate: float = 0.1
-    gain: float = 1.0
+    learning_rate: float = 0.5
+    gain: float = 4.0
     """What the published update is multiplied by, after the noise: a network that saw few records moves too little."""
     workers: int = 1
 

@@ -44,9 +44,9 @@ class ShardPg(ShardMethod):
 
     name: ClassVar[str] = "shard-pg"
 
-    radius: float = 0.2
+    radius: float = 0.6
     """The grid reaches from -radius to radius, around the start."""
-    bandwidth: float = 0.05
+    bandwidth: float = 0.2
     window: float = 1.0
     resolution: int = 4
 

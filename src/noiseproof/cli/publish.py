@@ -1,0 +1,122 @@
+"""`noiseproof publish`: publish a generated network from networks that were trained elsewhere."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noiseproof.cli.options import (
+    Delta,
+    Epsilon,
+    Json,
+    NetworkOption,
+    SchemaOption,
+    Seed,
+    Settings,
+    Target,
+    read_settings,
+)
+
+EXAMPLES = "Example: noiseproof publish a.safetensors b.safetensors c.safetensors --method dp-pg --epsilon 1 --out net"
+
+
+def run(
+    models: Annotated[list[Path], typer.Argument(help="Files of trained networks: safetensors, or torch state dicts.")],
+    method: Annotated[str, typer.Option(help="dp-pg or dp-pgp.")] = "dp-pg",
+    epsilon: Epsilon = 1.0,
+    delta: Delta = 1e-5,
+    out: Annotated[Path | None, typer.Option(help="Folder for the bundle; without it nothing is saved.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Measure accuracy on the test part of this set or file.")
+    ] = None,
+    target: Target = None,
+    schema: SchemaOption = None,
+    network: NetworkOption = None,
+    settings: Settings = None,
+    secure: Annotated[bool, typer.Option("--secure", help="Secure randomness, for what leaves the house.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Draw a network from the densities of several trained ones' parameters, and say what that protects.
+
+    All networks must have one architecture and have been trained from one initialisation. With --data and --network
+    accuracies are measured, a threshold can be set (`--set threshold=0.9`), and the bundle answers queries.
+    """
+    from noiseproof import bundles, methods
+    from noiseproof.cli import output
+    from noiseproof.data import load
+    from noiseproof.errors import SettingError
+    from noiseproof.guarantees import Budget
+    from noiseproof.parameters.method import PublishingMethod
+    from noiseproof.parameters.publishing import publish_files
+
+    budget = Budget(epsilon, delta)
+    kind = methods.get(method)
+    if not issubclass(kind, PublishingMethod):
+        raise SettingError(
+            f"{method} cannot publish networks that were trained elsewhere; `publish` takes dp-pg or dp-pgp. (shard-mean "
+            "and shard-pg train their own, so as to know which records each has seen: use `noiseproof train`.)"
+        )
+    chosen = methods.build(method, read_settings(settings))
+    assert isinstance(chosen, PublishingMethod)
+    if (data is None) != (network is None):
+        raise SettingError("--data and --network go together: accuracy is measured on records, with an architecture.")
+    if out is not None:
+        bundles.check_writable(out)
+    progress = output.RichProgress()
+    test = None if data is None else load(data, target=target, schema=schema, seed=seed, progress=progress).test
+    started = time.perf_counter()
+    found = publish_files(
+        chosen, models, budget, network=network, test=test, seed=None if secure else seed, progress=progress
+    )
+    seconds = time.perf_counter() - started
+    for sentence in found.warnings:
+        output.note(sentence)
+    if out is not None:
+        found.release.save(out)
+    card = found.release.card
+    if json:
+        output.emit(
+            {
+                "method": method,
+                "models": len(models),
+                "parameters": card.ran["parameters"],
+                "accuracy": found.accuracy,
+                "baseline_accuracy": found.baseline_accuracy,
+                "disagreement": found.disagreement,
+                "warnings": list(found.warnings),
+                "card": card,
+                "seconds": seconds,
+                "out": None if out is None else str(out),
+            }
+        )
+        return
+    output.show(
+        f"{method} from {len(models)} networks of {card.ran['parameters']:,} parameters",
+        (
+            "accuracy",
+            "networks' mean",
+            "claimed ε (model)",
+            "true ε (model)",
+            "proven ε (record)",
+            "verdict",
+            "seconds",
+        ),
+        [
+            (
+                found.accuracy,
+                found.baseline_accuracy,
+                output.guarantee(card.claimed),
+                card.ran["true epsilon of a model"],
+                output.guarantee(card.proven),
+                card.verdict,
+                seconds,
+            )
+        ],
+        caption=card.why,
+    )
+    if out is not None:
+        output.stdout.print(f"Saved to {out}: weights.safetensors, card.json, settings.json.", highlight=False)
