@@ -219,25 +219,25 @@ class Session:
         return code, both.getvalue(), out.getvalue()
 
     def _start(self, command: str) -> tuple[int, str, str]:
-        log = tempfile.TemporaryFile()
-        service = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
-            cwd=self.folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self._services.append(service)
-        until = time.monotonic() + 120
-        listening = False
-        while not listening and service.poll() is None and time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
-                listening = True
-            time.sleep(0.2)
-        log.seek(0)
-        printed = log.read().decode()
+        with tempfile.TemporaryFile() as log:
+            service = subprocess.Popen(
+                ["bash", "-c", f"exec {command}"],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._services.append(service)
+            until = time.monotonic() + 120
+            listening = False
+            while not listening and service.poll() is None and time.monotonic() < until:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+                    listening = True
+                time.sleep(0.2)
+            log.seek(0)
+            printed = log.read().decode()
         return (0 if listening else 1), printed, printed
 
     @contextlib.contextmanager

@@ -1,0 +1,139 @@
+"""Put measured figures into the pages: no number in a generated table is typed by hand.
+
+    noiseproof compare --out runs/demo && python docs/tools/figures.py compare runs/demo
+    noiseproof bench --against opacus --json > bench.json && python docs/tools/figures.py bench bench.json
+    noiseproof study lin --json > lin.json && python docs/tools/figures.py study:lin lin.json
+
+replace what stands between `<!-- figures: NAME -->` and `<!-- end of figures -->` in README.md and docs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+
+def replace(name: str, text: str) -> list[Path]:
+    """Put `text` where pages ask for the figures of that name, and say which pages did."""
+    pattern = re.compile(rf"(<!-- figures: {re.escape(name)} -->\n).*?(?=<!-- end of figures -->)", re.S)
+    changed = []
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = pattern.sub(lambda found: found[1] + "\n" + text.strip("\n") + "\n\n", before)
+        if pattern.search(before):
+            page.write_text(after, encoding="utf-8")
+            changed.append(page)
+    return changed
+
+
+def table(columns: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def every_method(document: Mapping[str, Any]) -> str:
+    """The table of methods: what each is, and what became of its promise."""
+    from noiseproof.methods import registry
+
+    found = {row["method"]: row for row in document["rows"] if row["status"] == "done"}
+    rows = []
+    for name, method in registry().items():
+        figures = ["—"] * 5
+        if name in found:
+            row = found[name]
+            promises = [row["card"][kind] for kind in ("claimed", "proven", "audited")]
+            epsilons = ["—" if promise is None else f"{promise['epsilon']:.3g}" for promise in promises]
+            accuracy = "—" if row["accuracy"] is None else f"{row['accuracy']:.1%}"
+            figures = [accuracy, *epsilons, _verdict(row)]
+        rows.append([f"[`{name}`]({name}.md)", method.place, _built(method), method.summary(), *figures])
+    measured = ["accuracy", "claimed ε", "proven ε", "audited ε ≥", "verdict"]
+    return table(["method", "noise at", "built", "what it does", *measured], rows)
+
+
+def in_short(document: Mapping[str, Any]) -> str:
+    """The README's table of methods: what each is, and its verdict."""
+    from noiseproof.methods import registry
+
+    found = {row["method"]: _verdict(row) for row in document["rows"] if row["status"] == "done"}
+    rows = [
+        [f"[`{name}`](docs/methods/{name}.md)", method.place, method.summary(), _built(method), found.get(name, "—")]
+        for name, method in registry().items()
+    ]
+    return table(["method", "noise at", "what it does", "built", "verdict"], rows)
+
+
+def _built(method: Any) -> str:
+    return "as published" if method.paper else "proven" if method.proves else "baseline"
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    return f"**{row['verdict']}**" if row["verdict"] == "refuted" else str(row["verdict"])
+
+
+def compare(folder: Path) -> None:
+    """The methods' tables, and what the demo prints."""
+    from noiseproof.cli.compare import show
+
+    document = json.loads((folder / "results.json").read_text())
+    replace("methods", every_method(document))
+    replace("methods in short", in_short(document))
+    printed = io.StringIO()
+    os.environ["COLUMNS"] = "80"
+    with contextlib.redirect_stdout(printed):
+        show(document)
+    lines = "\n".join(line.rstrip() for line in printed.getvalue().rstrip().splitlines())
+    replace("demo", f"```text\n{lines}\n```")
+
+
+def bench(file: Path) -> None:
+    """The table of benchmarks."""
+    rows = json.loads(file.read_text())["rows"]
+    cells = [
+        [row["what"], *(_short(row[key]) for key in ("ours", "theirs", "ratio")), row.get("unit", "ms")] for row in rows
+    ]
+    replace("bench", table(["what", "ours", "theirs", "ratio", "unit"], cells))
+
+
+def study(name: str, file: Path) -> None:
+    """All tables of a study, each where a page asks for it: `study:lin:table3`, or all as `study:lin`."""
+    tables = {one["name"]: one for one in json.loads(file.read_text())["tables"]}
+    for key, one in tables.items():
+        replace(f"{name}:{key}", _study_table(one))
+    replace(name, "\n\n".join(_study_table(one) for one in tables.values()))
+
+
+def _study_table(one: Mapping[str, Any]) -> str:
+    rows = [[_short(value) for value in row] for row in one["rows"]]
+    return "\n\n".join([f"**{one['title']}**", table(one["columns"], rows), *(f"*{note}*" for note in one["notes"])])
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "—"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    """`figures.py NAME FILE`."""
+    name, source = sys.argv[1], Path(sys.argv[2])
+    if name == "compare":
+        compare(source)
+    elif name == "bench":
+        bench(source)
+    else:
+        study(name, source)
+
+
+if __name__ == "__main__":
+    main()
