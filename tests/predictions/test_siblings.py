@@ -138,7 +138,7 @@ def test_one_record_changes_one_teacher_alone(near, answer, members):
             method.fit(LINEAR, each, Budget(1.0, 1e-5, near), rng=Reproducible(7))
             for each in (data, neighbour(data, near))
         ]
-        first, second = (release._networks.logits(query) for release in releases)
+        first, second = (release._secret.networks.logits(query) for release in releases)
         same = torch.isclose(first, second, atol=1e-4).flatten(1).all(1).view(6, members).all(1)
         assert int((~same).sum()) == 1
         change = releases[0]._scores(query) - releases[1]._scores(query)
@@ -170,11 +170,13 @@ def test_the_number_of_teachers_follows_from_public_numbers():
 def test_a_single_teacher_is_several_networks_on_the_loss_that_suits_few_records():
     data = dataset(0, 60)
     alone = Teachers(epochs=1).fit(LINEAR, data, Budget(100.0), rng=Reproducible(0))
-    assert (alone.teachers, len(alone._networks)) == (1, 5)
+    assert (alone._secret.teachers, len(alone._secret.networks)) == (1, 5)
     assert alone._scores(data.features).sum(1).tolist() == [1.0] * 60
     settings = {"epochs": 5, "teachers": 1, "members": 1}
     trained = {
-        loss: Teachers(loss=loss, **settings).fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))._networks.parameters
+        loss: Teachers(loss=loss, **settings)
+        .fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))
+        ._secret.networks.parameters
         for loss in ("auto", "cross-entropy", "convexified")
     }
     for name, value in trained["auto"].items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -79,7 +79,7 @@ def votes_game(method: Votes, budget: Budget) -> Game:
 
 def teachers_game(method: Teachers, budget: Budget) -> Game:
     """Teachers that are sure, half of them of each of two classes, but for one that changes its mind."""
-    from noiseproof.predictions.teachers import TeachersRelease
+    from noiseproof.predictions.teachers import Ensemble, TeachersRelease
 
     public = _public(1)
     count = method.count(budget, 2, 1000) // 2 * 2 + 1
@@ -89,7 +89,7 @@ def teachers_game(method: Teachers, budget: Budget) -> Game:
     biases = 50.0 * torch.stack([functional.one_hot(minds, 2), functional.one_hot(minds, 2)])
     biases[0, -1] = torch.tensor([0.0, 50.0])
 
-    def release(world: int) -> ScoreRelease:
+    def release(world: int) -> TeachersRelease:
         parameters = {
             name: biases[world] if value.ndim == 1 else torch.zeros(count, *value.shape)
             for name, value in network.build().named_parameters()
@@ -98,12 +98,14 @@ def teachers_game(method: Teachers, budget: Budget) -> Game:
         records = Dataset("game", torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), public)
         card = method.card(records, budget, Reproducible(0), why="a game's teachers are not trained")
         stack = StackedNetwork(network, parameters)
-        return TeachersRelease(stack, count, answer, card, public, method.settings(), queries=1, rng=Reproducible(0))
+        return TeachersRelease(
+            Ensemble(stack, count), answer, card, public, method.settings(), queries=1, rng=Reproducible(0)
+        )
 
     return _answers_game(f"{method.name}: one of {count} changes its mind", release, torch.zeros(1, 1), budget)
 
 
-def _answers_game(name: str, release: Callable[[int], ScoreRelease], query: torch.Tensor, budget: Budget) -> Game:
+def _answers_game(name: str, release: Callable[[int], ScoreRelease[Any]], query: torch.Tensor, budget: Budget) -> Game:
     """One answer to `query`, scored by its likelihood ratio (or what rises with it) given both worlds' scores."""
     from noiseproof.predictions.answers import GaussianAnswer, LaplaceAnswer, prove
 
@@ -122,7 +124,7 @@ def _answers_game(name: str, release: Callable[[int], ScoreRelease], query: torc
     return Game(name, play, budget.neighbours, budget.delta, claimed, proven, gaussian=gaussian)
 
 
-def _fitted(method: Logits | Votes, dataset: Dataset, budget: Budget) -> ScoreRelease:
+def _fitted(method: Logits | Votes, dataset: Dataset, budget: Budget) -> ScoreRelease[Any]:
     network = Network("linear", dataset.public.shape, dataset.classes)
     return method.fit(network, dataset, budget, rng=Reproducible(0))
 

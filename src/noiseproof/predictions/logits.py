@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from noiseproof.errors import SettingError
-from noiseproof.guarantees.card import Claim, Place
-from noiseproof.methods import Method, register
-from noiseproof.predictions.answers import Answer, Kind, Moves, check_kind, from_json, least_noise, prove
+from noiseproof.methods import register
+from noiseproof.predictions.answers import Answer, Moves, least_noise
 from noiseproof.predictions.feature_maps import BoundedMap, MapName
 from noiseproof.predictions.games import logits_game
+from noiseproof.predictions.score_method import ScoreMethod
 from noiseproof.predictions.score_release import ScoreRelease
 from noiseproof.predictions.softmax_regression import solve
 from noiseproof.progress import SILENT, Progress
@@ -23,21 +23,17 @@ from noiseproof.progress import SILENT, Progress
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.data.dataset import Public
-    from noiseproof.guarantees import Budget, Card, Game, Randomness
+    from noiseproof.guarantees import Budget, Game, Randomness
     from noiseproof.guarantees.budget import Neighbours
     from noiseproof.networks import Network
 
-_ASSUMPTIONS = (
-    "the regression was solved to the stated gradient norm, which was checked in float64",
-    "the feature map and the regularisation were not chosen by looking at the private records",
-)
 _LENGTH = 1 + 1e-9
 """The mapped features' norm, with room for the rounding of their normalisation."""
 
 
 @register
 @dataclass(frozen=True)
-class Logits(Method):
+class Logits(ScoreMethod):
     """Softmax regression on a public feature map; a record's pull on a logit is bounded, and every logit gets noise.
 
     The network is not used: what is trained is one linear layer on `features`. The regularisation follows from the
@@ -58,11 +54,11 @@ class Logits(Method):
     """
 
     name: ClassVar[str] = "logits"
-    place: ClassVar[Place] = "predictions"
-    proves: ClassVar[bool] = True
-    claims: ClassVar[str] = "(epsilon, delta) for a record, over all queries"
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "the regression was solved to the stated gradient norm, which was checked in float64",
+        "the feature map and the regularisation were not chosen by looking at the private records",
+    )
 
-    answer: Kind = "label"
     features: MapName = "auto"
     noise: float = 0.25
     """The noise's standard deviation on a logit; it sets the regularisation, unless that is given."""
@@ -75,7 +71,7 @@ class Logits(Method):
     """Number of random Fourier features and their kernel's length scale, for `features="fourier"`."""
 
     def __post_init__(self) -> None:
-        check_kind(self.answer)
+        super().__post_init__()
         for name in ("noise", "tolerance", "regularisation"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -119,21 +115,12 @@ class Logits(Method):
             feature_map=feature_map,
             progress=progress,
         )
-        card = self.card(
+        card = self.score_card(
             dataset,
             budget,
             rng,
-            claimed=Claim(
-                epsilon=budget.epsilon,
-                delta=budget.delta,
-                neighbours=budget.neighbours,
-                source="the budget that the noise was calibrated to",
-            ),
-            proven=prove(answer, budget, (*_ASSUMPTIONS, *rng.assumptions)),
-            ran={
-                "queries": budget.queries,
-                "answer": self.answer,
-                "noise": answer.law,
+            answer,
+            {
                 "standard deviation on a logit": answer.spread,
                 "regularisation": regularisation,
                 "gradient norm": solution.gradient,
@@ -142,8 +129,7 @@ class Logits(Method):
             },
         )
         return LogitsRelease(
-            solution.weights.cpu(),
-            feature_map,
+            Regression(solution.weights.cpu(), feature_map),
             answer,
             card,
             dataset.public,
@@ -157,62 +143,43 @@ class Logits(Method):
         return logits_game(self, budget)
 
 
-class LogitsRelease(ScoreRelease):
+@dataclass(frozen=True)
+class Regression:
+    """A solved regression: its weights, (features, classes), and the map before it."""
+
+    weights: torch.Tensor
+    feature_map: BoundedMap
+
+
+class LogitsRelease(ScoreRelease[Regression]):
     """Answers of a secret softmax regression."""
 
-    def __init__(
-        self,
-        weights: torch.Tensor,
-        feature_map: BoundedMap,
-        answer: Answer,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        *,
-        queries: int,
-        rng: Randomness,
-        asked: int = 0,
-    ) -> None:
-        super().__init__(answer, card, public, settings, queries=queries, rng=rng, asked=asked)
-        self._weights = weights
-        self._map = feature_map
-
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
-        return self._map(features) @ self._weights
+        return self._secret.feature_map(features) @ self._secret.weights
 
     def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
         return torch.softmax(noised, dim=1)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The secret weights: the bundle stays on the trusted side."""
-        return {"weights": self._weights}
+        return {"weights": self._secret.weights}
 
     def description(self) -> dict[str, Any]:
         """The queries that are gone, the noise, and the feature map."""
+        chosen = self._secret.feature_map
         return {
             **super().description(),
-            "map": {"name": self._map.name, "width": self._map.width, "length": self._map.length},
+            "map": {"name": chosen.name, "width": chosen.width, "length": chosen.length},
         }
 
     @classmethod
-    def restore(
+    def _restored(
         cls,
         tensors: Mapping[str, torch.Tensor],
         description: Mapping[str, Any],
-        *,
-        card: Card,
         public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> LogitsRelease:
-        """The same answers, with as many queries left as when it was saved."""
+        module: nn.Module | None,
+    ) -> Regression:
         chosen = description["map"]
-        return cls(
-            tensors["weights"],
-            BoundedMap(chosen["name"], public.shape, chosen["width"], chosen["length"]),
-            from_json(description["answer"]),
-            card,
-            public,
-            settings,
-            **cls._spent(description),
-        )
+        feature_map = BoundedMap(chosen["name"], public.shape, chosen["width"], chosen["length"])
+        return Regression(tensors["weights"], feature_map)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import torch
+from torch import nn
 
-from noiseproof.predictions.answers import Answer, ExponentialAnswer, VoteAnswer
+from noiseproof.predictions.answers import Answer, ExponentialAnswer, VoteAnswer, from_json
 from noiseproof.releases import PredictionRelease
 
 if TYPE_CHECKING:
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from noiseproof.guarantees import Card, Randomness
     from noiseproof.guarantees.events import DpEvent
 
+Secret = TypeVar("Secret")
+"""What scores are made of, and what never leaves."""
 
-class ScoreRelease(PredictionRelease):
+
+class ScoreRelease(PredictionRelease, Generic[Secret]):
     """Answers to a fixed number of queries: scores a class, noised as `answer` says, then made probabilities.
 
     Formal guarantee
@@ -28,6 +32,7 @@ class ScoreRelease(PredictionRelease):
 
     def __init__(
         self,
+        secret: Secret,
         answer: Answer,
         card: Card,
         public: Public,
@@ -38,6 +43,7 @@ class ScoreRelease(PredictionRelease):
         asked: int = 0,
     ) -> None:
         super().__init__(card, public, settings, queries=queries, rng=rng, asked=asked)
+        self._secret = secret
         self.answer = answer
 
     @property
@@ -62,3 +68,29 @@ class ScoreRelease(PredictionRelease):
     def description(self) -> dict[str, Any]:
         """The queries that are gone, and the answers' noise."""
         return {**super().description(), "answer": self.answer.to_json()}
+
+    @classmethod
+    @abstractmethod
+    def _restored(
+        cls,
+        tensors: Mapping[str, torch.Tensor],
+        description: Mapping[str, Any],
+        public: Public,
+        module: nn.Module | None,
+    ) -> Secret:
+        """What scores are made of, from a bundle."""
+
+    @classmethod
+    def restore(
+        cls,
+        tensors: Mapping[str, torch.Tensor],
+        description: Mapping[str, Any],
+        *,
+        card: Card,
+        public: Public,
+        settings: Mapping[str, Any],
+        module: nn.Module | None = None,
+    ) -> Self:
+        """The same answers, with as many queries left as when it was saved."""
+        secret = cls._restored(tensors, description, public, module)
+        return cls(secret, from_json(description["answer"]), card, public, settings, **cls._spent(description))

@@ -12,23 +12,19 @@ from torch import nn
 from torch.nn import functional
 
 from noiseproof.errors import SettingError
-from noiseproof.guarantees.card import Claim, Place
-from noiseproof.methods import Method, register
+from noiseproof.methods import register
 from noiseproof.networks import StackedNetwork, Training, fit_stack
 from noiseproof.predictions.answers import (
     Answer,
-    Kind,
     Moves,
     VoteAnswer,
     calibrate,
-    check_kind,
-    from_json,
     least_noise,
     onto_simplex,
-    prove,
 )
 from noiseproof.predictions.convexified import Convexified
 from noiseproof.predictions.games import teachers_game
+from noiseproof.predictions.score_method import ScoreMethod
 from noiseproof.predictions.score_release import ScoreRelease
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases import describe_network, restore_network
@@ -36,13 +32,9 @@ from noiseproof.releases import describe_network, restore_network
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.data.dataset import Public
-    from noiseproof.guarantees import Budget, Card, Game, Randomness
+    from noiseproof.guarantees import Budget, Game, Randomness
     from noiseproof.networks import Network
 
-_ASSUMPTIONS = (
-    "a teacher's answer depends on its own shard alone, also in its last bits, though all are trained as one batch",
-    "the number of teachers and their loss are settings: where they are derived from the number of records, that is public",
-)
 _RECORDS_A_CLASS = 20
 """A shard with fewer records of each class than this, on average, is taken to teach little."""
 _MOST = 200
@@ -55,7 +47,7 @@ LossName = Literal["auto", "cross-entropy", "convexified"]
 
 @register
 @dataclass(frozen=True)
-class Teachers(Method):
+class Teachers(ScoreMethod):
     """Networks trained on disjoint shards vote on a label, or their probabilities are averaged with noise.
 
     Needs no convexity and takes any network. All teachers are trained at once, as one stacked network. At a large
@@ -73,11 +65,11 @@ class Teachers(Method):
     """
 
     name: ClassVar[str] = "teachers"
-    place: ClassVar[Place] = "predictions"
-    proves: ClassVar[bool] = True
-    claims: ClassVar[str] = "(epsilon, delta) for a record, over all queries"
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "a teacher's answer depends on its own shard alone, also in its last bits, though all are trained as one batch",
+        "the number of teachers and their loss are settings: where they are derived from the number of records, that is public",
+    )
 
-    answer: Kind = "label"
     teachers: int | None = None
     """How many; None derives it from the budget, the classes and the number of records."""
     epochs: int = 100
@@ -91,7 +83,7 @@ class Teachers(Method):
     """Networks whose mean is a teacher, all on its shard; None takes 5 for a single teacher and 1 for several."""
 
     def __post_init__(self) -> None:
-        check_kind(self.answer)
+        super().__post_init__()
         for name in ("teachers", "members"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -162,29 +154,20 @@ class Teachers(Method):
         ).to("cpu")
         for name, value in everyone.parameters.items():
             value[taught] = trained.parameters[name]
-        card = self.card(
+        card = self.score_card(
             dataset,
             budget,
             rng,
-            claimed=Claim(
-                epsilon=budget.epsilon,
-                delta=budget.delta,
-                neighbours=budget.neighbours,
-                source="the budget that the noise was calibrated to",
-            ),
-            proven=prove(answer, budget, (*_ASSUMPTIONS, *rng.assumptions)),
-            ran={
-                "queries": budget.queries,
+            answer,
+            {
                 "teachers": count,
                 "networks a teacher": members,
-                "answer": self.answer,
-                "noise": answer.law,
                 "standard deviation": answer.spread,
                 "epochs": self.epochs,
             },
         )
         return TeachersRelease(
-            everyone, count, answer, card, dataset.public, self.settings(), queries=budget.queries, rng=rng
+            Ensemble(everyone, count), answer, card, dataset.public, self.settings(), queries=budget.queries, rng=rng
         )
 
     def game(self, budget: Budget) -> Game:
@@ -192,30 +175,21 @@ class Teachers(Method):
         return teachers_game(self, budget)
 
 
-class TeachersRelease(ScoreRelease):
-    """Answers of secret networks, averaged or by vote."""
+@dataclass(frozen=True)
+class Ensemble:
+    """All networks in one stack, as many for each teacher."""
 
-    def __init__(
-        self,
-        networks: StackedNetwork,
-        teachers: int,
-        answer: Answer,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        *,
-        queries: int,
-        rng: Randomness,
-        asked: int = 0,
-    ) -> None:
-        super().__init__(answer, card, public, settings, queries=queries, rng=rng, asked=asked)
-        self._networks = networks
-        self.teachers = teachers
+    networks: StackedNetwork
+    teachers: int
+
+
+class TeachersRelease(ScoreRelease[Ensemble]):
+    """Answers of secret networks, averaged or by vote."""
 
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         # A teacher whose training diverged must still answer within bounds.
-        logits = self._networks.logits(features.float(), batch=256).nan_to_num(0.0, 1e4, -1e4)
-        answers = torch.softmax(logits.double(), dim=-1).unflatten(0, (self.teachers, -1)).mean(1)
+        logits = self._secret.networks.logits(features.float(), batch=256).nan_to_num(0.0, 1e4, -1e4)
+        answers = torch.softmax(logits.double(), dim=-1).unflatten(0, (self._secret.teachers, -1)).mean(1)
         if isinstance(self.answer, VoteAnswer):
             return functional.one_hot(answers.argmax(-1), answers.shape[-1]).sum(0).double()
         return answers.mean(0)
@@ -225,35 +199,23 @@ class TeachersRelease(ScoreRelease):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The secret weights of all teachers: the bundle stays on the trusted side."""
-        return {name: value.detach().cpu() for name, value in self._networks.parameters.items()}
+        return {name: value.detach().cpu() for name, value in self._secret.networks.parameters.items()}
 
     def description(self) -> dict[str, Any]:
         """The queries that are gone, the noise, and the network's recipe."""
         return {
             **super().description(),
-            "teachers": self.teachers,
-            "network": describe_network(self._networks.network),
+            "teachers": self._secret.teachers,
+            "network": describe_network(self._secret.networks.network),
         }
 
     @classmethod
-    def restore(
+    def _restored(
         cls,
         tensors: Mapping[str, torch.Tensor],
         description: Mapping[str, Any],
-        *,
-        card: Card,
         public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> TeachersRelease:
-        """The same answers, with as many queries left as when it was saved."""
+        module: nn.Module | None,
+    ) -> Ensemble:
         network = restore_network(description["network"], module)
-        return cls(
-            StackedNetwork(network, tensors),
-            description["teachers"],
-            from_json(description["answer"]),
-            card,
-            public,
-            settings,
-            **cls._spent(description),
-        )
+        return Ensemble(StackedNetwork(network, tensors), description["teachers"])

@@ -13,31 +13,27 @@ from torch.nn import functional
 
 from noiseproof.data.dataset import Kind as RecordKind
 from noiseproof.errors import SettingError
-from noiseproof.guarantees.card import Claim, Place
-from noiseproof.methods import Method, register
-from noiseproof.predictions.answers import Answer, Kind, Moves, check_kind, from_json, least_noise, prove
+from noiseproof.methods import register
+from noiseproof.predictions.answers import Moves, least_noise
 from noiseproof.predictions.games import votes_game
+from noiseproof.predictions.score_method import ScoreMethod
 from noiseproof.predictions.score_release import ScoreRelease
 from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.data.dataset import Public
-    from noiseproof.guarantees import Budget, Card, Game, Randomness
+    from noiseproof.guarantees import Budget, Game, Randomness
     from noiseproof.guarantees.budget import Neighbours
     from noiseproof.networks import Network
 
-_ASSUMPTIONS = (
-    "the similarity's settings were not chosen by looking at the private records",
-    "sums of votes are exact (floating-point error of the sum is not accounted for)",
-)
 _ENTRIES = 1 << 24
 """Similarities that are in memory at once."""
 
 
 @register
 @dataclass(frozen=True)
-class Votes(Method):
+class Votes(ScoreMethod):
     """Every record votes for its class with a public similarity to the query: few records, many classes, small epsilon.
 
     The vote is the cosine of the two records (pictures: of their deviations from their own mean), read on a ramp: 1
@@ -55,11 +51,11 @@ class Votes(Method):
     """
 
     name: ClassVar[str] = "votes"
-    place: ClassVar[Place] = "predictions"
-    proves: ClassVar[bool] = True
-    claims: ClassVar[str] = "(epsilon, delta) for a record, over all queries"
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "the similarity's settings were not chosen by looking at the private records",
+        "sums of votes are exact (floating-point error of the sum is not accounted for)",
+    )
 
-    answer: Kind = "label"
     low: float | None = None
     high: float | None = None
     """The ends of the ramp; None takes 0.35 and 0.45, for pictures 0.5 and 0.7."""
@@ -67,7 +63,7 @@ class Votes(Method):
     """How much a record that is not similar votes against its class, at most."""
 
     def __post_init__(self) -> None:
-        check_kind(self.answer)
+        super().__post_init__()
         for kind in get_args(RecordKind):
             low, high = self.ramp(kind)
             if not (-1 <= low < high <= 1 and 0 <= self.against <= 1):
@@ -98,28 +94,18 @@ class Votes(Method):
     ) -> VotesRelease:
         """Keep the records, and calibrate the noise."""
         answer = least_noise(self.moves(budget.neighbours), self.answer, budget)
-        card = self.card(
+        card = self.score_card(
             dataset,
             budget,
             rng,
-            claimed=Claim(
-                epsilon=budget.epsilon,
-                delta=budget.delta,
-                neighbours=budget.neighbours,
-                source="the budget that the noise was calibrated to",
-            ),
-            proven=prove(answer, budget, (*_ASSUMPTIONS, *rng.assumptions)),
-            ran={
-                "queries": budget.queries,
-                "answer": self.answer,
-                "noise": answer.law,
+            answer,
+            {
                 "standard deviation": answer.spread,
                 "ramp": list(self.ramp(dataset.public.kind)),
             },
         )
         return VotesRelease(
-            unit(dataset.features, dataset.public.kind),
-            dataset.labels,
+            Voters(unit(dataset.features, dataset.public.kind), dataset.labels),
             answer,
             card,
             dataset.public,
@@ -133,24 +119,16 @@ class Votes(Method):
         return votes_game(self, budget)
 
 
-class VotesRelease(ScoreRelease):
-    """Answers by the votes of secret records."""
+@dataclass(frozen=True)
+class Voters:
+    """The records, as vectors of length 1, and their labels."""
 
-    def __init__(
-        self,
-        records: torch.Tensor,
-        labels: torch.Tensor,
-        answer: Answer,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        *,
-        queries: int,
-        rng: Randomness,
-        asked: int = 0,
-    ) -> None:
-        super().__init__(answer, card, public, settings, queries=queries, rng=rng, asked=asked)
-        self._records, self._labels = records, labels
+    records: torch.Tensor
+    labels: torch.Tensor
+
+
+class VotesRelease(ScoreRelease[Voters]):
+    """Answers by the votes of secret records."""
 
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         method, classes = Votes(**self.settings), len(self.public.classes)
@@ -158,7 +136,7 @@ class VotesRelease(ScoreRelease):
         queries = unit(features, self.public.kind)
         scores = torch.zeros(len(queries), classes, dtype=torch.float64)
         rows = max(1, _ENTRIES // max(1, len(queries)))
-        for records, labels in zip(self._records.split(rows), self._labels.split(rows), strict=True):
+        for records, labels in zip(self._secret.records.split(rows), self._secret.labels.split(rows), strict=True):
             cosines = queries @ records.T
             votes = cosines.sub_(low).div_(high - low).clamp_(-method.against, 1.0).double()
             scores += votes @ functional.one_hot(labels, classes).double()
@@ -169,29 +147,17 @@ class VotesRelease(ScoreRelease):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The secret records themselves: the bundle stays on the trusted side."""
-        return {"records": self._records, "labels": self._labels}
+        return {"records": self._secret.records, "labels": self._secret.labels}
 
     @classmethod
-    def restore(
+    def _restored(
         cls,
         tensors: Mapping[str, torch.Tensor],
         description: Mapping[str, Any],
-        *,
-        card: Card,
         public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> VotesRelease:
-        """The same answers, with as many queries left as when it was saved."""
-        return cls(
-            tensors["records"],
-            tensors["labels"],
-            from_json(description["answer"]),
-            card,
-            public,
-            settings,
-            **cls._spent(description),
-        )
+        module: nn.Module | None,
+    ) -> Voters:
+        return Voters(tensors["records"], tensors["labels"])
 
 
 def unit(features: torch.Tensor, kind: RecordKind) -> torch.Tensor:

@@ -258,7 +258,7 @@ def _releases(
     split: AttackSplit,
     budgets: dict[float, Budget],
     seed: int,
-) -> Iterator[tuple[float, ScoreRelease]]:
+) -> Iterator[tuple[float, ScoreRelease[Any]]]:
     members = records.take(torch.arange(len(split.members)))
     for epsilon, budget in budgets.items():
         yield epsilon, method.fit(network, members, budget, rng=Reproducible(seed))
@@ -266,7 +266,7 @@ def _releases(
 
 def _teachers(
     method: Teachers, network: Network, members: Dataset, budgets: dict[float, Budget], seed: int
-) -> Iterator[tuple[float, ScoreRelease]]:
+) -> Iterator[tuple[float, ScoreRelease[Any]]]:
     """Where two epsilons have as many teachers, the same ones serve both, with the noise of each."""
     trained: dict[int, TeachersRelease] = {}
     for epsilon, budget in budgets.items():
@@ -278,6 +278,6 @@ def _teachers(
         yield epsilon, release
 
 
-def _ran(release: ScoreRelease) -> dict[str, Any]:
+def _ran(release: ScoreRelease[Any]) -> dict[str, Any]:
     names = ("noise", "teachers", "regularisation", "features")
     return {name: release.card.ran[name] for name in names if name in release.card.ran}
