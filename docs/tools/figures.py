@@ -2,7 +2,7 @@
 
     noiseproof compare --out runs/demo && python docs/tools/figures.py compare runs/demo
     noiseproof bench --against opacus --json > bench.json && python docs/tools/figures.py bench bench.json
-    noiseproof study lin --json > lin.json && python docs/tools/figures.py study:lin lin.json
+    noiseproof study lin --out runs/lin && python docs/tools/figures.py study:lin runs/lin
 
 replace what stands between `<!-- figures: NAME -->` and `<!-- end of figures -->` in README.md and docs.
 """
@@ -10,6 +10,7 @@ replace what stands between `<!-- figures: NAME -->` and `<!-- end of figures --
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import os
@@ -105,17 +106,19 @@ def bench(file: Path) -> None:
     replace("bench", table(["what", "ours", "theirs", "ratio", "unit"], cells))
 
 
-def study(name: str, file: Path) -> None:
-    """All tables of a study, each where a page asks for it: `study:lin:table3`, or all as `study:lin`."""
-    tables = {one["name"]: one for one in json.loads(file.read_text())["tables"]}
-    for key, one in tables.items():
-        replace(f"{name}:{key}", _study_table(one))
-    replace(name, "\n\n".join(_study_table(one) for one in tables.values()))
+def study(name: str, folder: Path) -> None:
+    """Every table that a study wrote, each where a page asks for it by name: `study:lin:table-12`."""
+    for file in sorted(folder.glob("*.csv")):
+        with file.open(newline="", encoding="utf-8") as lines:
+            columns, *rows = csv.reader(lines)
+        replace(f"{name}:{file.stem}", table(columns, [[_rounded(cell) for cell in row] for row in rows]))
 
 
-def _study_table(one: Mapping[str, Any]) -> str:
-    rows = [[_short(value) for value in row] for row in one["rows"]]
-    return "\n\n".join([f"**{one['title']}**", table(one["columns"], rows), *(f"*{note}*" for note in one["notes"])])
+def _rounded(cell: str) -> str:
+    try:
+        return _short(float(cell)) if "." in cell else cell or "—"
+    except ValueError:
+        return cell
 
 
 def _short(value: Any) -> str:

@@ -71,7 +71,9 @@ def test_a_command_that_fails_fails_unless_its_error_is_shown(tmp_path):
 def test_commands_share_files_and_variables_and_python_shares_names(tmp_path):
     with Session(tmp_path) as session:
         session.run(block("$ export WORD=one\n$ cat > file <<'EOF'\n> two\n> EOF\n$ echo $WORD $(cat file)\none two\n"))
-        session.run(block("import os\nfrom pathlib import Path\nword = os.environ['WORD'] + Path('file').read_text()", "python"))
+        session.run(
+            block("import os\nfrom pathlib import Path\nword = os.environ['WORD'] + Path('file').read_text()", "python")
+        )
         session.run(block("print(word)", "python", shown="onetwo\n"))
 
 
