@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from noiseproof.networks import Network
     from noiseproof.releases import Release
 
-_PLACES = ("noiseproof.baseline", "noiseproof.gradients", "noiseproof.parameters", "noiseproof.predictions")
+_PLACES = (
+    "noiseproof.baseline",
+    "noiseproof.inputs",
+    "noiseproof.losses",
+    "noiseproof.gradients",
+    "noiseproof.parameters",
+    "noiseproof.predictions",
+)
 """Modules that register methods, in the order of a record's way."""
 
 _REGISTRY: dict[str, type[Method]] = {}
