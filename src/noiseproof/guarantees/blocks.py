@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,8 @@ import torch
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.guarantees.chacha import Bits, Streams
 
-BLOCK = 1 << 16
-"""Coordinates in a block at most: enough to drown the cost of a call, few enough for it to stay in a core's cache."""
+BLOCK = 1 << 17
+"""Coordinates in a block at most: enough to drown the cost of waking a thread, few enough to stay in a core's cache."""
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -90,5 +91,5 @@ def check_value(value: torch.Tensor, out: torch.Tensor | None = None) -> None:
         raise SettingError("out must have the shape, dtype and device of the value that noise is added to.")
     # A sum is quick and is finite if all of its terms are, unless it overflows.
     value = value.detach()
-    if not bool(torch.isfinite(value.sum())) and not bool(torch.isfinite(value).all()):
+    if not math.isfinite(value.sum()) and not bool(torch.isfinite(value).all()):
         raise NoiseproofError("a value to be released is NaN or infinite; check what it was computed from.")
