@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Two test workers with one torch thread each use two cores without fighting over them.
 WORKERS ?= 2
 
-.PHONY: demo test test-all lint types check bench docs docs-serve clean install
+.PHONY: demo test test-all lint types check bench results docs docs-serve clean install
 .DEFAULT_GOAL := demo
 
 # Re-installs only when what is to be installed has changed.
@@ -43,6 +43,10 @@ docs: $(STAMP)
 
 docs-serve: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# Three seeds of every row of docs/results.md; finished runs are kept in runs/results.json. ONLY=mnist,adult-0.5 picks rows.
+results: $(STAMP)
+	OMP_NUM_THREADS=2 $(BIN)/python -m noiseproof.benchmarks.results $(if $(ONLY),--only $(ONLY))
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache

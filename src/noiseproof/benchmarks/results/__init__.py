@@ -1,0 +1,1 @@
+"""Proven accuracy: what the recipes reach at a proven epsilon, beside what the papers claimed; `make results`."""

@@ -1,0 +1,126 @@
+"""Measure a row: train with the recipe that `auto` picks, and audit that training."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from noiseproof import recipes
+from noiseproof.audits import audit, one_run_bound
+from noiseproof.audits.canaries import insert, many_mislabelled
+from noiseproof.audits.one_run import flip
+from noiseproof.benchmarks.results.rows import DELTA, NEIGHBOURS, Row
+from noiseproof.data import Dataset, load
+from noiseproof.errors import UnsupportedError
+from noiseproof.guarantees import Budget, Reproducible
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases import ModelRelease, accuracy, logits
+
+if TYPE_CHECKING:
+    from noiseproof.data.splits import Split
+    from noiseproof.methods import Method
+
+TRIALS = 2000
+CANARIES = 1000
+CONFIDENCE = 0.999
+"""Of each audit: the game is as hard as the proof allows, so that at 95% one in twenty would be a false alarm."""
+
+
+class Bench:
+    """A row's records, mapped once by the recipe that `auto` picks for them, and its trainings."""
+
+    def __init__(self, row: Row, split: Split | None = None, progress: Progress = SILENT) -> None:
+        self.row = row
+        self._progress = progress
+        self.split = split if split is not None else load(row.data, test_fraction=row.test_fraction)
+        recipe = recipes.resolve("auto", self.split.train)
+        if recipe is None:
+            raise UnsupportedError(f"no recipe is meant for {row.data}.")
+        self.recipe = recipe
+        self.budget = Budget(row.epsilon, DELTA, NEIGHBOURS)
+        self.method: Method = recipe.method(len(self.split.train), row.epsilon)
+        self._mapped: tuple[Dataset, Dataset] | None = None
+
+    @property
+    def features(self) -> tuple[Dataset, Dataset]:
+        """Training and test records as the recipe maps them."""
+        if self._mapped is None:
+            self._mapped = tuple(self.recipe.map(part, self._progress) for part in (self.split.train, self.split.test))  # type: ignore[assignment]
+        assert self._mapped is not None
+        return self._mapped
+
+    def run(self, seed: int) -> dict[str, Any]:
+        """Train once; the seconds are of the training alone, its noise's calibration included."""
+        train, test = self.features
+        wall, processor = time.perf_counter(), time.process_time()
+        release = self._fit(train, seed)
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+        proven = release.card.proven
+        assert proven is not None
+        return {
+            "accuracy": accuracy(release, test),
+            "seconds": round(wall, 1),
+            "processor_seconds": round(processor, 1),
+            "epsilon": proven.epsilon,
+            "delta": proven.delta,
+            "accountant": proven.accountant,
+            "steps": release.card.ran["steps"],
+            "rate": release.card.ran["rate"],
+            "sigma": release.card.ran["sigma"],
+            "parameters": release.card.ran["parameters"],
+            "records": len(train),
+            "test_records": len(test),
+        }
+
+    def audit(self) -> dict[str, Any]:
+        """Lower bounds on epsilon: from the method's game, and from one whole training with canaries."""
+        game = audit(self.method.game(self.budget), trials=TRIALS, confidence=CONFIDENCE, timeout=None)
+        return {
+            "game": game.epsilon,
+            "one_run": self._one_run(),
+            "confidence": CONFIDENCE,
+            "trials": TRIALS,
+            "canaries": self._canaries,
+        }
+
+    @property
+    def _canaries(self) -> int:
+        return min(CANARIES, len(self.split.train) // 10)
+
+    def _one_run(self) -> float:
+        """A training among whose records are wrongly labelled ones, each by a coin of its own: does it tell which?"""
+        train, _ = self.features
+        generator = torch.Generator().manual_seed(0)
+        canaries = many_mislabelled(train, self._canaries, generator)
+        included = flip(len(canaries), generator)
+        release = self._fit(insert(train, canaries, included), seed=0)
+        scores = torch.log_softmax(logits(release.module, canaries.features), 1)
+        guessed = scores.gather(1, canaries.labels[:, None]).squeeze(1)
+        return one_run_bound(guessed.double().numpy(), included.numpy(), delta=DELTA, confidence=CONFIDENCE)
+
+    def _fit(self, features: Dataset, seed: int) -> ModelRelease:
+        # The network keeps to the public part of the recipe's features, whatever records are put in.
+        public = self.split.train.public
+        release = self.method.fit(
+            self.recipe.trained(public),
+            replace(features, public=self.features[0].public),
+            self.budget,
+            rng=Reproducible(seed),
+            progress=self._progress,
+        )
+        assert isinstance(release, ModelRelease)
+        return release
+
+    @property
+    def belongs(self) -> dict[str, Any]:
+        """What a kept run must have been made with to be kept."""
+        return {
+            "recipe": self.recipe.name,
+            "network": self.recipe.network,
+            "options": dict(self.recipe.options),
+            "maps": repr(self.recipe.feature_map(self.split.train.public)),
+            "settings": self.method.settings(),
+        }
