@@ -88,6 +88,11 @@ def test_every_table_and_figure_is_written_and_theirs_stand_beside_ours(two_sets
     assert "stand-in" in " ".join(table5.notes)
 
 
+def test_one_data_set_can_be_run_alone(two_sets, no_figures, tmp_path):
+    found = studies.get("lu").only(["Location"]).run("small", tmp_path, runner=invented, workers=1, plan=TINY)
+    assert [row[0] for row in found.tables[0].rows] == ["location"]
+
+
 def test_a_study_is_taken_up_where_it_was_left(two_sets, no_figures, tmp_path):
     done = []
 
@@ -126,7 +131,9 @@ def test_runs_of_another_seed_or_broken_ones_are_not_mixed_in(two_sets, no_figur
 
 def test_rows_that_are_not_the_paper_s_and_data_that_is_not_there_are_refused(monkeypatch, tmp_path):
     with pytest.raises(SettingError, match="Location"):
-        run_invented(tmp_path, rows=["Iris"])
+        studies.get("lu").only(["Iris"])
+    with pytest.raises(SettingError, match="run whole"):
+        studies.get("lin").only(["Iris"])
     monkeypatch.setattr(study, "available", lambda row: None)
     with pytest.raises(DataError, match="NOISEPROOF_DATA"):
         run_invented(tmp_path)

@@ -15,6 +15,9 @@ EXAMPLES = "Example: noiseproof study lin --scale small --out runs/lin"
 def run(
     paper: Annotated[str, typer.Argument(help="Whose paper: lin, lu, ma, phan or mao; those that are there.")],
     scale: Annotated[str, typer.Option(help="small (two cores, minutes) or paper (its own sizes).")] = "small",
+    only: Annotated[
+        str | None, typer.Option(help="Only these data sets, by the paper's names: Location,MNIST (lu).")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for tables, figures and finished cells.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the cells that are finished in --out.")] = False,
     seed: Seed = 0,
@@ -29,7 +32,10 @@ def run(
     if scale not in ("small", "paper"):
         raise SettingError(f"the scale is small or paper, not {scale!r}.")
     chosen: Scale = "small" if scale == "small" else "paper"
-    result = studies.get(paper).run(
+    study = studies.get(paper)
+    if only is not None:
+        study = study.only([name.strip() for name in only.split(",")])
+    result = study.run(
         chosen, out or Path("runs") / f"{paper}-{scale}", seed=seed, progress=output.RichProgress(), resume=resume
     )
     if json:

@@ -6,6 +6,7 @@ import csv
 import importlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
@@ -126,6 +127,10 @@ class Study(ABC):
         self, scale: Scale, out: Path, *, seed: int = 0, progress: Progress = SILENT, resume: bool = False
     ) -> StudyResult:
         """Run every experiment, or with `resume` those that `out` does not hold yet; write tables and figures there."""
+
+    def only(self, parts: Sequence[str]) -> Study:
+        """The study of some of its data sets alone, by the paper's names."""
+        raise SettingError(f"the study {self.name} is run whole; it has no parts to choose from.")
 
 
 def register(study: type[Study]) -> type[Study]:

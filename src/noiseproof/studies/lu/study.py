@@ -28,6 +28,17 @@ class Lu(Study):
     title: ClassVar[str] = "Private predictions from a convexified network"
     paper: ClassVar[str] = published.PAPER
 
+    def __init__(self, rows: Sequence[str] = tuple(CANDIDATES)) -> None:
+        """`rows` are names of the paper's tables to run (`Location`)."""
+        for row in rows:
+            if row not in CANDIDATES:
+                raise SettingError(f"the paper has no data set {row!r}; it has {', '.join(CANDIDATES)}.")
+        self._rows = tuple(rows)
+
+    def only(self, parts: Sequence[str]) -> Lu:
+        """The study of these rows of the paper's tables."""
+        return Lu(parts)
+
     def run(
         self,
         scale: Scale,
@@ -36,22 +47,17 @@ class Lu(Study):
         seed: int = 0,
         progress: Progress = SILENT,
         resume: bool = False,
-        rows: Sequence[str] | None = None,
         runner: Runner | None = None,
         workers: int | None = None,
         plan: Plan | None = None,
     ) -> StudyResult:
         """Run every repeat of every data set that is there, or with `resume` those that are missing in `out`.
 
-        `rows` are names of the paper's tables to run (`Location`), all if None; `runner` runs one repeat (`run.run` if
-        None); `workers` are processes, one a core if None; `plan` stands in for the scale's.
+        `runner` runs one repeat (`run.run` if None); `workers` are processes, one a core if None; `plan` stands in for
+        the scale's.
         """
         plan = PLANS[scale] if plan is None else plan
-        wanted = list(CANDIDATES) if rows is None else list(rows)
-        for row in wanted:
-            if row not in CANDIDATES:
-                raise SettingError(f"the paper has no data set {row!r}; it has {', '.join(CANDIDATES)}.")
-        sets = [(row, data) for row in wanted if (data := available(row)) is not None]
+        sets = [(row, data) for row in self._rows if (data := available(row)) is not None]
         if not sets:
             raise DataError(
                 "none of the paper's data sets was found; `noiseproof data` says where to get them, and NOISEPROOF_DATA "
@@ -63,7 +69,7 @@ class Lu(Study):
             store.clear()
         results = run_all(sets, plan, store, seed=seed, runner=runner or _run, progress=progress, workers=workers)
         found = summaries(results)
-        missing = [row for row in wanted if row not in {row for row, _ in sets}]
+        missing = [row for row in self._rows if row not in {row for row, _ in sets}]
         tables = every_table(found, plan, missing)
         for table in tables:
             table.write(out)
