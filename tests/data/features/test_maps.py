@@ -13,6 +13,7 @@ MAPS = [
     UnitNormMap(),
     RandomFourierMap(width=40, length=2.0, seed=3),
     BinsMap(),
+    BinsMap(bins=4, halvings=2, places=(1, 5, 63)),
     ScatteringMap(scales=1, angles=4),
     Chain((ScatteringMap(scales=1, angles=2), GroupNormMap(3), UnitNormMap())),
 ]
@@ -46,6 +47,11 @@ def test_bins_code_every_number_twice_by_steps_and_by_halvings():
     assert coded.sum(1).tolist() == [2.0] * 3
     assert coded[:, :4].argmax(1).tolist() == [0, 1, 3]
     assert coded[:, 4:].argmax(1).tolist() == [0, 2, 3]
+
+
+def test_only_the_numbers_of_a_table_are_binned_and_its_categories_stay():
+    coded = BinsMap(bins=2, halvings=1, places=(1,))(torch.tensor([[1.0, 0.7, 0.0], [0.0, 0.2, 1.0]]))
+    assert coded.tolist() == [[1, 0, 0, 1, 0, 1], [0, 1, 1, 0, 1, 0]]
 
 
 def test_mapped_features_are_computed_once_and_kept_under_the_content_they_came_from(monkeypatch, tmp_path):
