@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from noiseproof.cli.options import (
     Target,
     read_settings,
 )
+
+if TYPE_CHECKING:
+    from noiseproof.scale.distributed import Group
 
 EXAMPLES = (
     "Example: noiseproof train dp-sgd --data people.csv --target income --schema people.json --epsilon 1 --out model"
@@ -43,18 +46,31 @@ def run(
     queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 1,
     secure: Annotated[bool, typer.Option("--secure", help="Secure randomness, for what leaves the house.")] = False,
     baseline: Annotated[bool, typer.Option(help="Also train without privacy, to compare.")] = True,
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for checkpoints and for what has been spent.")
+    ] = None,
+    every: Annotated[int, typer.Option(help="Steps between checkpoints; SIGTERM leaves one, too.")] = 100,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the training that --checkpoint holds, if it holds one.")
+    ] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Train on private records within a budget, save the release with its card, and say how accurate it is.
 
     The accuracy is measured on the test part of the data for the eyes of its owner; it is not part of the release.
+    Under `torchrun -m noiseproof train ...` all ranks share one training.
     """
+    from contextlib import ExitStack
+
     from noiseproof import bundles, methods, recipes, releases
     from noiseproof.cli import output
     from noiseproof.data import load
-    from noiseproof.errors import UnsupportedError
+    from noiseproof.errors import SettingError, UnsupportedError
     from noiseproof.guarantees.budget import Budget, check_neighbours
+    from noiseproof.progress import SILENT
+    from noiseproof.scale import distributed
+    from noiseproof.scale.checkpoints import Checkpoints
     from noiseproof.training import train
 
     # Everything that can be refused is refused before records are read or budget is spent.
@@ -62,18 +78,24 @@ def run(
     given = read_settings(settings)
     chosen = methods.build(method, given)
     recipes.check(recipe, method=method, network=network is not None)
+    if resume and checkpoint is None:
+        raise SettingError("--resume needs --checkpoint, the folder that holds the training.")
+    speaks = distributed.speaks()
+    kept = None if checkpoint is None else Checkpoints(checkpoint, every=every, resume=resume or not speaks)
     if out is not None:
         bundles.check_writable(out)
-    progress = output.RichProgress()
+    progress = output.RichProgress() if speaks else SILENT
     split = load(data, target=target, schema=schema, seed=seed, progress=progress)
-    for sentence in (*split.train.public.notes, *split.remarks):
+    for sentence in (*split.train.public.notes, *split.remarks) if speaks else ():
         output.note(sentence)
     cooked = recipes.resolve(recipe, split.train, method=method, network=network is not None)
-    if cooked is not None:
+    if cooked is not None and speaks:
         output.note(f"recipe {cooked.name}: {cooked.summary}")
         chosen = cooked.method(len(split.train), epsilon, given)
 
-    def fit(which: methods.Method, insecure: bool) -> releases.Release:
+    def fit(
+        which: methods.Method, insecure: bool, ranks: Group | None = None, checkpoints: Checkpoints | None = None
+    ) -> releases.Release:
         return train(
             which,
             split.train,
@@ -85,6 +107,8 @@ def run(
             recipe=cooked if cooked is not None and which is chosen else "none",
             seed=seed if insecure else None,
             progress=progress,
+            ranks=ranks,
+            checkpoints=checkpoints,
         )
 
     def measure(release: releases.Release) -> float:
@@ -95,7 +119,13 @@ def run(
         return releases.accuracy(release, split.test)
 
     started = time.perf_counter()
-    release = fit(chosen, not secure)
+    with ExitStack() as stack:
+        ranks = stack.enter_context(distributed.start()) if distributed.launched() else None
+        release = fit(chosen, not secure, ranks, kept)
+    if not speaks:
+        return
+    for sentence in kept.damaged if kept is not None else ():
+        output.note(f"{sentence} The one before it was used.")
     seconds = time.perf_counter() - started
     accuracy = measure(release)
     if chosen.name == "none":

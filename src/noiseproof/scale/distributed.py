@@ -151,6 +151,11 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
+def speaks() -> bool:
+    """Whether this process is the one of all ranks that prints and saves."""
+    return not launched() or os.environ["RANK"] == "0"
+
+
 @contextmanager
 def _together() -> Iterator[None]:
     """Say in words that another rank is gone."""
