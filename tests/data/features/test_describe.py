@@ -11,6 +11,7 @@ from noiseproof.data.features import (
     BinsMap,
     Chain,
     GroupNormMap,
+    MirrorMap,
     RandomFourierMap,
     ScatteringMap,
     UnitNormMap,
@@ -24,6 +25,7 @@ MAPS = [
     RandomFourierMap(width=20, length=2.0, seed=3),
     BinsMap(bins=3, places=(0, 7)),
     Chain((ScatteringMap(scales=1, angles=2), GroupNormMap(3))),
+    Chain((ScatteringMap(scales=1, angles=2), MirrorMap(scales=1, angles=2))),
     Chain((Chain((ScatteringMap(scales=1, angles=2), GroupNormMap(3))), UnitNormMap())),
 ]
 

@@ -6,7 +6,17 @@ import pytest
 import torch
 
 from noiseproof.data import Dataset, Public
-from noiseproof.data.features import BinsMap, Chain, GroupNormMap, RandomFourierMap, ScatteringMap, UnitNormMap, apply
+from noiseproof.data.features import (
+    BinsMap,
+    Chain,
+    GroupNormMap,
+    MirrorMap,
+    RandomFourierMap,
+    ScatteringMap,
+    UnitNormMap,
+    apply,
+)
+from noiseproof.errors import SettingError
 
 MAPS = [
     GroupNormMap(3),
@@ -16,6 +26,7 @@ MAPS = [
     BinsMap(bins=4, halvings=2, places=(1, 5, 63)),
     ScatteringMap(scales=1, angles=4),
     Chain((ScatteringMap(scales=1, angles=2), GroupNormMap(3), UnitNormMap())),
+    Chain((ScatteringMap(scales=1, angles=4), MirrorMap(scales=1, angles=4))),
 ]
 
 
@@ -47,6 +58,22 @@ def test_bins_code_every_number_twice_by_steps_and_by_halvings():
     assert coded.sum(1).tolist() == [2.0] * 3
     assert coded[:, :4].argmax(1).tolist() == [0, 1, 3]
     assert coded[:, 4:].argmax(1).tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize(("scales", "angles"), [(2, 8), (1, 4), (3, 4)])
+def test_a_picture_and_its_mirror_image_have_the_same_mirrored_coefficients(scales, angles):
+    step, side = 2**scales, 8 * 2**scales
+    pictures = torch.zeros(3, 2, side, side)
+    generator = torch.Generator().manual_seed(1)
+    middle = slice(side // 2 - step, side // 2 + step)
+    pictures[:, :, middle, middle] = torch.rand(3, 2, 2 * step, 2 * step, generator=generator)
+    # Mirrored about the middle of the coarse grid; what moves over the border is empty.
+    mirrored = pictures.flip(-1).roll(1 - step, dims=-1)
+    scatter, mirror = ScatteringMap(scales, angles), MirrorMap(scales, angles)
+    torch.testing.assert_close(mirror(scatter(mirrored)), mirror(scatter(pictures)), atol=1e-5, rtol=1e-3)
+    assert not torch.allclose(scatter(mirrored), scatter(pictures), atol=1e-2)
+    with pytest.raises(SettingError, match="a mirror takes scattering coefficients"):
+        mirror(pictures[:, :1])
 
 
 def test_only_the_numbers_of_a_table_are_binned_and_its_categories_stay():

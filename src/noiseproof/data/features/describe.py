@@ -11,6 +11,7 @@ from noiseproof.data.features.maps import (
     Chain,
     FeatureMap,
     GroupNormMap,
+    MirrorMap,
     RandomFourierMap,
     ScatteringMap,
     UnitNormMap,
@@ -19,6 +20,7 @@ from noiseproof.errors import SettingError
 
 _KINDS: dict[str, type] = {
     "scattering": ScatteringMap,
+    "mirror": MirrorMap,
     "group-norm": GroupNormMap,
     "unit-norm": UnitNormMap,
     "fourier": RandomFourierMap,

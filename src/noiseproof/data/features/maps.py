@@ -51,6 +51,51 @@ class ScatteringMap:
 
 
 @dataclass(frozen=True)
+class MirrorMap:
+    """Scattering coefficients, averaged with those of the picture's mirror image; the half that is then redundant is left out.
+
+    A linear network on them gives a picture and its mirror image the same answer: what training on both views of every
+    record (augmentation multiplicity) would converge to, with half the parameters and so half the noise. For pictures
+    whose class does not depend on left and right; letters and digits are not such. The mirror is the one in which the
+    coarse grid is its own image, so that no further transform is needed.
+    """
+
+    scales: int = 2
+    angles: int = 8
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Half of the columns, the middle one included."""
+        return (*shape[:2], (shape[2] + 1) // 2)
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """The averaged records."""
+        order = self._order(features.shape[1]).to(features.device)
+        kept = self.shape(tuple(features.shape[1:]))[2]
+        # The columns that are kept see those that are not, from the other side.
+        parts = [(chunk + chunk[:, order].flip(-1))[..., :kept].div_(2) for chunk in features.split(1024)]
+        return torch.cat(parts)
+
+    def _order(self, channels: int) -> torch.Tensor:
+        """For each coefficient, the one of the mirrored wavelets."""
+        # Angles run down from just below a right angle, in steps of pi / angles, and a mirror turns their sign.
+        turned = (self.angles - 2 - torch.arange(self.angles)) % self.angles
+        order, start = [torch.zeros(1, dtype=torch.int64)], 1
+        for _ in range(self.scales):
+            order.append(start + turned)
+            start += self.angles
+        for _ in range(self.scales * (self.scales - 1) // 2):
+            order.append((start + turned[:, None] * self.angles + turned[None, :]).flatten())
+            start += self.angles**2
+        if channels % start:
+            raise SettingError(
+                f"a mirror takes scattering coefficients of {self.scales} scales and {self.angles} angles, {start} for "
+                f"each colour, not {channels} channels."
+            )
+        paths = torch.cat(order)
+        return (torch.arange(0, channels, start)[:, None] + paths).flatten()
+
+
+@dataclass(frozen=True)
 class GroupNormMap:
     """Each record's groups of channels shifted and scaled to mean 0 and variance 1 by that record's own values."""
 
