@@ -32,7 +32,7 @@ def _section(name: str, command: Any, depth: int) -> Iterator[str]:
         yield "| argument or option | meaning | default |\n| --- | --- | --- |"
         for parameter in shown:
             if parameter.param_type_name == "argument":
-                label = parameter.make_metavar(None) if parameter.metavar is None else parameter.metavar
+                label = parameter.metavar or parameter.name.upper()
             else:
                 label = ", ".join((*parameter.opts, *parameter.secondary_opts))
             default = parameter.default

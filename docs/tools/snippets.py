@@ -173,7 +173,8 @@ class Session:
             raise AssertionError(f"{block.page}:{block.line}: {what} printed\n{both}\nand the page shows\n{shown}")
 
     def _python(self, block: Block) -> str:
-        code = compile("\n" * block.line + block.text.replace(_PORT, f"127.0.0.1:{self._port}"), block.page, "exec")
+        text = "\n" * block.line + block.text.replace(_PORT, f"127.0.0.1:{self._port}")
+        code = compile(text, block.page, "exec", dont_inherit=True)
         printed = io.StringIO()
         with self._here(), contextlib.redirect_stdout(printed):
             exec(code, self._names)

@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 from snippets import Block, Session, agree, commands, read
 
+from noiseproof import methods
+
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = {page: read(page) for page in PAGES}
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    """Methods that a page registers are gone after it."""
+    monkeypatch.setattr(methods, "_REGISTRY", dict(methods.registry()))
 
 
 def run(blocks, folder):
