@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from noiseproof.data.dataset import Dataset
+from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import LedgerError, SettingError, UnsupportedError
+from noiseproof.guarantees import Budget, Reproducible
 from noiseproof.guarantees.events import GaussianDpEvent, LaplaceDpEvent, PureDpEvent
 from noiseproof.ledger import Amount
+from noiseproof.methods import registry
+from noiseproof.networks import Network
 from noiseproof.releases import DataRelease
 from noiseproof.serve import Settings, create_app
 from noiseproof.serve.books import Books
@@ -25,6 +28,22 @@ def release(start):
 
 def test_a_price_is_what_an_answer_does_in_the_measure_that_suits_all_of_them(release):
     assert ServedModel("m", release()).price == Amount.cost("gdp", 0.01)
+
+
+@pytest.mark.parametrize("method", [name for name, one in registry().items() if one.place == "predictions"])
+def test_every_method_that_answers_queries_can_be_served_and_all_its_answers_are_within_its_promise(method):
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.rand(60, 4, generator=generator), torch.arange(60) % 3
+    dataset = Dataset("d", features, labels, Public(shape=(4,), classes=("no", "yes", "perhaps")))
+    quick = {"epochs": 1} if "epochs" in registry()[method].__dataclass_fields__ else {}
+    made = registry()[method](**quick).fit(
+        Network("lu-mlp", (4,), 3), dataset, Budget(3.0, 1e-5, queries=50), rng=Reproducible(0)
+    )
+    model = ServedModel("m", made)
+    assert model.price.times_within(model.capacity) == 50
+    answers = model.answer(features[:7], Reproducible(1))
+    assert answers.shape == (7, 3)
+    assert torch.allclose(answers.sum(1), torch.ones(7))
 
 
 def test_of_several_descriptions_of_an_answer_the_cheapest_is_charged(release, monkeypatch):
