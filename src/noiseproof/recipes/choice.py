@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from noiseproof.data.stored_tensor import StoredTensor
 from noiseproof.errors import SettingError
 from noiseproof.recipes.recipe import METHOD, Recipe
 from noiseproof.recipes.shelf import get
@@ -55,6 +56,9 @@ def resolve(name: str, dataset: Dataset, *, method: str = METHOD, network: bool 
     if name == "none":
         return None
     if name == "auto":
+        if isinstance(dataset.features, StoredTensor):
+            # What is too large for memory is too large to be mapped beforehand.
+            return None
         return choose(dataset.public, len(dataset)) if method == METHOD and not network else None
     recipe = get(name)
     recipe.check(dataset.public)

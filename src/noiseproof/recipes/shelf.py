@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,15 +43,16 @@ def _scattering_map(public: Public) -> FeatureMap:
 
 
 def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
-    # The smaller the budget for so many records, the fewer and gentler the steps; the noise of a step does not grow with
-    # its batch, so that a large one is worth its rate.
+    # The noise of a step does not grow with its batch, so that a large one is worth its rate. How long the steps may be
+    # depends on how much noise there is for so many records: noise falls with epsilon times records.
     clip = 0.1
+    length = min(2.0, max(0.1, math.sqrt(epsilon * records / 60_000)))
     return {
         "batch": max(1, round(0.27 * records)),
-        "epochs": 40,
+        "epochs": 30,
         "clip": clip,
-        "learning_rate": 1.0 / clip,
-        "averaging": 0.5,
+        "learning_rate": round(length / clip, 3),
+        "averaging": 0.25,
         "micro_batch": 2048,
     }
 
