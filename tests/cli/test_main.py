@@ -6,29 +6,64 @@ import subprocess
 import sys
 
 import pytest
+import typer.main
 
 from noiseproof import __version__, cli
 
-COMMANDS = [
-    "compare",
-    "report",
-    "methods",
-    "data",
-    "account",
-    "calibrate",
-    "train",
-    "attack",
-    "audit",
-    "study",
-    "bench",
-]
+
+def commands(command, path=()):
+    """Every command of the tree with the words that lead to it."""
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from commands(child, (*path, name))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(noiseproof, command):
-    outcome = noiseproof(command, "--help")
+COMMANDS = dict(commands(typer.main.get_command(cli.app)))
+LEAVES = [path for path, command in COMMANDS.items() if not hasattr(command, "commands")]
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path], ids=" ".join)
+def test_every_command_has_help_with_an_example_of_itself(noiseproof, path):
+    outcome = noiseproof(*path, "--help")
     assert outcome.code == 0
-    assert "Example" in outcome.out
+    assert f"noiseproof {' '.join(path)}" in " ".join(outcome.out.partition("Example")[2].split())
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_every_option_of_an_example_exists(path):
+    known = {name for parameter in COMMANDS[path].params for name in (*parameter.opts, *parameter.secondary_opts)}
+    for example in COMMANDS[path].epilog.partition(": ")[2].split(";"):
+        assert {word for word in example.split() if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_every_argument_and_option_is_explained(path):
+    assert [parameter.name for parameter in COMMANDS[path].params if not parameter.help] == []
+
+
+@pytest.mark.parametrize("path", [path for path in LEAVES if path != ("serve",)], ids=" ".join)
+def test_every_command_can_speak_json(path):
+    assert "--json" in {name for parameter in COMMANDS[path].params for name in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("noiseproof cal", "calibrate"),
+        ("noiseproof train dp-sgd-b", "dp-sgd-bounded"),
+        ("noiseproof audit neuron-l", "neuron-laplace"),
+        ("noiseproof train dp-sgd --data dig", "digits"),
+        ("noiseproof account --neighbours rep", "replace-one"),
+        ("noiseproof account --accountant zc", "zcdp"),
+        ("noiseproof attack model --attack lab", "label-only"),
+        ("noiseproof study l", "lin\nlu"),
+    ],
+)
+def test_a_shell_completes_commands_and_names(noiseproof, monkeypatch, typed, offered):
+    monkeypatch.setenv("_NOISEPROOF_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    assert noiseproof().out.strip() == offered
 
 
 def test_the_version_is_the_packages(noiseproof):
@@ -72,4 +107,5 @@ def test_debug_shows_the_traceback(noiseproof):
 
 
 def test_python_dash_m_is_the_same():
-    assert cli.main is __import__("noiseproof.__main__", fromlist=["main"]).main
+    ran = subprocess.run([sys.executable, "-m", "noiseproof", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == __version__

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import completion
 from noiseproof.cli.options import Data, Json, SchemaOption, Seed, Target
 
 EXAMPLES = "Example: noiseproof attack model --data people.csv --target income --attack lira --roc roc.png"
@@ -20,7 +21,8 @@ def run(
     attack: Annotated[
         str,
         typer.Option(
-            help="shadow, loss, lira, lira-offline, gap, label-only; synthetic records: nearest, density-ratio."
+            help="shadow, loss, lira, lira-offline, gap, label-only; synthetic records: nearest, density-ratio.",
+            autocompletion=completion.attacks,
         ),
     ] = "shadow",
     shadows: Annotated[int, typer.Option(help="How many shadow networks are trained.")] = 20,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import completion
 from noiseproof.cli.options import Delta, Epsilon, Json, NeighboursOption, Seed, Settings, read_settings
 
 EXAMPLES = "Example: noiseproof audit dp-sgd --epsilon 1 --trials 2000"
@@ -14,7 +15,12 @@ EXAMPLES = "Example: noiseproof audit dp-sgd --epsilon 1 --trials 2000"
 
 def run(
     subject: Annotated[
-        str, typer.Argument(metavar="METHOD|BUNDLE", help="A method's name, or the folder of a bundle.")
+        str,
+        typer.Argument(
+            metavar="METHOD|BUNDLE",
+            help="A method's name, or the folder of a bundle.",
+            autocompletion=completion.methods,
+        ),
     ],
     epsilon: Epsilon = 1.0,
     delta: Delta = 1e-5,

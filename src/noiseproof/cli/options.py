@@ -7,24 +7,49 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import completion
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of a table.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget: epsilon, greater than 0.")]
 Delta = Annotated[float, typer.Option("--delta", "-d", help="Privacy budget: delta, well below 1 / records.")]
 NeighboursOption = Annotated[
-    str, typer.Option("--neighbours", help="When data sets are neighbours: add-or-remove or replace-one.")
+    str,
+    typer.Option(
+        "--neighbours",
+        help="When data sets are neighbours: add-or-remove or replace-one.",
+        autocompletion=completion.neighbours,
+    ),
 ]
-Data = Annotated[str, typer.Option("--data", help="A named set (see `noiseproof data`) or a CSV, Parquet or npz file.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        help="A named set (see `noiseproof data`) or a CSV, Parquet or npz file.",
+        autocompletion=completion.data,
+    ),
+]
 Target = Annotated[str | None, typer.Option("--target", help="The column to predict, for a table.")]
 SchemaOption = Annotated[
     Path | None, typer.Option("--schema", help="JSON file with the public bounds and categories of a table's columns.")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of splits and of reproducible randomness.")]
-Accountant = Annotated[str, typer.Option("--accountant", help="pld, rdp, zcdp, gdp, advanced or naive.")]
+Accountant = Annotated[
+    str,
+    typer.Option("--accountant", help="pld, rdp, zcdp, gdp, advanced or naive.", autocompletion=completion.accountants),
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
 ]
 NetworkOption = Annotated[
-    str | None, typer.Option("--network", help="A network by name; without it, one that suits the data.")
+    str | None,
+    typer.Option(
+        "--network",
+        help="A network by name; without it, one that suits the data.",
+        autocompletion=completion.networks,
+    ),
+]
+MethodArgument = Annotated[
+    str, typer.Argument(help="A method's name; see `noiseproof methods`.", autocompletion=completion.methods)
 ]
 RecipeOption = Annotated[
     str,

@@ -7,14 +7,23 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import completion
 from noiseproof.cli.options import Json, Seed
 
 EXAMPLES = "Example: noiseproof study lin --scale small --out runs/lin"
 
 
 def run(
-    paper: Annotated[str, typer.Argument(help="Whose paper: lin, lu, ma, phan or mao; those that are there.")],
-    scale: Annotated[str, typer.Option(help="small (two cores, minutes) or paper (its own sizes).")] = "small",
+    paper: Annotated[
+        str,
+        typer.Argument(
+            help="Whose paper: lin, lu, ma, phan or mao; those that are there.", autocompletion=completion.studies
+        ),
+    ],
+    scale: Annotated[
+        str,
+        typer.Option(help="small (two cores, minutes) or paper (its own sizes).", autocompletion=completion.scales),
+    ] = "small",
     only: Annotated[
         str | None, typer.Option(help="Only these data sets, by the paper's names: Location,MNIST (lu).")
     ] = None,
