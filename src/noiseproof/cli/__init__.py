@@ -24,6 +24,7 @@ from noiseproof.cli import (
     report,
     serve,
     study,
+    synth,
     train,
 )
 from noiseproof.cli.output import stderr
@@ -39,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (compare, methods, data, account, calibrate, train, publish, attack, audit, report, study, bench, serve):
+for module in (compare, methods, data, account, calibrate, train, publish, synth, attack, audit, report, study, bench, serve):
     name = module.__name__.rpartition(".")[2]
     app.command(name, epilog=module.EXAMPLES)(module.run)
 for group in (keys, ledger, client):
@@ -64,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
     try:
-        app([argument for argument in given if argument != "--debug"])
+        app([argument for argument in given if argument != "--debug"], prog_name="noiseproof")
     except NoiseproofError as error:
         _fail(str(error), debug, 2 if isinstance(error, SettingError) else 1)
     except KeyboardInterrupt:
