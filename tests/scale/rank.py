@@ -8,9 +8,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from noiseproof.data import load
 from noiseproof.errors import NoiseproofError
-from noiseproof.gradients import AdaptiveGradients, NoisyGradients, PoissonSampler, PrivateGradients
-from noiseproof.guarantees import Randomness, Reproducible, Secure
+from noiseproof.gradients import AdaptiveGradients, DpSgd, NoisyGradients, PoissonSampler, PrivateGradients
+from noiseproof.gradients.ranks import Ranks
+from noiseproof.guarantees import Budget, Randomness, Reproducible, Secure
+from noiseproof.networks import Network
+from noiseproof.releases import accuracy
 from noiseproof.scale import distributed
 
 RECORDS, CLIP, RATE, STEPS = 60, 0.7, 0.4, 3
@@ -171,9 +175,26 @@ def refusals(ranks: distributed.Group) -> dict[str, str]:
     return said
 
 
+def accuracies(ranks: Ranks, trainings: int = 12) -> tuple[list[float], list[float]]:
+    """Test accuracies and proven epsilons of trainings on digits with noise, by seed."""
+    split = load("digits")
+    shape = Network("mlp", split.train.public.shape, split.train.classes)
+    method = DpSgd(epochs=8, batch=256, sigma=2.0)
+    releases = [
+        method.fit(shape, split.train, Budget(3.0, 1e-5), rng=Reproducible(seed), ranks=ranks)
+        for seed in range(trainings)
+    ]
+    return [accuracy(release, split.test) for release in releases], [
+        release.card.proven.epsilon for release in releases
+    ]
+
+
 def main() -> None:
     torch.set_num_threads(1)
     with distributed.start() as ranks:
+        if sys.argv[2:] == ["accuracies"]:
+            torch.save(accuracies(ranks), Path(sys.argv[1]) / f"{ranks.rank}.pt")
+            return
         found: dict[str, object] = {
             "sums": sums(ranks, wrap=False),
             "wrapped": sums(ranks, wrap=True),

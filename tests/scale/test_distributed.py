@@ -12,6 +12,7 @@ from tests.scale.launch import finish, launch
 
 from noiseproof.errors import SettingError
 from noiseproof.gradients import PrivateGradients
+from noiseproof.gradients.ranks import ALONE
 from noiseproof.guarantees import Reproducible
 from noiseproof.scale import distributed
 
@@ -114,6 +115,19 @@ def test_what_would_make_ranks_disagree_is_refused_on_every_rank(ranks):
         assert "cannot be shared among ranks" in said["noisy"]
         assert "join(ranks)" in said["wrapped"]
         assert said["sharded"].startswith("UnsupportedError")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_trainings_with_noise_are_as_accurate_and_cost_the_same_on_several_ranks(tmp_path, size):
+    for code, _, said in finish(launch(["-m", "tests.scale.rank", str(tmp_path), "accuracies"], size)):
+        assert code == 0, said
+    alone, epsilons = rank.accuracies(ALONE)
+    found = [torch.load(tmp_path / f"{number}.pt", weights_only=True) for number in range(size)]
+    assert all(each == found[0] for each in found), "every rank has the same model and the same truth"
+    assert found[0][1] == epsilons
+    assert stats.ttest_ind(found[0][0], alone).pvalue > ALARM
+    assert sum(found[0][0]) / len(alone) == pytest.approx(sum(alone) / len(alone), abs=0.03)
 
 
 def test_a_process_that_torchrun_did_not_start_is_told_so(monkeypatch):

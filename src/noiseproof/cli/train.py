@@ -13,6 +13,7 @@ from noiseproof.cli.options import (
     Delta,
     Epsilon,
     Json,
+    MethodArgument,
     NeighboursOption,
     NetworkOption,
     RecipeOption,
@@ -32,7 +33,7 @@ EXAMPLES = (
 
 
 def run(
-    method: Annotated[str, typer.Argument(help="A method's name; see `noiseproof methods`.")],
+    method: MethodArgument,
     data: Data = "digits",
     target: Target = None,
     schema: SchemaOption = None,
@@ -46,6 +47,10 @@ def run(
     queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 1,
     secure: Annotated[bool, typer.Option("--secure", help="Secure randomness, for what leaves the house.")] = False,
     baseline: Annotated[bool, typer.Option(help="Also train without privacy, to compare.")] = True,
+    store: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Code a Parquet table into this folder, and train from disk: for big data."),
+    ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for checkpoints and for what has been spent.")
     ] = None,
@@ -85,7 +90,7 @@ def run(
     if out is not None:
         bundles.check_writable(out)
     progress = output.RichProgress() if speaks else SILENT
-    split = load(data, target=target, schema=schema, seed=seed, progress=progress)
+    split = load(data, target=target, schema=schema, seed=seed, progress=progress, store=store)
     for sentence in (*split.train.public.notes, *split.remarks) if speaks else ():
         output.note(sentence)
     cooked = recipes.resolve(recipe, split.train, method=method, network=network is not None)

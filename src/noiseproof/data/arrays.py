@@ -88,8 +88,8 @@ def code_arrays(
     name: str,
 ) -> list[Dataset]:
     """Several parts (a training and a test part) coded alike; what is read off the records is read off all of them."""
-    features = [_features(x, name) for x, _ in parts]
-    labels = [_labels(y, name) for _, y in parts]
+    features = [record_array(x, name) for x, _ in parts]
+    labels = [label_array(y, name) for _, y in parts]
     for x, y in zip(features, labels, strict=True):
         if len(x) != len(y):
             raise DataError(f"{name} has {len(x)} records but {len(y)} labels; give as many of both.")
@@ -97,18 +97,16 @@ def code_arrays(
             raise DataError(f"{name} has no records.")
         if x.shape[1:] != features[0].shape[1:]:
             raise DataError(f"{name} has training and test records of different shapes.")
-    coded, names = _code_labels(labels, classes, name)
+    coded, names = code_labels(labels, classes, name)
     notes = (READ_CLASSES,) if classes is None else ()
     kind: Kind = "image" if features[0].ndim == 4 else "vector"
-    known = _bounds(features, low, high, name)
+    known = public_bounds(features, low, high, name)
     if known is None:
         known, notes = _read_bounds(features, kind), (READ_BOUNDS, *notes)
     public = Public(
         shape=features[0].shape[1:], classes=names, kind=kind, bounds="data" if notes else "public", notes=notes
     )
-    return [
-        Dataset(name, _scaled(x, *known), torch.from_numpy(y), public) for x, y in zip(features, coded, strict=True)
-    ]
+    return [Dataset(name, scaled(x, *known), torch.from_numpy(y), public) for x, y in zip(features, coded, strict=True)]
 
 
 def _numpy(values: ArrayLike) -> Array:
@@ -118,7 +116,8 @@ def _numpy(values: ArrayLike) -> Array:
     return np.asarray(values)
 
 
-def _features(values: ArrayLike, name: str) -> Array:
+def record_array(values: ArrayLike, name: str) -> Array:
+    """Features as an array of numbers, records first, channels before height and width; anything else is refused."""
     array = _numpy(values)
     if array.dtype.kind not in "buif":
         raise DataError(f"the features of {name} are not numbers; give an array of numbers.")
@@ -137,7 +136,8 @@ def _features(values: ArrayLike, name: str) -> Array:
     return array
 
 
-def _labels(values: ArrayLike, name: str) -> Array:
+def label_array(values: ArrayLike, name: str) -> Array:
+    """Labels as one whole number or text a record; anything else is refused."""
     array = _numpy(values)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -152,9 +152,10 @@ def _labels(values: ArrayLike, name: str) -> Array:
     return array.astype(np.int64)
 
 
-def _code_labels(
+def code_labels(
     parts: list[Array], classes: int | Sequence[str] | None, name: str
 ) -> tuple[list[Array], tuple[str, ...]]:
+    """The labels as places in the list of classes, and that list; read off the labels where it is not given."""
     if len({part.dtype.kind for part in parts}) > 1:
         raise DataError(f"the labels of {name} are numbers in one part and texts in the other.")
     present = np.unique(np.concatenate([np.unique(part) for part in parts]))
@@ -175,7 +176,9 @@ def _code_labels(
     return [order[np.searchsorted(known, part, sorter=order)].astype(np.int64) for part in parts], names
 
 
-def _bounds(features: list[Array], low: Bound | None, high: Bound | None, name: str) -> tuple[Array, Array] | None:
+def public_bounds(
+    features: list[Array], low: Bound | None, high: Bound | None, name: str
+) -> tuple[Array, Array] | None:
     """The bounds that are public: the user's, or those of the type."""
     if (low is None) != (high is None):
         raise SettingError(f"give both low and high for {name}, or neither.")
@@ -204,7 +207,8 @@ def _read_bounds(features: list[Array], kind: Kind) -> tuple[Array, Array]:
     return low, np.where(high > low, high, low + 1)
 
 
-def _scaled(features: Array, low: Array, high: Array) -> torch.Tensor:
+def scaled(features: Array, low: Array, high: Array) -> torch.Tensor:
+    """The features scaled to [0, 1] by their bounds, and clipped to it."""
     # Bytes and floats of 32 bits or fewer lose nothing in float32; wider numbers with a large offset would.
     exact = features.dtype.itemsize == 1 or features.dtype in (np.float16, np.float32)
     work = torch.float32 if exact else torch.float64

@@ -10,6 +10,9 @@ import torch
 
 from noiseproof.errors import DataError
 
+_PART = 1 << 24
+"""Numbers that are hashed together."""
+
 Kind = Literal["image", "table", "vector"]
 
 
@@ -94,5 +97,7 @@ class Dataset:
         digest = hashlib.sha256()
         for tensor in (self.features, self.labels):
             digest.update(str(tuple(tensor.shape)).encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            # In parts: records may be on disk, and more than memory holds.
+            for part in tensor.detach().split(max(1, _PART * len(tensor) // max(1, tensor.numel()))):
+                digest.update(part.cpu().clone().numpy().tobytes())
         return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from noiseproof.data.arrays import code_arrays
@@ -12,6 +13,7 @@ from noiseproof.data.library import named_sets, open_named
 from noiseproof.data.record_sets import ADULT_COLUMNS, ADULT_NOTES
 from noiseproof.data.schema import Schema, built_in, read_schema
 from noiseproof.data.splits import Split, check_fraction, split
+from noiseproof.data.stored import is_stored, load_stored, store_parquet
 from noiseproof.data.tables import code
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
@@ -30,13 +32,16 @@ def load(
     seed: int = 0,
     test_fraction: float = 0.25,
     progress: Progress = SILENT,
+    store: str | Path | None = None,
 ) -> Split:
-    """Load a named set, or a CSV, Parquet or npz file, as training and test records.
+    """Load a named set, a CSV, Parquet or npz file, or a folder of stored arrays, as training and test records.
 
     A set with a test part of its own keeps it; any other is split at random by `seed`. `target` is the column to
     predict and `schema` (a file, or a `Schema`) says what is public about a table; without one its bounds, categories
     and classes are read off the records and `public.notes` says so. An npz file holds `x` and `y`, or `x_train`,
-    `y_train`, `x_test` and `y_test`; it may also hold the public `class_names`, `low` and `high`.
+    `y_train`, `x_test` and `y_test`; it may also hold the public `class_names`, `low` and `high`. For data larger than
+    memory a folder of stored arrays (`data.stored`) is memory-mapped, and a Parquet table with a schema is coded into
+    the folder `store`, part by part, and then used from there.
 
     Formal guarantee
     ----------------
@@ -53,6 +58,10 @@ def load(
             )
         return open_named(name_or_path, target=target, seed=seed, test_fraction=test_fraction, progress=progress)
     path = _path(name_or_path)
+    if path.is_dir() and is_stored(path):
+        if schema is not None or target is not None:
+            raise SettingError(f"{path} is a stored set; a target and a schema are for tables, so leave them out.")
+        return load_stored(path, seed=seed, test_fraction=test_fraction)
     check_file(path)
     if extension(path) in ARRAYS:
         if schema is not None or target is not None:
@@ -60,6 +69,15 @@ def load(
         return _load_arrays(path, seed, test_fraction)
     if schema is not None and not isinstance(schema, Schema):
         schema = read_schema(schema)
+    if store is not None:
+        if extension(path) != ".parquet" or schema is None:
+            raise SettingError(
+                "only a Parquet table with a schema can be stored; give --schema, or leave --store away."
+            )
+        if target not in (None, schema.target.name):
+            raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
+        remarks = store_parquet(path, schema, Path(store), progress=progress)
+        return replace(load_stored(Path(store), seed=seed, test_fraction=test_fraction), remarks=remarks)
     dataset, remarks = _load_table(path, target, schema)
     return split(dataset, seed=seed, test_fraction=test_fraction, remarks=remarks)
 
