@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import TypeAlias
-
-import torch
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from noiseproof.progress import SILENT, Progress
+from noiseproof.scale import tasks
 from noiseproof.studies.lin.design import Cell, Plan
 from noiseproof.studies.lin.results import CellResult, Store, Weights
 
@@ -41,44 +37,36 @@ def run_cells(
             [cell for cell in missing if cell.sequence == "none"],
             [cell for cell in missing if cell.sequence != "none"],
         ):
-            for result in _run(wave, plan, store, seed, train, workers or _cores()):
+            for result in _run(wave, plan, store, seed, train, workers):
                 results[result.cell] = result
                 task.advance(cell=result.cell.key, accuracy=result.accuracy)
     return {cell: results[cell] for cell in cells}
 
 
-def _run(wave: Iterable[Cell], plan: Plan, store: Store, seed: int, train: Train, workers: int) -> Iterator[CellResult]:
-    wave = list(wave)
-    if workers == 1 or len(wave) < 2:
-        threads = torch.get_num_threads()
-        _one_thread()
-        try:
-            for cell in wave:
-                yield _work(cell, plan, store, seed, train)
-        finally:
-            torch.set_num_threads(threads)
-        return
-    # Not forked: torch's threads do not survive that.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(wave)), mp_context=context, initializer=_one_thread) as pool:
-        futures = [pool.submit(_work, cell, plan, store, seed, train) for cell in wave]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+def _run(
+    wave: Sequence[Cell], plan: Plan, store: Store, seed: int, train: Train, workers: int | None
+) -> Iterator[CellResult]:
+    # Results are kept here, not where they were trained: that may be another machine.
+    for _, (result, weights) in tasks.run(_work, _Todo(wave, store), common=(plan, seed, train), jobs=workers):
+        store.save(result, weights)
+        yield result
 
 
-def _work(cell: Cell, plan: Plan, store: Store, seed: int, train: Train) -> CellResult:
-    reference = None if cell.sequence == "none" else store.reference(cell)
+class _Todo(Sequence[tuple[Cell, "Weights | None"]]):
+    """Cells with the weights that each is measured from, which are read when a worker is about to get them."""
+
+    def __init__(self, cells: Sequence[Cell], store: Store) -> None:
+        self._cells, self._store = cells, store
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __getitem__(self, place: Any) -> Any:
+        cell = self._cells[place]
+        return cell, None if cell.sequence == "none" else self._store.reference(cell)
+
+
+def _work(plan: Plan, seed: int, train: Train, task: tuple[Cell, Weights | None]) -> tuple[CellResult, Weights | None]:
+    cell, reference = task
     result, weights = train(cell, plan, seed, reference)
-    store.save(result, weights if cell.sequence == "none" else None)
-    return result
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return result, weights if cell.sequence == "none" else None

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TypeAlias
 
-import torch
-
 from noiseproof.progress import SILENT, Progress
+from noiseproof.scale import tasks
 from noiseproof.studies.lu.plans import Plan
 from noiseproof.studies.lu.run import RunResult
 from noiseproof.studies.lu.store import Store
@@ -39,44 +35,20 @@ def run_all(
     missing = [key for key in todo if key not in results]
     with progress.task("study lu", len(todo)) as task:
         task.advance(len(results))
-        for result in _run(missing, plan, store, seed, runner, workers or _cores()):
+        for result in _run(missing, plan, store, seed, runner, workers):
             results[result.row, result.data, result.repeat] = result
             task.advance(data=result.data, repeat=result.repeat)
     return [results[key] for key in todo]
 
 
 def _run(
-    todo: Sequence[tuple[str, str, int]], plan: Plan, store: Store, seed: int, runner: Runner, workers: int
+    todo: Sequence[tuple[str, str, int]], plan: Plan, store: Store, seed: int, runner: Runner, workers: int | None
 ) -> Iterator[RunResult]:
-    if workers == 1 or len(todo) < 2:
-        threads = torch.get_num_threads()
-        _one_thread()
-        try:
-            for key in todo:
-                yield _work(key, plan, store, seed, runner)
-        finally:
-            torch.set_num_threads(threads)
-        return
-    # Not forked: torch's threads do not survive that.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=_one_thread) as pool:
-        futures = [pool.submit(_work, key, plan, store, seed, runner) for key in todo]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    # Results are kept here, not where they were computed: that may be another machine.
+    for _, result in tasks.run(_work, todo, common=(plan, seed, runner), jobs=workers):
+        store.save(result)
+        yield result
 
 
-def _work(key: tuple[str, str, int], plan: Plan, store: Store, seed: int, runner: Runner) -> RunResult:
-    result = runner(*key, plan, seed)
-    store.save(result)
-    return result
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _work(plan: Plan, seed: int, runner: Runner, key: tuple[str, str, int]) -> RunResult:
+    return runner(*key, plan, seed)
