@@ -23,7 +23,7 @@ Scale = Literal["small", "paper"]
 Value: TypeAlias = str | int | float | None
 
 # A study's module is imported when it is asked for by name: they bring torch, scipy and matplotlib.
-_MODULES = {"lin": "noiseproof.studies.lin", "lu": "noiseproof.studies.lu"}
+_MODULES = {"lin": "noiseproof.studies.lin", "lu": "noiseproof.studies.lu", "mao": "noiseproof.studies.mao"}
 _REGISTRY: dict[str, Study] = {}
 
 

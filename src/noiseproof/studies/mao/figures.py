@@ -1,0 +1,108 @@
+"""The paper's figures from our runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from noiseproof.studies.mao.leakage import Leak
+from noiseproof.studies.mao.quality import Quality
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which everybody can tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_BARS = {"none": "#666666", "dp-pg": "#0072B2", "dp-pgp": "#56B4E9", "dp-sgd": "#D55E00"}
+
+
+def every_figure(found: Sequence[Quality], leaks: Sequence[Leak], folder: Path) -> tuple[Path, ...]:
+    """Draw all figures into `folder`."""
+    figures = [path for one in found for path in (epoch_figure(one, folder), epsilon_figure(one, folder))]
+    return (*figures, attack_figure(leaks, folder)) if leaks else tuple(figures)
+
+
+def epoch_figure(one: Quality, folder: Path) -> Path:
+    """Figure 4 or 5: train and test accuracy by epoch."""
+    figure, axes = _figure(2)
+    epsilons = one.epsilons("dp-pg", min(point.epoch for point in one.points))
+    for axis, part in zip(axes, ("train", "test"), strict=True):
+        for curve, colour, label in (("none", "#000000", "none"), ("dp-sgd", "#999999", "DP-SGD")):
+            points = one.of(curve)
+            values = [getattr(point, part) for point in points]
+            axis.plot([point.epoch for point in points], values, color=colour, marker="o", markersize=3, label=label)
+        for colour, epsilon in zip(_COLOURS, epsilons, strict=False):
+            points = one.of("dp-pg", epsilon=epsilon)
+            values = [getattr(point, part) for point in points]
+            label = f"DP-PG, claimed ε {epsilon:g}"
+            axis.plot([point.epoch for point in points], values, color=colour, marker="s", markersize=3, label=label)
+        axis.set(xlabel="epoch", ylabel=f"{part} accuracy", ylim=(0, 1.02))
+    axes[1].legend(frameon=False, fontsize=7)
+    number = 4 if one.data == "mnist" else 5
+    figure.suptitle(f"Figure {number}: {one.network} on {one.data} by epoch")
+    return _save(figure, folder, f"fig-{number}")
+
+
+def epsilon_figure(one: Quality, folder: Path) -> Path:
+    """Figures 6 to 11: test accuracy by epsilon for DP-PG and for DP-PGP's three epsilons."""
+    figure, axes = _figure(2)
+    left, right = axes
+    (none,) = one.of("none", one.last)
+    (mean,) = one.of("mean", one.last)
+    values = [point.test for point in one.of("dp-pg", one.last)]
+    left.plot(one.epsilons("dp-pg", one.last), values, color=_COLOURS[0], marker="o")
+    left.axhline(none.test, color="#000000", linewidth=0.8)
+    left.set(xscale="log", xlabel="claimed ε of DP-PG", ylabel="test accuracy", ylim=(0, 1.02))
+    for colour, (curve, label) in zip(
+        _COLOURS,
+        (("draw", "draws"), ("cluster", "k-means"), ("shift", "Laplace"), ("shift, as printed", "Laplace, as printed")),
+        strict=False,
+    ):
+        values = [point.test for point in one.of(curve)]
+        right.plot(one.epsilons(curve), values, color=colour, marker="s", markersize=3, label=label)
+    right.axhline(mean.test, color="#000000", linewidth=0.8)
+    right.set(xscale="log", xlabel="one of DP-PGP's ε, the others at 5", ylim=(0, 1.02))
+    right.legend(frameon=False, fontsize=7)
+    numbers = "6 and 8 to 10" if one.data == "mnist" else "7 and 11"
+    figure.suptitle(f"Figures {numbers}: {one.network} on {one.data} (lines: the collection's mean, the mean network)")
+    return _save(figure, folder, "fig-6" if one.data == "mnist" else "fig-7")
+
+
+def attack_figure(leaks: Sequence[Leak], folder: Path) -> Path:
+    """Figure 12: membership guessed right by class."""
+    figure, (axis,) = _figure(1, wide=2.0)
+    width = 0.8 / len(leaks)
+    for place, leak in enumerate(leaks):
+        known = [(index, value) for index, value in enumerate(leak.per_class) if value is not None]
+        axis.bar(
+            [index + (place - (len(leaks) - 1) / 2) * width for index, _ in known],
+            [value for _, value in known],
+            width,
+            color=_BARS[leak.method],
+            label=f"{leak.method} (test {leak.test:.2f})",
+        )
+    axis.axhline(0.5, color="#000000", linewidth=0.8)
+    axis.set(xlabel="class", ylabel="membership guessed right", ylim=(0.4, 1.0), xticks=range(len(leaks[0].per_class)))
+    axis.legend(frameon=False, fontsize=7, ncols=4)
+    figure.suptitle("Figure 12: attacks on over-fitted networks")
+    return _save(figure, folder, "fig-12")
+
+
+def _figure(columns: int, wide: float = 1.0) -> tuple[Figure, Sequence[Axes]]:
+    from matplotlib.figure import Figure
+
+    # Not through pyplot, which would keep every figure open and ask for a display.
+    figure = Figure(figsize=(4.6 * columns * wide, 4.0), dpi=150, layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    return figure, list(axes)
+
+
+def _save(figure: Figure, folder: Path, name: str) -> Path:
+    path = folder / f"{name}.png"
+    figure.savefig(path)
+    return path
