@@ -13,6 +13,7 @@ from noiseproof.cli.options import (
     Delta,
     Epsilon,
     Json,
+    MethodArgument,
     NeighboursOption,
     SchemaOption,
     Seed,
@@ -25,7 +26,7 @@ EXAMPLES = "Example: noiseproof synth dp-gan --data adult-train.csv --target inc
 
 
 def run(
-    method: Annotated[str, typer.Argument(help="dp-gan, zero-gan or rdp-gan; see `noiseproof methods`.")],
+    method: MethodArgument,
     data: Data = "digits",
     target: Target = None,
     schema: SchemaOption = None,

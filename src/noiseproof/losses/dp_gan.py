@@ -246,17 +246,13 @@ class DpGan(GanMethod):
         try:
             for records, labels in self._batches(run, gradients, self._steps(model)):
                 sigma = run.tuning.sigma
+                judge.zero_grad(set_to_none=True)
                 losses = functional.softplus(-discriminator(records, labels)) if len(labels) else None
                 if not gradients.backward(losses):
                     continue
-                noised = [parameter.grad for parameter in discriminator.parameters()]
                 with gradients.paused():
-                    for parameter in discriminator.parameters():
-                        parameter.grad = None
+                    # Backward passes add to what stands in `.grad`: the generated half goes on top of the noised one.
                     judged = judge_generated(gan, discriminator, self.generated)
-                    for parameter, gradient in zip(discriminator.parameters(), noised, strict=True):
-                        if gradient is not None and parameter.grad is not None:
-                            parameter.grad += gradient
                     judge.step()
                     for _ in range(self._updates(model)):
                         loss = fool(gan, discriminator, maker, self.generated)

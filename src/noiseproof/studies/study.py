@@ -23,7 +23,13 @@ Scale = Literal["small", "paper"]
 Value: TypeAlias = str | int | float | None
 
 # A study's module is imported when it is asked for by name: they bring torch, scipy and matplotlib.
-_MODULES = {"lin": "noiseproof.studies.lin", "lu": "noiseproof.studies.lu", "mao": "noiseproof.studies.mao"}
+_MODULES = {
+    "lin": "noiseproof.studies.lin",
+    "lu": "noiseproof.studies.lu",
+    "ma": "noiseproof.studies.ma",
+    "mao": "noiseproof.studies.mao",
+    "phan": "noiseproof.studies.phan",
+}
 _REGISTRY: dict[str, Study] = {}
 
 
