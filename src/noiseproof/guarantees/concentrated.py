@@ -51,11 +51,6 @@ def delta_of(rho: float, epsilon: float) -> float:
     return renyi.best_conversion(lambda orders: renyi.delta_at(orders, rho * orders, epsilon), order)[0]
 
 
-def best_order(rho: float, delta: float) -> float:
-    """The order that gives the smallest epsilon of a rho-zCDP mechanism at delta."""
-    return renyi.best_conversion(lambda orders: renyi.epsilon_at(orders, rho * orders, delta), _order(rho, delta))[1]
-
-
 def rho_within(epsilon: float, delta: float) -> float:
     """The largest rho whose mechanisms are (epsilon, delta)-DP; rounding is downwards."""
 
