@@ -56,7 +56,7 @@ class Adlm(InputMethod):
     relevance_epochs: int = 12
     """Epochs of `relevance="trained"`."""
     normalised: Normalised = "min-max"
-    floor: float = 0.01
+    floor: float = 0.1
     """The least beta, before all are scaled to sum to the number of features."""
     power: float = 1.0
     """Relevances are raised to it before the budget is split by them."""

@@ -41,7 +41,8 @@ def descend(
 ) -> None:
     """Minimise the perturbed Taylor loss by Adam, over shuffled batches of what `source` hands out.
 
-    `limit` clips perturbed inputs to [-limit, limit]. `seed` is for shuffles and dropout, on which no privacy rests.
+    The learning rate falls linearly to 0, so that the noise of the last steps does not stay in the weights. `limit` clips
+    perturbed inputs to [-limit, limit]. `seed` is for shuffles and dropout, on which no privacy rests.
 
     Formal guarantee
     ----------------
@@ -67,6 +68,8 @@ def descend(
             with _perturbed_units(module, seen):
                 logits = module(features)
             loss = taylor_loss(logits, seen.coefficients.to(device)).mean()
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate * (1 - step / steps)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()

@@ -7,7 +7,7 @@ import torch
 from noiseproof.errors import SettingError
 
 
-def split(relevance: torch.Tensor, floor: float = 0.01, power: float = 1.0) -> torch.Tensor:
+def split(relevance: torch.Tensor, floor: float = 0.1, power: float = 1.0) -> torch.Tensor:
     """beta_j = d |R_j| / sum |R|, at least `floor` before all are scaled to sum to d; all 1 where no feature is relevant.
 
     `power` raises |R_j| first, as the authors' program does, to tell features apart that differ little.

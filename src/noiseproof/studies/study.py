@@ -127,12 +127,24 @@ class Study(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     paper: ClassVar[str]
+    on_clusters: ClassVar[bool] = False
+    """Whether its cells can be computed on other machines, which need none of this one's files."""
 
     @abstractmethod
     def run(
-        self, scale: Scale, out: Path, *, seed: int = 0, progress: Progress = SILENT, resume: bool = False
+        self,
+        scale: Scale,
+        out: Path,
+        *,
+        seed: int = 0,
+        progress: Progress = SILENT,
+        resume: bool = False,
+        workers: int | None = None,
     ) -> StudyResult:
-        """Run every experiment, or with `resume` those that `out` does not hold yet; write tables and figures there."""
+        """Run every experiment, or with `resume` those that `out` does not hold yet; write tables and figures there.
+
+        `workers` are processes, one a core if None.
+        """
 
     def only(self, parts: Sequence[str]) -> Study:
         """The study of some of its data sets alone, by the paper's names."""
