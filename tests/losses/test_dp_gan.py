@@ -17,7 +17,7 @@ from noiseproof.losses.filtered_gradients import FilteredGradients
 from noiseproof.losses.tuning import NoiseTuning
 from noiseproof.releases import DataRelease
 
-QUICK = {"generator_steps": 60, "generated": 200}
+QUICK = {"generator_steps": 100, "generated": 100}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_the_cards_epsilon_is_the_accountants_for_the_steps_taken(release):
     assert release.card.proven.epsilon == pytest.approx(accountants.epsilon(event, 1e-5).epsilon, rel=1e-6)
     assert release.card.proven.epsilon <= 5
     assert release.card.verdict == "proven"
-    assert ran["steps"] == 5
+    assert ran["steps"] == 3
 
 
 def test_a_bundle_keeps_the_records_and_the_card(release, tmp_path):
@@ -145,7 +145,7 @@ def test_pictures_of_two_kinds_are_told_apart(pictures):
 def test_zero_gan_learns_from_one_number_a_step(table, test_table):
     from noiseproof.losses.quality import quality
 
-    found = train("zero-gan", table, epsilon=8, seed=0, steps=300, generated=200)
+    found = train("zero-gan", table, epsilon=8, seed=0, steps=300, generator_steps=1, generated=100)
     assert found.card.ran["numbers released"] == 300
     assert found.card.proven.epsilon <= 8
     assert quality(found.dataset, table, test_table).synthetic_to_real > 0.7
@@ -181,6 +181,20 @@ def test_replace_one_needs_more_noise(pictures):
     ]
     assert cards[1].ran["sigma"] == pytest.approx(2 * cards[0].ran["sigma"], rel=0.02)
     assert all(card.proven.epsilon <= 1 for card in cards)
+
+
+def test_secure_randomness_makes_records_that_may_leave(pictures):
+    few = {"steps": 2, "generator_steps": 2, "width": 8, "generated": 20, "rows": 10}
+    for name in ("dp-gan", "zero-gan"):
+        card = train(name, pictures, epsilon=1, **few).card
+        assert card.randomness == "secure"
+        assert not any("do not release" in note for note in card.notes)
+
+
+def test_a_smaller_clipping_norm_is_undone_for_features_of_norm_one(pictures):
+    few = {"steps": 1, "generator_steps": 3, "width": 8, "generated": 20, "sigma": 1e-3}
+    large, small = (train("dp-gan", pictures, epsilon=1e8, seed=0, clip=clip, **few).dataset for clip in (1.0, 0.25))
+    torch.testing.assert_close(large.features, small.features, atol=2e-3, rtol=0)
 
 
 @pytest.mark.parametrize(
