@@ -84,7 +84,7 @@ def shard_mean_game(method: ShardMean, budget: Budget) -> Game:
 def shard_pg_game(method: ShardPg, budget: Budget) -> Game:
     """A record moves its shard's update from one side of 0 to the other, at every parameter; half of the others lie there.
 
-    The score is how many parameters are drawn on that side: each is as likely to be one as any other.
+    The score is the likelihood ratio of what was drawn, but for a constant: how much more world 1 likes it.
     """
     shards, parameters = 50, 16
     density = method.density()
@@ -93,15 +93,14 @@ def shard_pg_game(method: ShardPg, budget: Budget) -> Game:
     sides[:, :, : shards // 2] = -place
     sides[0, :, -1] = -place
     mechanism = method.mechanism(budget, shards, parameters)
-    worlds = []
-    for values in sides:
-        grid, width = density.grid(values)
-        worlds.append((grid, scores(values, grid, width, density)))
+    # The grid is public, and so the same in both worlds.
+    grid, width = density.grid(sides[0])
+    scored = torch.stack([scores(values, grid, width, density) for values in sides])
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        grid, scored = worlds[world]
-        chosen = mechanism.release(scored.expand(trials, *scored.shape), _randomness(generator))
-        return (grid.at(chosen) > 0).sum(1).double()
+        chosen = mechanism.release(scored[world].expand(trials, -1, -1), _randomness(generator))
+        gains = (scored[1] - scored[0]).expand(trials, -1, -1).gather(2, chosen[..., None])
+        return gains.sum((1, 2)) / mechanism.sensitivity
 
     proven = method.proof(budget, mechanism, parameters, ())
     claimed = Claim(epsilon=proven.epsilon, delta=budget.delta, neighbours=budget.neighbours, source="its proof")
