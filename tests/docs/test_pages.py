@@ -63,6 +63,13 @@ def test_the_readme_names_every_method_with_a_verdict():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_page_waits_for_a_figure(page):
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"^[A-Z]+(?:_[A-Z]+)*$|@[A-Z0-9_]+@|\bT[B]D\b|\bTO[D]O\b", text, re.M) == []
+    assert not re.search(r"<!-- figures: [^>]* -->\s*<!-- end of figures -->", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_test_that_a_page_names_is_there(page):
     for path, test in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text(encoding="utf-8")):
         assert (ROOT / path).is_file(), f"there is no {path}"
