@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from noiseproof.errors import MissingPartError, SettingError
 from noiseproof.progress import SILENT, Progress
 
-Benchmark = Literal["steps", "noise", "shadows", "predictions", "parameters", "generators", "serve", "soak"]
+Benchmark = Literal["steps", "noise", "shadows", "predictions", "parameters", "generators", "inputs", "serve", "soak"]
 _SERVICE = ("serve", "soak")
 """These need what a service needs; they are run where they are asked for by name."""
 
@@ -17,7 +17,7 @@ def run(
     *, against: str | None = None, only: str | None = None, repeats: int = 30, progress: Progress = SILENT
 ) -> list[dict[str, Any]]:
     """Rows `{what, ours, theirs, ratio, unit}` of all benchmarks but a service's, or of one; `against="opacus"` adds it."""
-    from noiseproof.benchmarks import generators, noise, parameters, predictions, shadows, steps
+    from noiseproof.benchmarks import generators, inputs, noise, parameters, predictions, shadows, steps
 
     names = get_args(Benchmark)
     if only is not None and only not in names:
@@ -44,6 +44,8 @@ def run(
                 rows += parameters.rows()
             elif name == "generators":
                 rows += generators.rows(repeats)
+            elif name == "inputs":
+                rows += inputs.rows(max(3, repeats // 6))
             else:
                 from noiseproof.benchmarks import serve
 

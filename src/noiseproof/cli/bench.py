@@ -14,7 +14,8 @@ EXAMPLES = "Example: noiseproof bench --against opacus"
 def run(
     against: Annotated[str | None, typer.Option(help="Also measure a peer: opacus (extra `bench`).")] = None,
     only: Annotated[
-        str | None, typer.Option(help="One of steps, noise, shadows, predictions, parameters, generators, serve, soak.")
+        str | None,
+        typer.Option(help="One of steps, noise, shadows, predictions, parameters, generators, inputs, serve, soak."),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Steps that a median is taken over.")] = 30,
     json: Json = False,
