@@ -10,8 +10,9 @@ import torch
 from noiseproof.attacks.target import confidence, logit_confidence
 from noiseproof.data.dataset import Dataset
 from noiseproof.errors import SettingError
-from noiseproof.networks import Network, StackedNetwork, Training, fit_stack
+from noiseproof.networks import Network, StackedNetwork, Training
 from noiseproof.progress import SILENT, Progress
+from noiseproof.scale.stacks import fit_stacks
 
 _ANSWERS = 1 << 24
 """How many probabilities are held at a time."""
@@ -92,7 +93,7 @@ class ShadowModels:
     ) -> ShadowModels:
         members = [row.nonzero().flatten() for row in inside]
         seeds = torch.randint(2**62, (len(members),), generator=torch.Generator().manual_seed(seed)).tolist()
-        networks = fit_stack(network, pool.features, pool.labels, members, training, seeds=seeds, progress=progress)
+        networks = fit_stacks(network, pool.features, pool.labels, members, training, seeds=seeds, progress=progress)
         return cls(networks, pool, inside, outside)
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import completion
-from noiseproof.cli.options import Data, Json, SchemaOption, Seed, Target
+from noiseproof.cli.options import Data, Jobs, Json, RayOption, SchemaOption, Seed, Target
 
 EXAMPLES = "Example: noiseproof attack model --data people.csv --target income --attack lira --roc roc.png"
 
@@ -26,6 +26,8 @@ def run(
         ),
     ] = "shadow",
     shadows: Annotated[int, typer.Option(help="How many shadow networks are trained.")] = 20,
+    jobs: Jobs = None,
+    ray: RayOption = None,
     roc: Annotated[Path | None, typer.Option(help="Draw the ROC curve with log axes to this PNG, PDF or SVG.")] = None,
     seed: Seed = 0,
     json: Json = False,
@@ -43,6 +45,7 @@ def run(
     from noiseproof.data import load
     from noiseproof.errors import DataError, SettingError
     from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease
+    from noiseproof.scale.placement import asked
 
     if attack not in attack_names():
         raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
@@ -58,9 +61,10 @@ def run(
     elif len(split.train) > size:
         records = records.limited(2 * size, seed)
     assert isinstance(release, ModelRelease | PredictionRelease | DataRelease)
-    result = infer_membership(
-        release, records, cast("AttackName", attack), shadows=shadows, seed=seed, progress=progress
-    )
+    with asked(jobs, ray):
+        result = infer_membership(
+            release, records, cast("AttackName", attack), shadows=shadows, seed=seed, progress=progress
+        )
     if roc is not None:
         result.plot_roc(roc)
     if json:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli.options import Data, Delta, Json, NeighboursOption, RecipeOption, SchemaOption, Seed, Target
+from noiseproof.cli.options import (
+    Data,
+    Delta,
+    Json,
+    NeighboursOption,
+    RayOption,
+    RecipeOption,
+    SchemaOption,
+    Seed,
+    Target,
+)
 
 if TYPE_CHECKING:
     from noiseproof.compare import Watch
@@ -36,6 +46,7 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(help="Methods run at a time; as many as there are cores without it.")
     ] = None,
+    ray: RayOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the finished rows of an interrupted run.")] = False,
     imports: Annotated[
         list[str] | None,
@@ -69,7 +80,7 @@ def run(
         imports=tuple(imports or ()),
     )
     with _Bars() as watch:
-        document = compare(plan, out or default_folder(data), jobs=jobs, resume=resume, watch=watch)
+        document = compare(plan, out or default_folder(data), jobs=jobs, ray=ray, resume=resume, watch=watch)
     if json:
         output.emit(document)
         return

@@ -56,6 +56,14 @@ RecipeOption = Annotated[
     typer.Option("--recipe", help="For dp-sgd: auto (by the data's kind and size), none, scattering, bins or unit."),
 ]
 
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", help="Local processes to spread the work over; one a core without it.")
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the work over a Ray cluster instead (extra `cluster`)."),
+]
+
 LedgerOption = Annotated[
     str,
     typer.Option("--ledger", envvar="NOISEPROOF_LEDGER", help="A SQLite file, or postgresql://USER@HOST/NAME."),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import completion
-from noiseproof.cli.options import Json, Seed
+from noiseproof.cli.options import Jobs, Json, RayOption, Seed
 
 EXAMPLES = "Example: noiseproof study lin --scale small --out runs/lin"
 
@@ -29,13 +29,16 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for tables, figures and finished cells.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the cells that are finished in --out.")] = False,
+    jobs: Jobs = None,
+    ray: RayOption = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Run a paper's experiments again and print every table with our numbers beside theirs."""
     from noiseproof import studies
     from noiseproof.cli import output
-    from noiseproof.errors import SettingError
+    from noiseproof.errors import SettingError, UnsupportedError
+    from noiseproof.scale.placement import asked
     from noiseproof.studies import Scale
 
     if scale not in ("small", "paper"):
@@ -44,9 +47,13 @@ def run(
     study = studies.get(paper)
     if only is not None:
         study = study.only([name.strip() for name in only.split(",")])
-    result = study.run(
-        chosen, out or Path("runs") / f"{paper}-{scale}", seed=seed, progress=output.RichProgress(), resume=resume
-    )
+    if ray is not None and not study.on_clusters:
+        raise UnsupportedError(
+            f"the study {paper} keeps files on this machine as it goes; use --jobs instead of --ray."
+        )
+    folder = out or Path("runs") / f"{paper}-{scale}"
+    with asked(jobs, ray):
+        result = study.run(chosen, folder, seed=seed, progress=output.RichProgress(), resume=resume, workers=jobs)
     if json:
         output.emit(result.to_json())
         return

@@ -12,10 +12,12 @@ from noiseproof.cli.options import (
     Data,
     Delta,
     Epsilon,
+    Jobs,
     Json,
     MethodArgument,
     NeighboursOption,
     NetworkOption,
+    RayOption,
     RecipeOption,
     SchemaOption,
     Seed,
@@ -51,6 +53,8 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Code a Parquet table into this folder, and train from disk: for big data."),
     ] = None,
+    jobs: Jobs = None,
+    ray: RayOption = None,
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for checkpoints and for what has been spent.")
     ] = None,
@@ -64,7 +68,8 @@ def run(
     """Train on private records within a budget, save the release with its card, and say how accurate it is.
 
     The accuracy is measured on the test part of the data for the eyes of its owner; it is not part of the release.
-    Under `torchrun -m noiseproof train ...` all ranks share one training.
+    Under `torchrun -m noiseproof train ...` all ranks share one training; --jobs and --ray are for methods that train many
+    networks.
     """
     from contextlib import ExitStack
 
@@ -76,12 +81,15 @@ def run(
     from noiseproof.progress import SILENT
     from noiseproof.scale import distributed
     from noiseproof.scale.checkpoints import Checkpoints
+    from noiseproof.scale.placement import asked
     from noiseproof.training import train
 
     # Everything that can be refused is refused before records are read or budget is spent.
     Budget(epsilon, delta, check_neighbours(neighbours), queries)
     given = read_settings(settings)
     chosen = methods.build(method, given)
+    if chosen.place == "losses":
+        raise SettingError(f"{method} makes synthetic records, not a model; run `noiseproof synth {method}` instead.")
     recipes.check(recipe, method=method, network=network is not None)
     if resume and checkpoint is None:
         raise SettingError("--resume needs --checkpoint, the folder that holds the training.")
@@ -125,6 +133,7 @@ def run(
 
     started = time.perf_counter()
     with ExitStack() as stack:
+        stack.enter_context(asked(jobs, ray))
         ranks = stack.enter_context(distributed.start()) if distributed.launched() else None
         release = fit(chosen, not secure, ranks, kept)
     if not speaks:

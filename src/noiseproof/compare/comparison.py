@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from noiseproof.compare.cluster import cluster_rows
 from noiseproof.compare.folder import ERRORS, REPORT, RESULTS, Folder
 from noiseproof.compare.plan import BASELINE, Plan, Task
 from noiseproof.compare.processes import Message, Worker, introduction, run_tasks
 from noiseproof.compare.recommendation import recommend, verdict_sentence
-from noiseproof.errors import SettingError
+from noiseproof.compare.worker import introduce, load_for
+from noiseproof.scale.placement import Placement
 
 
 class Watch:
@@ -39,6 +40,7 @@ def compare(
     out: str | Path | None = None,
     *,
     jobs: int | None = None,
+    ray: str | None = None,
     resume: bool = False,
     watch: Watch = SILENT_WATCH,
 ) -> dict[str, Any]:
@@ -46,7 +48,8 @@ def compare(
 
     Each row is computed in a worker process: a method that raises, crashes or runs out of memory loses its own row,
     which says what happened. `resume` keeps the finished rows of an interrupted run of the same plan on the same
-    records. The rows depend on the plan alone, not on `jobs` nor on which rows were kept; the seconds differ.
+    records. With `ray`, `auto` or the address of a cluster, rows are computed on its machines instead. The rows depend on
+    the plan alone, not on `jobs` or `ray` nor on which rows were kept; the seconds differ.
 
     Formal guarantee
     ----------------
@@ -56,9 +59,7 @@ def compare(
     Settings are chosen by public facts (`settings_for`), so that choosing among *methods* by these accuracies is the
     only look at the records that no guarantee accounts for.
     """
-    jobs = _cores() if jobs is None else jobs
-    if jobs < 1:
-        raise SettingError(f"jobs must be at least 1, not {jobs}.")
+    where = Placement(jobs, ray)
     folder = Folder(out if out is not None else default_folder(plan.data), resume=resume)
     inbox: SimpleQueue[tuple[Worker, Message]] = SimpleQueue()
     with (folder.path / ERRORS).open("ab" if resume else "wb") as log:
@@ -66,8 +67,14 @@ def compare(
         def start() -> Worker:
             return Worker(plan, folder.bundles.resolve(), log, inbox)
 
-        first = start()
-        hello = introduction(first, inbox)
+        first: Worker | None = None
+        if ray is None:
+            first = start()
+            hello = introduction(first, inbox)
+        else:
+            # Read here and sent to the machines: they need not have the file.
+            split, registered = load_for(plan)
+            hello = introduce(split, registered)
         tasks = plan.tasks(tuple(hello["registered"]))
         run = folder.begin(plan, hello["fingerprint"], hello["versions"])
         watch.loaded(hello["data"], tasks, tuple(hello["remarks"]))
@@ -82,7 +89,11 @@ def compare(
             watch.at(task, message["at"], message["done"], message["total"])
 
         left = [task for task in tasks if task not in rows]
-        for row in run_tasks(plan, left, first=first, start=start, inbox=inbox, jobs=jobs, told=told):
+        if first is not None:
+            found = run_tasks(plan, left, first=first, start=start, inbox=inbox, jobs=where.processes, told=told)
+        else:
+            found = cluster_rows(plan, left, split, folder.bundles.resolve(), where.ray or "auto")
+        for row in found:
             task = Task(row["method"], row["epsilon"])
             rows[task] = row
             try:
@@ -140,7 +151,3 @@ def _publish(folder: Folder, document: dict[str, Any], watch: Watch) -> None:
 def default_folder(data: str) -> Path:
     """`runs/compare-<data>`."""
     return Path("runs") / f"compare-{Path(data).stem}"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -65,7 +65,7 @@ class _WireTask(Work):
             self._wire.send(at=self._description, done=self._done, total=self._total)
 
 
-def _words(error: BaseException) -> str:
+def words(error: BaseException) -> str:
     """What happened, as a sentence without private values: of foreign errors only the kind is told."""
     import errno
 
@@ -103,7 +103,8 @@ def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
     return load(plan.data, target=plan.target, schema=plan.schema, seed=plan.seed), registered
 
 
-def _introduce(wire: _Wire, split: Split, registered: tuple[str, ...]) -> None:
+def introduce(split: Split, registered: tuple[str, ...]) -> dict[str, Any]:
+    """What a comparison says of its data, its methods and its software, as JSON."""
     import hashlib
 
     import numpy
@@ -113,29 +114,27 @@ def _introduce(wire: _Wire, split: Split, registered: tuple[str, ...]) -> None:
 
     public = split.train.public
     both = split.train.fingerprint() + split.test.fingerprint()
-    wire.send(
-        hello={
-            "registered": registered,
-            "data": {
-                "name": split.train.name,
-                "records": len(split.train),
-                "test_records": len(split.test),
-                "shape": public.shape,
-                "classes": len(public.classes),
-                "kind": public.kind,
-                "bounds": public.bounds,
-                "notes": public.notes,
-            },
-            "remarks": split.remarks,
-            "fingerprint": hashlib.sha256(both.encode()).hexdigest(),
-            "versions": {
-                "noiseproof": noiseproof.__version__,
-                "python": ".".join(map(str, sys.version_info[:3])),
-                "torch": torch.__version__,
-                "numpy": numpy.__version__,
-            },
-        }
-    )
+    return {
+        "registered": registered,
+        "data": {
+            "name": split.train.name,
+            "records": len(split.train),
+            "test_records": len(split.test),
+            "shape": public.shape,
+            "classes": len(public.classes),
+            "kind": public.kind,
+            "bounds": public.bounds,
+            "notes": public.notes,
+        },
+        "remarks": split.remarks,
+        "fingerprint": hashlib.sha256(both.encode()).hexdigest(),
+        "versions": {
+            "noiseproof": noiseproof.__version__,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+    }
 
 
 def _leave_with(parent: int) -> None:
@@ -164,9 +163,9 @@ def main() -> None:
         return
     except Exception as error:
         traceback.print_exc()
-        wire.send(refused=_words(error), setting=False)
+        wire.send(refused=words(error), setting=False)
         return
-    _introduce(wire, split, registered)
+    wire.send(hello=introduce(split, registered))
     for line in sys.stdin:
         task = Task(**json.loads(line))
         started = time.perf_counter()
@@ -176,7 +175,7 @@ def main() -> None:
             row = compute_row(plan, task, split, bundles, _WireProgress(wire))
         except Exception as error:
             traceback.print_exc()
-            row = failed(task, plan, _words(error), time.perf_counter() - started)
+            row = failed(task, plan, words(error), time.perf_counter() - started)
         wire.send(row=row)
 
 

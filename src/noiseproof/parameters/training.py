@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,9 @@ from noiseproof.parameters.collection import Collection
 from noiseproof.parameters.layout import Layout
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases import describe_network
+from noiseproof.scale import tasks
+from noiseproof.scale.placement import spread_out
+from noiseproof.scale.stacks import TOGETHER
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -45,8 +46,8 @@ def train_collection(
     With different starts hidden units would be permuted, and a coordinate would mean something else in each network.
     All are trained on all records, or the j-th on those at `shards[j]` alone (on none, it stays as it started). `start`
     gives each network's own start instead: a collection to be trained further. Dense networks are trained as one,
-    others one after another or in `workers` processes. With a `path` the rows are kept in that file as they are
-    finished, and a file that holds some of them already is completed.
+    others one after another or in `workers` processes; in a `placed` block a few at a time, where that says. With a
+    `path` the rows are kept in that file as they are finished, and a file that holds some of them already is completed.
 
     Formal guarantee
     ----------------
@@ -76,6 +77,8 @@ def train_collection(
     seeds = torch.randint(2**62, (models,), generator=torch.Generator().manual_seed(seed)).tolist()
     todo = [j for j in range(models) if not collection.done[j]]
     together = max(1, _TOGETHER // layout.size) if _dense(module) else 1
+    if spread_out():
+        together = min(together, TOGETHER)
     groups = [todo[begin : begin + together] for begin in range(0, len(todo), together)]
     jobs = []
     for group in groups:
@@ -98,35 +101,13 @@ _Job = tuple[list[int], torch.Tensor, list[torch.Tensor], list[int]]
 def _run(
     network: Network, dataset: Dataset, training: Training, jobs: Sequence[_Job], workers: int
 ) -> Iterator[tuple[list[int], torch.Tensor]]:
-    if workers == 1 or len(jobs) < 2:
+    if not spread_out() and workers == 1:
         for job in jobs:
             yield job[0], _train(network, dataset, training, job)
         return
-    # Not forked: torch's threads do not survive that.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=context, initializer=_prepare, initargs=(network, dataset, training)
-    ) as pool:
-        futures = {pool.submit(_work, job): job[0] for job in jobs}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], torch.from_numpy(future.result())
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-_PREPARED: list[Any] = []
-"""What a worker process was started with."""
-
-
-def _prepare(network: Network, dataset: Dataset, training: Training) -> None:
-    torch.set_num_threads(1)
-    _PREPARED[:] = [network, dataset, training]
-
-
-def _work(job: _Job) -> Any:
-    network, dataset, training = _PREPARED
-    return _train(network, dataset, training, job).numpy()
+    chosen = None if spread_out() else workers
+    for place, rows in tasks.run(_train, jobs, common=(network, dataset, training), jobs=chosen):
+        yield jobs[place][0], rows
 
 
 def _train(network: Network, dataset: Dataset, training: Training, job: _Job) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
-from noiseproof.networks import StackedNetwork, Training, fit_stack
+from noiseproof.networks import StackedNetwork, Training
 from noiseproof.predictions.answers import (
     Answer,
     Moves,
@@ -28,6 +28,7 @@ from noiseproof.predictions.score_method import ScoreMethod
 from noiseproof.predictions.score_release import ScoreRelease
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases import describe_network, restore_network
+from noiseproof.scale.stacks import fit_stacks
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -143,7 +144,7 @@ class Teachers(ScoreMethod):
         taught = [index for index in range(count * members) if len(shards[index // members])]
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         everyone = StackedNetwork.of(network, seeds)
-        trained = fit_stack(
+        trained = fit_stacks(
             network,
             dataset.features.to(device),
             dataset.labels.to(device),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -30,6 +30,9 @@ class Placement:
         return cores() if self.jobs is None else self.jobs
 
 
+WITHIN = Placement(jobs=1)
+"""Where the tasks within a task run: in its own process, one after the other."""
+
 _CURRENT: ContextVar[Placement | None] = ContextVar("placement", default=None)
 
 
@@ -43,9 +46,20 @@ def placed(placement: Placement) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
+def asked(jobs: int | None, ray: str | None) -> AbstractContextManager[None]:
+    """The `placed` block that a command's `--jobs` and `--ray` ask for; nothing if neither was given."""
+    return nullcontext() if jobs is None and ray is None else placed(Placement(jobs, ray))
+
+
 def current() -> Placement | None:
     """The placement of the `placed` block around the caller; None outside any."""
     return _CURRENT.get()
+
+
+def spread_out() -> bool:
+    """Whether a `placed` block asks for tasks to be spread over processes or machines, and this is none of them."""
+    where = _CURRENT.get()
+    return where is not None and where is not WITHIN
 
 
 def cores() -> int:

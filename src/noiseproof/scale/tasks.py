@@ -9,7 +9,7 @@ import numpy as np
 
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.progress import SILENT, Progress
-from noiseproof.scale.placement import Placement, current, placed
+from noiseproof.scale.placement import WITHIN, Placement, current, placed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -97,7 +97,7 @@ def perform(function: Callable[..., R], common: tuple[Any, ...], task: T, thread
 
 def perform_alone(function: Callable[..., R], common: tuple[Any, ...], task: T) -> R:
     """Run one task in this process, and the tasks within it one after the other."""
-    with placed(Placement(jobs=1)):
+    with placed(WITHIN):
         return function(*common, task)
 
 

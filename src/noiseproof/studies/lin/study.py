@@ -22,6 +22,7 @@ class Lin(Study):
     name: ClassVar[str] = "lin"
     title: ClassVar[str] = "Noise first, clip second: which factors matter?"
     paper: ClassVar[str] = published.PAPER
+    on_clusters: ClassVar[bool] = True
 
     def run(
         self,

@@ -27,6 +27,7 @@ class Lu(Study):
     name: ClassVar[str] = "lu"
     title: ClassVar[str] = "Private predictions from a convexified network"
     paper: ClassVar[str] = published.PAPER
+    on_clusters: ClassVar[bool] = True
 
     def __init__(self, rows: Sequence[str] = tuple(CANDIDATES)) -> None:
         """`rows` are names of the paper's tables to run (`Location`)."""
