@@ -44,15 +44,13 @@ def bench(monkeypatch):
 
 
 def make(tmp_path, seeds=2):
-    command.results(
-        [ROW], seeds=range(seeds), store=Store(tmp_path / "runs.json"), page=tmp_path / "page.md", every=[ROW]
-    )
+    command.results([ROW], seeds=range(seeds), store=Store(tmp_path / "runs"), page=tmp_path / "page.md", every=[ROW])
     return (tmp_path / "page.md").read_text()
 
 
 def test_a_row_is_proven_audited_below_its_proof_and_shown_as_it_ran(bench, tmp_path):
     page = make(tmp_path)
-    found = Store(tmp_path / "runs.json").rows[ROW.key]
+    found = Store(tmp_path / "runs").read(ROW.key)
     accuracies = [found["runs"][seed]["accuracy"] for seed in ("0", "1")]
     assert all(3.8 < run["epsilon"] <= 4 for run in found["runs"].values())
     assert min(accuracies) > 0.8
@@ -79,12 +77,12 @@ def test_a_changed_recipe_is_measured_anew(bench, tmp_path, monkeypatch):
     )
     make(tmp_path, seeds=1)
     assert bench == [0, 0]
-    assert Store(tmp_path / "runs.json").rows[ROW.key]["runs"]["0"]["steps"] == 5
+    assert Store(tmp_path / "runs").read(ROW.key)["runs"]["0"]["steps"] == 5
 
 
 def test_an_audit_above_the_proof_is_not_hidden(bench, tmp_path):
     make(tmp_path, seeds=1)
-    found = Store(tmp_path / "runs.json").rows[ROW.key]
+    found = Store(tmp_path / "runs").read(ROW.key)
     found["audit"]["one_run"] = 4.5
     assert "| **no** |" in render([(ROW, found)])
 

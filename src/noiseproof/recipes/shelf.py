@@ -43,15 +43,17 @@ def _scattering_map(public: Public) -> FeatureMap:
 
 
 def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
-    # The noise of a step does not grow with its batch, so that a large one is worth its rate. How long the steps may be
-    # depends on how much noise there is for so many records: noise falls with epsilon times records.
-    clip = 0.1
-    length = min(2.0, max(0.1, math.sqrt(epsilon * records / 60_000)))
+    # How many steps there may be, and how long, depends on how much there is to learn from: epsilon times records. For
+    # so many steps the noise on a mean hardly falls with the rate from some point on, while the time grows with it.
+    clip, plenty = 0.1, epsilon * records / 60_000
+    rate = 0.05 if plenty <= 0.5 else 0.1
+    steps = 110 if plenty <= 1 else 220
+    length = min(2.0, max(0.1, math.sqrt(plenty)))
     return {
-        "batch": max(1, round(0.27 * records)),
-        "epochs": 30,
+        "batch": max(1, round(rate * records)),
+        "epochs": round(steps * rate, 2),
         "clip": clip,
-        "learning_rate": round(length / clip, 3),
+        "learning_rate": round(length / clip, 2),
         "averaging": 0.25,
         "micro_batch": 2048,
     }

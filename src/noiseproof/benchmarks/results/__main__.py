@@ -25,17 +25,18 @@ def results(
         for seed in seeds:
             if str(seed) not in kept["runs"]:
                 kept["runs"][str(seed)] = bench.run(seed)
-                store.save()
+                store.save(row.key, kept)
                 run = kept["runs"][str(seed)]
                 _tell(f"{row.key} seed {seed}: {run['accuracy']:.2%} in {run['seconds']:.0f} s")
         if kept["audit"] is None:
             audited = kept["audit"] = bench.audit()
-            store.save()
+            store.save(row.key, kept)
             _tell(f"{row.key} audited: game {audited['game']:.3g}, one run {audited['one_run']:.3g}")
         accuracy = mean([run["accuracy"] for run in kept["runs"].values()])
         floor = "" if row.floor is None else f", must be {row.floor:.1%}: {'yes' if accuracy >= row.floor else 'NO'}"
         _tell(f"{row.key}: {accuracy:.2%}{floor}")
-    finished = [(row, store.rows[row.key]) for row in every if store.rows.get(row.key, {}).get("audit") is not None]
+    read = [(row, store.read(row.key)) for row in every]
+    finished = [(row, found) for row, found in read if found is not None and found["audit"] is not None]
     page.write_text(render(finished), encoding="utf-8")
 
 
@@ -44,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="results", description="Regenerate docs/results.md; finished runs are kept.")
     parser.add_argument("--only", help="data sets or rows, as mnist,adult or mnist-0.5; without it, all")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many seeds")
-    parser.add_argument("--runs", type=Path, default=Path("runs/results.json"), help="where finished runs are kept")
+    parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where finished runs are kept")
     parser.add_argument("--page", type=Path, default=Path("docs/results.md"), help="the page to write")
     given = parser.parse_args()
     wanted = set(given.only.split(",")) if given.only else None

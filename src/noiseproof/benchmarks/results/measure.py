@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from noiseproof.data.splits import Split
     from noiseproof.methods import Method
 
-TRIALS = 2000
+TRIALS = 10_000
 CANARIES = 1000
 CONFIDENCE = 0.999
 """Of each audit: the game is as hard as the proof allows, so that at 95% one in twenty would be a false alarm."""
