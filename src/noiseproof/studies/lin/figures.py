@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from noiseproof.studies import pictures
 from noiseproof.studies.lin import design, published
 from noiseproof.studies.lin.design import Cell
 from noiseproof.studies.lin.results import CellResult
@@ -13,7 +14,6 @@ from noiseproof.studies.lin.statistics import FACTORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Results = Mapping[Cell, CellResult]
 
@@ -45,7 +45,7 @@ def every_figure(results: Results, folder: Path) -> tuple[Path, ...]:
 
 def sequences_figure(results: Results, folder: Path, name: str, data: str, sigma: float, clip: float) -> Path:
     """Figures 1-3: accuracy and loss as training goes on, for AC, CA and no noise."""
-    figure, axes = _figure(2)
+    figure, axes = pictures.figure(2, width=4.2, height=3.6)
     cells = {
         "none": Cell(data, "cnn", "adam", "none"),
         "AC": Cell(data, "cnn", "adam", "AC", sigma, clip),
@@ -55,12 +55,12 @@ def sequences_figure(results: Results, folder: Path, name: str, data: str, sigma
         _curves(axis, ((look, results[cell]) for look, cell in cells.items()), measure)
     axes[0].legend(frameon=False, loc="best")
     figure.suptitle(f"{_NAMES[data]}, CNN, Adam, σ = {sigma:g}, C = {clip:g}")
-    return _save(figure, folder, name)
+    return pictures.save(figure, folder, name)
 
 
 def comparison_figure(results: Results, folder: Path, name: str, measure: Literal["accuracy", "loss"]) -> Path:
     """Figures 4 and 5: AC beside quantile clipping on the three data sets."""
-    figure, axes = _figure(3)
+    figure, axes = pictures.figure(3, width=4.2, height=3.6)
     for axis, data in zip(axes, FACTORS["data"], strict=True):
         cells = [cell for cell in design.comparison() if cell.data == data]
         looks = [cell.sequence if cell.clip is None else f"{cell.sequence} {cell.clip:g}" for cell in cells]
@@ -71,12 +71,12 @@ def comparison_figure(results: Results, folder: Path, name: str, measure: Litera
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
     figure.suptitle(f"{measure.capitalize()} beside adaptive clipping: CNN, Adam, σ = 0.5")
-    return _save(figure, folder, name)
+    return pictures.save(figure, folder, name)
 
 
 def sweep_figure(results: Results, folder: Path) -> Path:
     """Table 12 as a picture: accuracy as the clipping norm grows, ours and theirs."""
-    figure, axes = _figure(2)
+    figure, axes = pictures.figure(2, width=4.2, height=3.6)
     printed = published.table12()
     for axis, model in zip(axes, FACTORS["model"], strict=True):
         for sequence in FACTORS["sequence"]:
@@ -104,12 +104,12 @@ def sweep_figure(results: Results, folder: Path) -> Path:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=2)
     figure.suptitle("MNIST, Adam, σ = 0.5: a small C is almost no noise for AC")
-    return _save(figure, folder, "sweep")
+    return pictures.save(figure, folder, "sweep")
 
 
 def gains_figure(results: Results, folder: Path) -> Path:
     """Each of the 48 pairs of cells as a point: accuracy of AC against accuracy of CA, ours and theirs."""
-    figure, axes = _figure(2)
+    figure, axes = pictures.figure(2, width=4.2, height=3.6)
     printed = published.cells().set_index(list(FACTORS))["accuracy"].to_dict()
     theirs = {cell: printed[tuple(getattr(cell, key) for key in FACTORS)] for cell in design.factorial()}
     ours = {cell: results[cell].accuracy for cell in design.factorial()}
@@ -137,7 +137,7 @@ def gains_figure(results: Results, folder: Path) -> Path:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=4)
     figure.suptitle("The 48 settings of the other factors: accuracy of AC against CA")
-    return _save(figure, folder, "sequences")
+    return pictures.save(figure, folder, "sequences")
 
 
 def _curves(axis: Axes, curves: Iterable[tuple[str, CellResult]], measure: str) -> None:
@@ -150,21 +150,3 @@ def _curves(axis: Axes, curves: Iterable[tuple[str, CellResult]], measure: str) 
     )
     # A training that diverges must not press the others flat: guessing costs ln 10 = 2.3.
     axis.set_ylim(0, None if measure == "accuracy" else min(axis.get_ylim()[1], 5))
-
-
-def _figure(columns: int) -> tuple[Figure, Sequence[Axes]]:
-    from matplotlib.figure import Figure
-
-    # Not through pyplot, which would keep every figure open and ask for a display.
-    figure = Figure(figsize=(4.2 * columns, 3.6), dpi=150, layout="constrained")
-    axes = figure.subplots(1, columns)
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
-    return figure, axes
-
-
-def _save(figure: Figure, folder: Path, name: str) -> Path:
-    path = folder / f"{name}.png"
-    figure.savefig(path)
-    return path

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from noiseproof.studies import pictures
 from noiseproof.studies.lu import published
 from noiseproof.studies.lu.correlations import PAIRS
 from noiseproof.studies.lu.summary import Summary
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which everybody can tell apart: published in blues, DP-SGD in greys, proven in warm colours.
 _LOOKS = {
@@ -36,7 +32,7 @@ def every_figure(found: Sequence[Summary], folder: Path) -> tuple[Path, ...]:
 def curve_figure(one: Summary, folder: Path) -> Path:
     """Figures 3 to 13: accuracy loss and leakage of one data set over the epsilons."""
     number = int(published.number(one.row, "figure"))
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = pictures.figure(2)
     for curve in one.curves:
         colour, style, marker, label = _LOOKS[curve]
         looks = {"color": colour, "linestyle": style, "marker": marker, "markersize": 4, "label": label}
@@ -54,12 +50,12 @@ def curve_figure(one: Summary, folder: Path) -> Path:
     handles, labels = right.get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=4, fontsize=7)
     figure.suptitle(f"Figure {number}: {one.label} (test accuracy of the baseline {one.baseline:.3f})")
-    return _save(figure, folder, f"fig-{number}")
+    return pictures.save(figure, folder, f"fig-{number}")
 
 
 def correlation_figure(found: Sequence[Summary], folder: Path) -> Path:
     """Figure 2: each data set as a point, ours and theirs."""
-    figure, axes = _figure(3)
+    figure, axes = pictures.figure(3)
     printed = published.rows()
     theirs = {"oaro": printed["oaro"], "gap": printed["convexified_gap"], "leak": printed["leak"]}
     ours = {
@@ -74,22 +70,4 @@ def correlation_figure(found: Sequence[Summary], folder: Path) -> Path:
         axis.set(xlabel=first, ylabel=second, xscale="log" if a == "oaro" else "linear")
     axes[0].legend(frameon=False)
     figure.suptitle("Figure 2: stability bound, accuracy gap and leakage of the baselines")
-    return _save(figure, folder, "fig-2")
-
-
-def _figure(columns: int) -> tuple[Figure, Sequence[Axes]]:
-    from matplotlib.figure import Figure
-
-    # Not through pyplot, which would keep every figure open and ask for a display.
-    figure = Figure(figsize=(4.6 * columns, 4.0), dpi=150, layout="constrained")
-    axes = figure.subplots(1, columns)
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
-    return figure, axes
-
-
-def _save(figure: Figure, folder: Path, name: str) -> Path:
-    path = folder / f"{name}.png"
-    figure.savefig(path)
-    return path
+    return pictures.save(figure, folder, "fig-2")
