@@ -46,7 +46,7 @@ def bits(records=400, width=130):
     return Dataset("bits", features, labels, Public((width,), ("a", "b")))
 
 
-DATA = {"scattering": pictures, "bins": table, "unit": bits}
+DATA = {"scattering": pictures, "scattering-mirror": pictures, "bins": table, "unit": bits}
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +91,14 @@ def test_bins_learn_what_no_line_through_the_numbers_tells():
     release = npf.train("dp-sgd", table(2000), epsilon=8, network="linear", seed=0)
     assert npf.accuracy(release, table(2000)) < 0.75
     assert npf.accuracy(npf.train("dp-sgd", table(2000), epsilon=8, recipe="bins", seed=0), table(2000)) > 0.9
+
+
+def test_the_command_line_names_every_recipe():
+    from noiseproof.cli.options import RecipeOption
+
+    (option,) = RecipeOption.__metadata__
+    assert [name for name in recipes.names() if name not in option.help.replace(",", "").split()] == ["unit"]
+    assert option.help.endswith("or unit.")
 
 
 def test_settings_of_the_users_own_go_before_the_recipes():

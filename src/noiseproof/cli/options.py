@@ -53,7 +53,10 @@ MethodArgument = Annotated[
 ]
 RecipeOption = Annotated[
     str,
-    typer.Option("--recipe", help="For dp-sgd: auto (by the data's kind and size), none, scattering, bins or unit."),
+    typer.Option(
+        "--recipe",
+        help="For dp-sgd: auto (by the data's kind and size), none, scattering, scattering-mirror, bins or unit.",
+    ),
 ]
 
 Jobs = Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noiseproof.data.dataset import Public
-from noiseproof.data.features import BinsMap, Chain, FeatureMap, GroupNormMap, ScatteringMap, UnitNormMap
+from noiseproof.data.features import BinsMap, Chain, FeatureMap, GroupNormMap, MirrorMap, ScatteringMap, UnitNormMap
 from noiseproof.data.tables import layout
 from noiseproof.errors import SettingError
 from noiseproof.recipes.recipe import Recipe
@@ -42,6 +42,10 @@ def _scattering_map(public: Public) -> FeatureMap:
     return Chain((ScatteringMap(), GroupNormMap()))
 
 
+def _mirror_map(public: Public) -> FeatureMap:
+    return Chain((ScatteringMap(), MirrorMap(), GroupNormMap()))
+
+
 def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
     # How many steps there may be, and how long, depends on how much there is to learn from: epsilon times records. For
     # so many steps the noise on a mean hardly falls with the rate from some point on, while the time grows with it.
@@ -54,7 +58,8 @@ def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
         "epochs": round(steps * rate, 2),
         "clip": clip,
         "learning_rate": round(length / clip, 2),
-        "averaging": 0.25,
+        # With much noise the mean of many weights is better than any of them; with little, the last are the best.
+        "averaging": 0.5 if plenty <= 0.5 else 0.1,
         "micro_batch": 2048,
     }
 
@@ -97,6 +102,15 @@ _SHELF = {
             "scattering",
             "Pictures: wavelet scattering, each record's channels normalised, softmax regression.",
             _scattering_map,
+            _scattering_settings,
+            _picture,
+            f"pictures whose sides are multiples of 4 from {_SIDE} on",
+            keep=True,
+        ),
+        Recipe(
+            "scattering-mirror",
+            "Pictures whose class does not depend on left and right: as scattering, the same for mirror images.",
+            _mirror_map,
             _scattering_settings,
             _picture,
             f"pictures whose sides are multiples of 4 from {_SIDE} on",

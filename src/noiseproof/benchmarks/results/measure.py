@@ -1,4 +1,4 @@
-"""Measure a row: train with the recipe that `auto` picks, and audit that training."""
+"""Measure a row: train with its recipe, and audit that training."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CONFIDENCE = 0.999
 
 
 class Bench:
-    """A row's records, mapped once by the recipe that `auto` picks for them, and its trainings."""
+    """A row's records, mapped once by its recipe, and its trainings."""
 
     def __init__(self, row: Row, split: Split | None = None, progress: Progress = SILENT) -> None:
         self.row = row
         self._progress = progress
         self.split = split if split is not None else load(row.data, test_fraction=row.test_fraction)
-        recipe = recipes.resolve("auto", self.split.train)
+        recipe = recipes.resolve(row.recipe, self.split.train)
         if recipe is None:
             raise UnsupportedError(f"no recipe is meant for {row.data}.")
         self.recipe = recipe
