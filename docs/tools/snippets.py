@@ -120,10 +120,23 @@ def agree(shown: str, printed: str, *, exact: bool = False) -> bool:
 
 
 def _plain(text: str, exact: bool) -> str:
-    text = re.sub("[\u2500-\u257f]", " ", text)
+    text = re.sub("[\u2500-\u257f]", " ", "\n".join(_unwrapped(text)))
     if not exact:
         text = _NUMBER.sub("#", text)
     return " ".join(text.split())
+
+
+def _unwrapped(text: str) -> list[str]:
+    """The lines of a text; cells of a table that were too narrow for their words on one line again."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        cells = line.strip().split("│")
+        above = lines[-1].strip().split("│") if lines else []
+        if len(cells) > 2 and len(cells) == len(above) and not cells[1].strip():
+            line = "│".join(f"{first.rstrip()} {second.strip()} " for first, second in zip(above, cells, strict=True))
+            lines.pop()
+        lines.append(line)
+    return lines
 
 
 class Session:

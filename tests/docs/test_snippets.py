@@ -89,6 +89,7 @@ def test_an_ellipsis_is_anything_and_layout_does_not_count():
     assert agree("┏━━┓\n┃ a ┃ b ┃", "| a".replace("|", "┃") + "   b")
     assert agree("first\n...\nlast", "first\n1\n2\nlast")
     assert not agree("first\n...\nlast", "first\n1\n2")
+    assert agree("a ... nothing proven ... 3", "a\n│ 0.9 │ nothing │ 2 │\n│     │ proven  │   │\n3")
     assert agree("accuracy 94.4%", "accuracy 91%")
     assert not agree("verdict proven", "verdict refuted")
 
