@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from noiseproof import methods
+from noiseproof.benchmarks import Benchmark
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,6 +62,11 @@ def test_the_readme_names_every_method_with_a_verdict():
     )
     assert [row[0] for row in rows] == list(METHODS)
     assert {row[1].strip("*") for row in rows} <= {"proven", "weaker than claimed", "nothing proven", "refuted"}
+
+
+def test_every_kind_of_benchmark_is_explained():
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert [kind for kind in get_args(Benchmark) if f"`{kind}`" not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
