@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from noiseproof.gradients.batch_gradients import BatchGradients
 from noiseproof.gradients.training_state import TrainingState
+from noiseproof.gradients.views import Views
 from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 Watch = Callable[[int, float], None]
 """Called after every step with the number of steps taken and the batch's mean loss (a private value: keep it inside)."""
+
+_ONE = Views()
 
 
 def descend(
@@ -34,14 +37,20 @@ def descend(
     progress: Progress = SILENT,
     description: str = "training",
     watch: Watch | None = None,
+    views: Views = _ONE,
     checkpoints: Checkpoints | None = None,
 ) -> None:
-    """Take `steps` steps of cross-entropy descent with these gradients. `seed` is for dropout.
+    """Take `steps` steps of cross-entropy descent with these gradients. `seed` is for dropout and `views`.
 
     With `checkpoints` a training that was begun there goes on; steps that a crash lost have been charged for and are
     not taken again.
     """
     device = next(module.parameters()).device
+    views.check(dataset.public.shape)
+
+    def loss(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(module(features), labels, reduction="none")
+
     module.train()
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -61,7 +70,7 @@ def descend(
         for features, labels in batches:
             losses = None
             if len(labels):
-                losses = functional.cross_entropy(module(features), labels, reduction="none")
+                losses = views.losses(loss, features, labels)
                 total, records = total + float(losses.detach().sum()), records + len(labels)
             if gradients.backward(losses):
                 optimiser.step()

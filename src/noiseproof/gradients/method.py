@@ -15,6 +15,7 @@ from noiseproof.gradients.batch_gradients import BatchGradients
 from noiseproof.gradients.descent import Watch, descend
 from noiseproof.gradients.optimisers import Fall, OptimiserName, average, optimiser, schedule, take_average
 from noiseproof.gradients.ranks import ALONE, Ranks
+from noiseproof.gradients.views import Views
 from noiseproof.guarantees.card import Place
 from noiseproof.methods import Method
 from noiseproof.progress import SILENT, Progress
@@ -44,6 +45,12 @@ class GradientMethod(Method):
     learning_rate_schedule: Fall = "constant"
     averaging: float = 0.0
     """The share of the steps, at the end, whose weights are averaged (free: post-processing); 0 keeps the last."""
+    views: int = 1
+    """Random views of a record's picture whose losses are averaged: augmentation multiplicity."""
+    shift: int = 0
+    """The most pixels that a view is moved by."""
+    mirror: bool = False
+    """Whether views are mirrored by a coin."""
     micro_batch: int = 512
     """Records whose gradients are in memory at once; changes nothing but memory."""
 
@@ -56,6 +63,7 @@ class GradientMethod(Method):
             raise SettingError(f"{self.name}'s setting momentum must lie in [0, 1), not {self.momentum}.")
         if not 0 <= self.averaging <= 1:
             raise SettingError(f"{self.name}'s setting averaging must lie in [0, 1], not {self.averaging}.")
+        self._views()
 
     def rate(self, records: int) -> float:
         """The sampling rate for so many records."""
@@ -104,6 +112,7 @@ class GradientMethod(Method):
                 progress=progress,
                 description=self.name,
                 watch=watch,
+                views=self._views(),
                 checkpoints=checkpoints,
             )
         finally:
@@ -112,6 +121,9 @@ class GradientMethod(Method):
         return ModelRelease(
             module.cpu(), network, self._card(gradients, dataset, budget, rng), dataset.public, self.settings()
         )
+
+    def _views(self) -> Views:
+        return Views(self.views, self.shift, self.mirror)
 
     def _micro_batch(self) -> int | None:
         return self.micro_batch

@@ -122,5 +122,5 @@ class Bench:
             "network": self.recipe.network,
             "options": dict(self.recipe.options),
             "maps": repr(self.recipe.feature_map(self.split.train.public)),
-            "settings": self.method.settings(),
+            "settings": dict(self.recipe.settings(len(self.split.train), self.row.epsilon)),
         }
