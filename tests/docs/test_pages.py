@@ -26,6 +26,9 @@ def test_every_method_has_a_page_that_names_every_setting(method):
     page = ROOT / "docs" / "methods" / f"{method}.md"
     assert page.is_file(), f"{method} needs docs/methods/{method}.md"
     text = page.read_text(encoding="utf-8")
+    # A sibling's settings need not be said twice, if its page is named among them.
+    for sibling in re.findall(r"\(([\w-]+\.md)\)", text.partition("## Settings")[2].partition("\n## ")[0]):
+        text += (page.parent / sibling).read_text(encoding="utf-8")
     missing = [field.name for field in dataclasses.fields(METHODS[method]) if f"`{field.name}`" not in text]
     assert not missing, f"docs/methods/{method}.md does not say what these settings are: {missing}"
 
