@@ -228,7 +228,7 @@ def test_twenty_kills_at_random_moments_lose_nothing_that_was_spent(tmp_path, ki
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=500,
+            timeout=1500,
             check=True,
         )
         assert json.loads(ended.stdout)["ends"] == [-9] * kills + [0], ended.stderr
