@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
+import noiseproof
+from noiseproof import methods
+
 ROOT = Path(__file__).parents[2]
+
+
+PACKAGES = ("attacks", "audits", "compare", "data", "gradients", "guarantees", "networks", "studies")
+
+
+def undocumented(site):
+    """Public names and methods that the API reference does not have."""
+    inventory = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
+    known = {line.partition(" ")[0] for line in inventory.splitlines()}
+    packages = [noiseproof, *(importlib.import_module(f"noiseproof.{name}") for name in PACKAGES)]
+    named = [(name, getattr(package, name)) for package in packages for name in package.__all__]
+    named += methods.registry().items()
+    # Constants, and names of types, have no module of their own to be looked up by.
+    paths = {
+        f"{found.__module__}.{found.__qualname__}" for _, found in named if inspect.isclass(found) or callable(found)
+    }
+    return sorted(path for path in paths - known if path.startswith("noiseproof."))
 
 
 @pytest.mark.slow
@@ -24,6 +47,7 @@ def test_the_site_builds_strictly_and_makes_no_request_to_others(tmp_path):
         check=False,
     )
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
+    assert undocumented(tmp_path) == []
     loading = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)")
     styles = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')\s]+)")
     pages = list(tmp_path.rglob("*.html"))
