@@ -54,6 +54,8 @@ def test_stored_records_are_those_in_memory(folder):
     [
         lambda x: x[torch.tensor([5, 0, -1, 5])],
         lambda x: x[torch.zeros(300, dtype=torch.bool).index_fill_(0, torch.tensor([3, 7]), True)],
+        lambda x: x.index_select(0, torch.tensor([5, 0, 299])),
+        lambda x: x.index_select(2, torch.tensor([1, 0])),
         lambda x: x[10:50:3][torch.tensor([1, 2])],
         lambda x: x[10:50][4],
         lambda x: x.split(128)[2] + 0,

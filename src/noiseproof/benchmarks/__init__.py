@@ -8,7 +8,9 @@ from typing import Any, Literal, get_args
 from noiseproof.errors import MissingPartError, SettingError
 from noiseproof.progress import SILENT, Progress
 
-Benchmark = Literal["steps", "noise", "shadows", "predictions", "parameters", "generators", "inputs", "serve", "soak"]
+Benchmark = Literal[
+    "steps", "noise", "shadows", "predictions", "parameters", "generators", "inputs", "scaling", "serve", "soak"
+]
 _SERVICE = ("serve", "soak")
 """These need what a service needs; they are run where they are asked for by name."""
 
@@ -17,7 +19,7 @@ def run(
     *, against: str | None = None, only: str | None = None, repeats: int = 30, progress: Progress = SILENT
 ) -> list[dict[str, Any]]:
     """Rows `{what, ours, theirs, ratio, unit}` of all benchmarks but a service's, or of one; `against="opacus"` adds it."""
-    from noiseproof.benchmarks import generators, inputs, noise, parameters, predictions, shadows, steps
+    from noiseproof.benchmarks import generators, inputs, noise, parameters, predictions, scaling, shadows, steps
 
     names = get_args(Benchmark)
     if only is not None and only not in names:
@@ -46,6 +48,8 @@ def run(
                 rows += generators.rows(repeats)
             elif name == "inputs":
                 rows += inputs.rows(max(3, repeats // 6))
+            elif name == "scaling":
+                rows += scaling.rows(max(3, repeats // 4))
             else:
                 from noiseproof.benchmarks import serve
 

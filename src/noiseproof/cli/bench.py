@@ -15,7 +15,9 @@ def run(
     against: Annotated[str | None, typer.Option(help="Also measure a peer: opacus (extra `bench`).")] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="One of steps, noise, shadows, predictions, parameters, generators, inputs, serve, soak."),
+        typer.Option(
+            help="One of steps, noise, shadows, predictions, parameters, generators, inputs, scaling, serve, soak."
+        ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Steps that a median is taken over.")] = 30,
     json: Json = False,

@@ -171,6 +171,10 @@ def _index(tensor: Any, indices: Sequence[torch.Tensor | None]) -> torch.Tensor 
     return picked.read() if picked.numel() * 4 <= SMALL else picked
 
 
+def _index_select(tensor: Any, dim: int, index: torch.Tensor) -> torch.Tensor | None:
+    return _index(tensor, [index]) if dim == 0 else None
+
+
 def _to(tensor: StoredTensor, *, dtype: Any = None, device: Any = None, **_: Any) -> StoredTensor | None:
     if dtype not in (None, torch.float32) or device is None:
         return None
@@ -184,5 +188,6 @@ _LAZY: dict[Any, Callable[..., Any]] = {
     _ATEN.slice.Tensor: _slice,
     _ATEN.split.Tensor: _split,
     _ATEN.index.Tensor: _index,
+    _ATEN.index_select.default: _index_select,
     _ATEN._to_copy.default: _to,
 }
