@@ -25,12 +25,44 @@ _HOMES = {
     "load_bundle": "noiseproof.bundles",
     "train": "noiseproof.training",
 }
-_MODULES = ("attacks", "audits", "data", "gradients", "guarantees", "methods", "networks", "releases", "studies")
+_MODULES = (
+    "attacks",
+    "audits",
+    "compare",
+    "data",
+    "gradients",
+    "guarantees",
+    "inputs",
+    "losses",
+    "methods",
+    "networks",
+    "parameters",
+    "predictions",
+    "recipes",
+    "releases",
+    "studies",
+)
 
 __all__ = [*_HOMES, *_MODULES]
 
 if TYPE_CHECKING:
-    from noiseproof import attacks, audits, data, gradients, guarantees, methods, networks, releases, studies
+    from noiseproof import (
+        attacks,
+        audits,
+        compare,
+        data,
+        gradients,
+        guarantees,
+        inputs,
+        losses,
+        methods,
+        networks,
+        parameters,
+        predictions,
+        recipes,
+        releases,
+        studies,
+    )
     from noiseproof.bundles import load as load_bundle
     from noiseproof.data import Dataset, load
     from noiseproof.guarantees import Budget, Card
