@@ -75,3 +75,16 @@ def test_missing_numbers_have_a_slot_of_their_own(table):
     missing = decode(table.public, table.features, table.labels)["money"].isna().to_numpy()
     assert torch.equal(money[:, -1] == 1, torch.tensor(missing.tolist()))
     assert functional.one_hot(money.argmax(1), coding.sizes[2]).float().equal(money)
+
+
+def test_whole_numbers_keep_their_values_and_have_coarse_slots_besides(table):
+    coding = Coding(table.public)
+    assert coding.sizes[0] == 74
+    assert coding.coarse_sizes[0] == len(edges()) + 1
+    ages = decode(table.public, table.features, table.labels)["age"].to_numpy()
+    drawn = coding.decode(coding.encode(table.features), torch.Generator().manual_seed(0))
+    assert (decode(table.public, drawn, table.labels)["age"].to_numpy() == ages).all()
+    coarse = coding.coarsen(coding.encode(table.features)).split(list(coding.coarse_sizes), dim=1)
+    assert all(torch.equal(part.sum(1), torch.ones(len(table))) for part in coarse)
+    expected = torch.bucketize(table.features[:, 0].contiguous(), edges(), right=True)
+    assert torch.equal(coarse[0].argmax(1), expected)

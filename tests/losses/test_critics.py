@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from noiseproof.data.dataset import Column, Public
 from noiseproof.errors import SettingError
 from noiseproof.losses.coding import Coding
-from noiseproof.losses.critics import Fourier, LinearCritic, Marginals, features_for
+from noiseproof.losses.critics import Fourier, LinearCritic, features_for
 
 
 def test_a_whole_record_of_a_table_has_norm_one_and_one_with_gaps_less(table):
@@ -46,8 +47,8 @@ def test_the_gradient_of_a_real_record_is_minus_its_features_in_the_row_of_its_l
 
 
 def test_pairs_beyond_what_a_critic_can_hold_are_refused():
-    assert Marginals((1200, 1200)).width == 2400 + 1200 * 1200
-    coding = Coding.__new__(Coding)
-    coding.table, coding.sizes = True, (1500, 1500)
-    with pytest.raises(SettingError, match="drop columns"):
-        features_for(coding)
+    columns = tuple(Column(name, categories=tuple(map(str, range(1500)))) for name in "ab")
+    public = Public(shape=(3000,), classes=("a", "b"), kind="table", columns=columns, target="y")
+    with pytest.raises(SettingError, match="2250000 pairs"):
+        features_for(Coding(public))
+    assert features_for(Coding(public), pairs=False).width == 3000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from noiseproof.data.dataset import Dataset, Public
+from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.data.tables import layout
 from noiseproof.errors import DataError, SettingError
 
@@ -13,6 +13,8 @@ _STEPS, _HALVINGS = 16, 12
 FEWEST = 50
 """Records below which no generator is trained: the noise would be larger than all there is to learn."""
 MOST_SLOTS = 4096
+MOST_VALUES = 256
+"""Whole numbers of no more than so many values have a slot for each: forty hours a week are not between 38 and 43."""
 
 
 def edges() -> torch.Tensor:
@@ -24,8 +26,9 @@ def edges() -> torch.Tensor:
 class Coding:
     """How records of a public description are coded for a discriminator, and generated ones decoded.
 
-    A table's record becomes one slot a column (one-hot): its category, a bin of its number, or that it is missing. A
-    category outside the public list has no slot. Pictures and vectors stay as they are.
+    A table's record becomes one slot a column (one-hot): its category, its whole number or a bin of its number, or that
+    it is missing. A category outside the public list has no slot. Whole numbers are also known by coarse slots, the bins
+    that they fall into, for looking at pairs of columns. Pictures and vectors stay as they are.
 
     Formal guarantee
     ----------------
@@ -35,12 +38,16 @@ class Coding:
     def __init__(self, public: Public) -> None:
         self.public = public
         self.table = public.kind == "table" and bool(public.columns)
-        self._edges = edges()
         self._places = layout(public.columns) if self.table else []
-        self.sizes: tuple[int, ...] = tuple(
-            len(self._edges) + 1 + column.missing if column.numeric else column.width for column, _ in self._places
-        )
+        self._edges = {column.name: _column_edges(column) for column, _ in self._places if column.numeric}
+        coarse = [self._coarse(column) for column, _ in self._places]
+        self.sizes: tuple[int, ...] = tuple(len(part) for part in coarse)
         """Slots of each column of a table."""
+        self.coarse_sizes: tuple[int, ...] = tuple(int(part.max()) + 1 for part in coarse)
+        """Coarse slots of each column."""
+        starts = [sum(self.coarse_sizes[:place]) for place in range(len(coarse))]
+        self.coarse = torch.cat([part + start for part, start in zip(coarse, starts, strict=True)] or [torch.zeros(0)])
+        """For every slot the coarse slot that it belongs to."""
         if sum(self.sizes) > MOST_SLOTS:
             raise SettingError(
                 f"the columns have {sum(self.sizes)} categories and bins together, and at most {MOST_SLOTS} can be "
@@ -48,6 +55,22 @@ class Coding:
             )
         self.shape: tuple[int, ...] = (sum(self.sizes),) if self.table else public.shape
         """A coded record's shape."""
+
+    def _coarse(self, column: Column) -> torch.Tensor:
+        """The coarse slot of each of a column's slots, the one for missing values last."""
+        if not column.numeric:
+            return torch.arange(column.width)
+        bins = len(self._edges[column.name]) + 1
+        values = torch.arange(bins)
+        common = edges()
+        if _is_exact(column) and bins > len(common) + 1:
+            values = torch.bucketize(values / (bins - 1), common, right=True)
+        return torch.cat([values, values.max().reshape(1) + 1]) if column.missing else values
+
+    def coarsen(self, coded: torch.Tensor) -> torch.Tensor:
+        """Coarse slots of coded records."""
+        wide = coded.new_zeros(len(coded), sum(self.coarse_sizes))
+        return wide.index_add(1, self.coarse.to(coded.device), coded)
 
     def encode(self, features: torch.Tensor) -> torch.Tensor:
         """Records as a discriminator sees them."""
@@ -59,34 +82,59 @@ class Coding:
             if not column.numeric:
                 parts.append(values)
                 continue
-            bins = len(self._edges) + 1
-            slot = torch.bucketize(values[:, 0].contiguous(), self._edges.to(values.device), right=True)
+            inner = self._edges[column.name].to(values.device)
+            slot = torch.bucketize(values[:, 0].contiguous(), inner, right=True)
             if column.missing:
-                slot = torch.where(values[:, 1] > 0.5, bins, slot)
-            parts.append(functional.one_hot(slot, bins + column.missing).to(features.dtype))
+                slot = torch.where(values[:, 1] > 0.5, len(inner) + 1, slot)
+            parts.append(functional.one_hot(slot, len(inner) + 1 + column.missing).to(features.dtype))
         return torch.cat(parts, dim=1)
 
     def decode(self, coded: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Features of generated records: a slot drawn by its probability, a number drawn within its bin."""
         if not self.table:
             return coded.clamp(0, 1)
-        inner = self._edges.to(coded)
-        low, high = torch.cat([inner.new_zeros(1), inner]), torch.cat([inner, inner.new_ones(1)])
         parts = []
         for (column, _), probabilities in zip(self._places, coded.split(list(self.sizes), dim=1), strict=True):
             slot = torch.multinomial(probabilities.clamp_min(1e-12), 1, generator=generator).squeeze(1)
-            if not column.numeric:
+            if column.numeric:
+                parts.append(self._numbers(column, slot, generator).to(coded.dtype))
+            else:
                 parts.append(functional.one_hot(slot, column.width).to(coded.dtype))
-                continue
-            missing = slot == len(low)
-            slot = slot.clamp(max=len(low) - 1)
-            inside = torch.rand(len(slot), generator=generator, dtype=coded.dtype)
+        return torch.cat(parts, dim=1)
+
+    def _numbers(self, column: Column, slot: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """A numeric column's features for slots that were drawn."""
+        inner = self._edges[column.name]
+        bins = len(inner) + 1
+        missing = slot == bins
+        slot = slot.clamp(max=bins - 1)
+        if _is_exact(column):
+            value = slot / (bins - 1)
+        else:
+            low, high = torch.cat([inner.new_zeros(1), inner]), torch.cat([inner, inner.new_ones(1)])
+            inside = torch.rand(len(slot), generator=generator)
             # The lowest bin stands for the bound itself: nobody has a capital gain of between 0 and 24.
             value = torch.where(slot == 0, torch.zeros_like(inside), low[slot] + (high - low)[slot] * inside)
-            value = torch.where(missing, torch.full_like(value, 0.5), value)
-            columns = [value, missing.to(coded.dtype)] if column.missing else [value]
-            parts.append(torch.stack(columns, dim=1))
-        return torch.cat(parts, dim=1)
+        value = torch.where(missing, torch.full_like(value, 0.5), value)
+        return torch.stack([value, missing.to(value.dtype)] if column.missing else [value], dim=1)
+
+
+def _is_exact(column: Column) -> bool:
+    """Whether every whole number between the column's bounds has a slot of its own."""
+    if column.low is None or column.high is None or not column.integer:
+        return False
+    width = column.high - column.low
+    return float(column.low).is_integer() and float(width).is_integer() and width < MOST_VALUES
+
+
+def _column_edges(column: Column) -> torch.Tensor:
+    """A column's edges in [0, 1]: halfway between whole numbers, or the common ones."""
+    if not _is_exact(column):
+        return edges()
+    assert column.low is not None
+    assert column.high is not None
+    values = round(column.high - column.low)
+    return (torch.arange(values) + 0.5) / values
 
 
 def check_records(dataset: Dataset) -> None:

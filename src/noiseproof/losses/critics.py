@@ -12,6 +12,9 @@ from torch.nn import functional
 from noiseproof.errors import SettingError
 from noiseproof.losses.coding import Coding
 
+MOST_PAIRS = 2_000_000
+"""Pairs of slots that a critic has weights for."""
+
 
 class Features(nn.Module, ABC):
     """A public map from coded records to `width` features, of norm at most 1 for every record."""
@@ -47,54 +50,57 @@ class Fourier(Features):
 
 
 class Marginals(Features):
-    """One-way and two-way marginals of a table: which slots a record has, and which pairs of slots.
+    """One-way and two-way marginals of a table: which slots a record has, and which pairs of coarse slots.
 
     `weight` is how much a slot counts over a pair. With every column present a record has norm exactly 1.
     """
 
     first: torch.Tensor
     second: torch.Tensor
+    coarse: torch.Tensor
 
-    def __init__(self, sizes: tuple[int, ...], weight: float = 3.0, *, pairs: bool = True) -> None:
+    def __init__(self, coding: Coding, weight: float = 3.0, *, pairs: bool = True) -> None:
         super().__init__()
-        columns = len(sizes)
-        self.slots = sum(sizes)
-        group = torch.repeat_interleave(torch.arange(columns), torch.tensor(sizes))
-        first, second = torch.triu_indices(self.slots, self.slots, 1)
+        columns = len(coding.sizes)
+        slots = sum(coding.coarse_sizes)
+        group = torch.repeat_interleave(torch.arange(columns), torch.tensor(coding.coarse_sizes))
+        first, second = torch.triu_indices(slots, slots, 1)
         keep = (group[first] != group[second]) & torch.tensor(pairs)
         self.register_buffer("first", first[keep])
         self.register_buffer("second", second[keep])
-        self.width = self.slots + int(keep.sum())
+        self.register_buffer("coarse", functional.one_hot(coding.coarse, slots).float())
+        self.width = sum(coding.sizes) + int(keep.sum())
         norm = math.sqrt(columns * weight**2 + (columns * (columns - 1) / 2 if pairs else 0))
         self.single, self.pair = weight / norm, 1 / norm
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
-        """Slots, then products of slots of different columns."""
-        pairs = records[:, self.first] * records[:, self.second]
+        """Slots, then products of coarse slots of different columns."""
+        coarse = records @ self.coarse
+        pairs = coarse[:, self.first] * coarse[:, self.second]
         return torch.cat([self.single * records, self.pair * pairs], dim=1)
 
     def means(self, records: torch.Tensor, onehot: torch.Tensor) -> torch.Tensor:
         """The same means by one product of matrices a class, without writing a record's pairs out."""
-        count = len(records)
+        count, coarse = len(records), records @ self.coarse
         singles = onehot.T @ records
         pairs = torch.stack(
-            [((records * column[:, None]).T @ records)[self.first, self.second] for column in onehot.unbind(1)]
+            [((coarse * column[:, None]).T @ coarse)[self.first, self.second] for column in onehot.unbind(1)]
         )
         return torch.cat([self.single * singles, self.pair * pairs], dim=1) / count
 
 
 def features_for(coding: Coding, *, pairs: bool = True, width: int = 1000) -> Features:
     """The features that suit the records: marginals of a table, random Fourier features of anything else."""
-    if coding.table:
-        found: Features = Marginals(coding.sizes, pairs=pairs)
-    else:
-        found = Fourier(math.prod(coding.shape), width)
-    if found.width > 2_000_000:
+    if not coding.table:
+        return Fourier(math.prod(coding.shape), width)
+    total = sum(coding.coarse_sizes)
+    count = (total**2 - sum(size**2 for size in coding.coarse_sizes)) // 2
+    if pairs and count > MOST_PAIRS:
         raise SettingError(
-            f"the table's columns make {found.width} pairs of categories and bins, more than a critic can hold; drop "
-            "columns, or choose model=dense."
+            f"the table's columns make {count} pairs of categories and bins, more than a critic can hold; drop columns, or "
+            "choose model=dense."
         )
-    return found
+    return Marginals(coding, pairs=pairs)
 
 
 class LinearCritic(nn.Module):

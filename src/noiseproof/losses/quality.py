@@ -102,8 +102,8 @@ def classify(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> torch.Tens
 def pmf(dataset: Dataset) -> dict[str, torch.Tensor]:
     """Each column's shares of categories, or of bins of a number; the target's shares of classes last."""
     coding = Coding(dataset.public)
-    means = coding.encode(dataset.features).double().mean(dim=0)
-    parts = dict(zip((c.name for c in dataset.public.columns), means.split(list(coding.sizes)), strict=True))
+    means = coding.coarsen(coding.encode(dataset.features).double()).mean(dim=0)
+    parts = dict(zip((c.name for c in dataset.public.columns), means.split(list(coding.coarse_sizes)), strict=True))
     labels = torch.bincount(dataset.labels, minlength=dataset.classes).double() / max(1, len(dataset))
     return {**parts, dataset.public.target or "label": labels}
 
@@ -124,8 +124,8 @@ def correlations(dataset: Dataset) -> torch.Tensor:
     """Cramer's V of every pair of columns, the target among them, from their joint shares."""
     coding = Coding(dataset.public)
     onehot = functional.one_hot(dataset.labels, dataset.classes).double()
-    slots = torch.cat([coding.encode(dataset.features).double(), onehot], dim=1)
-    sizes = [*coding.sizes, dataset.classes]
+    slots = torch.cat([coding.coarsen(coding.encode(dataset.features).double()), onehot], dim=1)
+    sizes = [*coding.coarse_sizes, dataset.classes]
     joint = slots.T @ slots / len(dataset)
     shares = slots.mean(dim=0)
     expected = torch.outer(shares, shares)
