@@ -24,7 +24,7 @@ from noiseproof.parameters import Collection, DpPg, published_sensitivity
 from noiseproof.parameters.layout import Layout
 
 PARAMETERS, MODELS = 1_199_882, 50
-SAMPLE = 100
+SAMPLE = 300
 _EPSILON = 1.0
 
 Scores = Callable[[Any, npt.NDArray[np.float64], float], npt.NDArray[np.float64]]

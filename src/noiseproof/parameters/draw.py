@@ -12,7 +12,7 @@ from noiseproof.parameters.collection import Collection
 from noiseproof.parameters.density import Density, scores
 from noiseproof.progress import SILENT, Progress
 
-_BLOCK = 1 << 13
+_BLOCK = 1 << 11
 """Coordinates that are drawn together. Fixed: which random numbers a coordinate gets depends on it."""
 _LEAST_EPSILON = 1e-6
 """Below it, what is beyond a grid's end would no longer be as good as impossible."""
@@ -45,7 +45,7 @@ def draw(
     One coordinate's draw is `mechanism.epsilon`-DP for one model if grid and bandwidth do not depend on the models
     (`PublicDensity`) and the mechanism's sensitivity is `true_sensitivity` at least; the draws of all coordinates are
     draws from the same models and compose. With a `FittedDensity` nothing is guaranteed: the models' range and spread
-    decide what can be drawn. Scores are float64 numbers, computed to some 1e-14, which is below the mechanism's own
+    decide what can be drawn. Scores are computed to some 1e-13 in float64, which is below the mechanism's own
     rounding. Neighbours: one model left out, or exchanged.
     """
     if mechanism.epsilon < _LEAST_EPSILON:
