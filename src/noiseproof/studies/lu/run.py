@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 BASELINE: Form = "code"
 """The form of the convexified loss that the paper's numbers come from."""
+
+_ANSWERS = 100_000
+"""Answers to test records that Algorithm 1's accuracy is the mean over."""
 
 SIBLINGS = ("logits", "teachers", "votes")
 
@@ -170,25 +174,40 @@ def _leak(attack: ShadowAttack, answers: torch.Tensor, split: AttackSplit) -> fl
 
 
 def _point(
-    curve: str, epsilon: float, answers: torch.Tensor, attack: ShadowAttack | None, split: AttackSplit, **ran: Any
+    curve: str,
+    epsilon: float,
+    answers: torch.Tensor,
+    attack: ShadowAttack | None,
+    split: AttackSplit,
+    *,
+    accuracy: float | None = None,
+    **ran: Any,
 ) -> Point:
-    tested = answers[len(split.members) :]
+    """A curve's point by one answer to each record; `accuracy` where it is known from more answers than these."""
+    if accuracy is None:
+        accuracy = _accuracy(answers[len(split.members) :], split.nonmembers.labels)
     leak = None if attack is None else _leak(attack, answers, split)
-    return Point(curve, epsilon, _accuracy(tested, split.nonmembers.labels), leak, ran)
+    return Point(curve, epsilon, accuracy, leak, ran)
 
 
 def _neuron_points(
     logits: torch.Tensor, split: AttackSplit, attack: ShadowAttack, plan: Plan, seed: int
 ) -> Iterator[Point]:
-    """Algorithm 1 on the baseline's own logits, one answer a record."""
+    """Algorithm 1 on the baseline's own logits, one answer a record; accuracies over many draws of the noise.
+
+    Where epsilon is small the accuracy changes by less than one draw's chance does.
+    """
     width, classes = split.members.features[0].numel(), logits.shape[1]
     sensitivity = Sensitivity((width, 128, classes), len(split.members))
+    tested = logits[len(split.members) :]
     rng = Reproducible(seed).spawn(1)
     for method in (NeuronLaplace(), NeuronGaussian()):
         for epsilon in plan.epsilons:
             noise = method.noise(sensitivity, Budget(epsilon))
             answers = noise.answers(logits.clone(), rng)
-            yield _point(method.name, epsilon, answers, attack, split, scale=noise.scale)
+            drawn = [noise.answers(tested.clone(), rng) for _ in range(max(1, _ANSWERS // len(tested)))]
+            accuracy = fmean(_accuracy(each, split.nonmembers.labels) for each in drawn)
+            yield _point(method.name, epsilon, answers, attack, split, accuracy=accuracy, scale=noise.scale)
 
 
 def _dp_sgd_points(

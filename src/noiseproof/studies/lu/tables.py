@@ -209,7 +209,8 @@ def curve_table(one: Summary, plan: Plan) -> Table:
         ),
         tuple(rows),
         (
-            f"Losses are 1 - accuracy / {one.baseline:.4f}. As epsilon goes to 0 Algorithm 1 goes to {one.limit:.3f}.",
+            f"Losses are 1 - accuracy / {one.baseline:.4f}. As epsilon goes to 0 Algorithm 1 goes to {one.limit:.3f}; its "
+            "losses are over some 100,000 answers a repeat, and vary by 0.002 or so by chance.",
             "neuron-*: epsilon as claimed, nothing proven. dp-sgd-*: the noise that each of the paper's accountings gives. "
             f"{', '.join(SIBLINGS)}: one answer (a label), proven (epsilon, {plan.delta:g}) for add-or-remove.",
         ),
