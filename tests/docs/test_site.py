@@ -19,7 +19,21 @@ from noiseproof import methods
 ROOT = Path(__file__).parents[2]
 
 
-PACKAGES = ("attacks", "audits", "compare", "data", "gradients", "guarantees", "networks", "studies")
+PACKAGES = (
+    "attacks",
+    "audits",
+    "compare",
+    "data",
+    "gradients",
+    "guarantees",
+    "inputs",
+    "losses",
+    "networks",
+    "parameters",
+    "predictions",
+    "recipes",
+    "studies",
+)
 
 
 def undocumented(site):
