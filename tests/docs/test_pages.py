@@ -67,6 +67,13 @@ def test_the_readme_names_every_method_with_a_verdict():
     assert {row[1].strip("*") for row in rows} <= {"proven", "weaker than claimed", "nothing proven", "refuted"}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_target_of_make_that_a_page_names_is_there(page):
+    named = set(re.findall(r"(?:^\$ |`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.M))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    assert named <= targets
+
+
 def test_every_kind_of_benchmark_is_explained():
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert [kind for kind in get_args(Benchmark) if f"`{kind}`" not in text] == []
