@@ -37,7 +37,7 @@ def render(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> str:
 
 
 def _table(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> Iterator[str]:
-    yield "| data | records | proven epsilon | accuracy, mean of seeds | must be | each seed | processor seconds | seconds | rivals |"
+    yield "| data | records | proven epsilon | mean accuracy | must be | each seed | processor seconds | seconds | rivals |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for row, found in rows:
         runs = _runs(found)
