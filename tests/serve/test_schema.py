@@ -22,11 +22,12 @@ CHECKS = [
 ]
 
 
-def fuzz(service, folder, key, examples):
+def fuzz(service, folder, key, examples, phases):
     """Statuses of all that Schemathesis sent, and what it found wrong."""
     report = folder / "report.ndjson"
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{service.address}/openapi.json"]
     options = ["--checks", ",".join(CHECKS), "--max-examples", str(examples), "--seed", "1", "--continue-on-failure"]
+    options += ["--phases", phases]
     output = ["--report", "ndjson", "--report-ndjson-path", str(report), "--suppress-health-check", "all"]
     run = subprocess.run(
         [*command, *options, *output, "--header", f"Authorization:Bearer {key}"],
@@ -61,7 +62,7 @@ def hold(service, statuses, run):
 
 def test_a_few_hundred_requests(start, tmp_path):
     service = start(rate=1e6)
-    statuses, run = fuzz(service, tmp_path, service.operator, 5)
+    statuses, run = fuzz(service, tmp_path, service.operator, 5, "coverage,fuzzing,stateful")
     hold(service, statuses, run)
     assert statuses.total() > 100
 
@@ -69,7 +70,7 @@ def test_a_few_hundred_requests(start, tmp_path):
 @pytest.mark.slow
 def test_ten_thousand_requests(start, tmp_path, capsys):
     service = start(rate=1e6)
-    statuses, run = fuzz(service, tmp_path, service.operator, 2500)
+    statuses, run = fuzz(service, tmp_path, service.operator, 2500, "coverage,fuzzing")  # sequences take hours
     hold(service, statuses, run)
     with capsys.disabled():
         print(f"\nschemathesis: {statuses.total()} requests, {dict(statuses)}, answers spent {service.spent}")
