@@ -236,6 +236,19 @@ def test_a_bundle_answers_the_same(network, tmp_path):
     torch.testing.assert_close(again.predict(features[:1]), again.predict(features)[:1])
 
 
+def test_a_bundle_of_the_users_own_network_is_loaded_into_the_plain_module(tmp_path):
+    own = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5), torch.nn.ReLU(), torch.nn.Linear(5, CLASSES))
+    release = fit(Ilm(epochs=2), Network.of(own, SHAPE, CLASSES))
+    again = bundles.load(release.save(tmp_path / "own"), module=own)
+    features = pictures(5).features
+    torch.testing.assert_close(again.predict(features), release.predict(features))
+
+
+def test_without_a_delta_the_relevance_network_has_laplace_noise():
+    card = fit(Adlm(epochs=1), budget=Budget(2.0, 0.0)).card
+    assert card.proven.delta == 0
+
+
 def test_secure_randomness_serves_as_well():
     card = Adlm(epochs=1).fit(MLP, pictures(), BUDGET, rng=Secure()).card
     assert card.randomness == "secure"

@@ -10,7 +10,6 @@ from torch import nn
 
 from noiseproof.data.features import Chain, FeatureMap, GroupNormMap, RandomFourierMap, ScatteringMap, UnitNormMap
 from noiseproof.errors import SettingError
-from noiseproof.networks.network import register
 
 MapName = Literal["auto", "raw", "fourier", "scattering"]
 """`raw`: the features themselves. `fourier`: random Fourier features. `scattering`: wavelets, for pictures. For any other
@@ -61,7 +60,6 @@ class Embedding(nn.Module):
         return flat / torch.linalg.vector_norm(flat, ord=self.norm, dim=1, keepdim=True).clamp(min=_LEAST)
 
 
-@register("functional-linear")
 class FunctionalLinear(nn.Module):
     """A linear network without a bias on an `Embedding`, whose constant stands for one."""
 
@@ -75,6 +73,7 @@ class FunctionalLinear(nn.Module):
         norm: int = 2,
     ) -> None:
         super().__init__()
+        self.options = {"features": features, "width": width, "length": length, "norm": norm}
         self.embedding = Embedding(input_shape, features, width, length, norm)
         self.linear = nn.Linear(self.embedding.width, classes, bias=False)
 

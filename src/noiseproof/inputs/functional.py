@@ -18,15 +18,15 @@ from noiseproof.inputs.embedding import Embedding, FunctionalLinear, MapName
 from noiseproof.inputs.games import functional_game
 from noiseproof.inputs.private_relevance import average, release_relevance
 from noiseproof.inputs.quadratic import ASSUMPTIONS, Law, Quadratic, solve
+from noiseproof.inputs.release import FunctionalRelease
 from noiseproof.inputs.split import split
 from noiseproof.methods import Method, register
-from noiseproof.networks import Network
 from noiseproof.progress import SILENT, Progress
-from noiseproof.releases import ModelRelease
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.guarantees import Game, Randomness
+    from noiseproof.networks import Network
 
 
 @register
@@ -78,21 +78,16 @@ class Functional(Method):
             raise SettingError(f"functional's setting relevance_share must lie in [0, 1), not {self.relevance_share}.")
         split(torch.ones(1), self.floor)
 
-    def _recipe(self, shape: tuple[int, ...], classes: int) -> Network:
-        options = {
-            "features": self.features,
-            "width": self.width,
-            "length": self.length,
-            "norm": 2 if self.noise == "gaussian" else 1,
-        }
-        return Network("functional-linear", shape, classes, options)
+    def _network(self, dataset: Dataset) -> FunctionalLinear:
+        """The linear network that is to be fitted, its weights still arbitrary."""
+        norm = 2 if self.noise == "gaussian" else 1
+        return FunctionalLinear(
+            dataset.public.shape, dataset.classes, self.features, self.width, self.length, norm
+        ).eval()
 
     def plan(self, dataset: Dataset, budget: Budget, embedding: Embedding | None = None) -> Quadratic:
         """The coefficients and their noise for such records, from public numbers alone."""
-        if embedding is None:
-            module = self._recipe(dataset.public.shape, dataset.classes).build()
-            assert isinstance(module, FunctionalLinear)
-            embedding = module.embedding
+        embedding = self._network(dataset).embedding if embedding is None else embedding
         return Quadratic(embedding, embedding.width, dataset.classes, self.noise, self.curvature_share, budget)
 
     def weights(
@@ -131,11 +126,9 @@ class Functional(Method):
         *,
         rng: Randomness,
         progress: Progress = SILENT,
-    ) -> ModelRelease:
+    ) -> FunctionalRelease:
         """Sum the coefficients over all records, add noise once, solve."""
-        recipe = self._recipe(dataset.public.shape, dataset.classes)
-        module = recipe.build()
-        assert isinstance(module, FunctionalLinear)
+        module = self._network(dataset)
         events: list[DpEvent] = []
         main = budget
         ran: dict[str, Any] = {"map": module.embedding.name, "curvature share": self.curvature_share}
@@ -159,7 +152,7 @@ class Functional(Method):
             proven=self._proof(quadratic, events, budget, rng),
             ran={**ran, **facts, "releases": len(events) + 1},
         )
-        return ModelRelease(module, recipe, card, dataset.public, self.settings())
+        return FunctionalRelease(module, card, dataset.public, self.settings())
 
     def _scale(
         self, embedding: Embedding, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress

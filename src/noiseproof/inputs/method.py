@@ -16,12 +16,12 @@ from noiseproof.inputs.descent import Watch, descend
 from noiseproof.inputs.games import perturbation_game
 from noiseproof.inputs.input_noise import InputNoise
 from noiseproof.inputs.layers import first_units, last_hidden
-from noiseproof.inputs.normalisation import bounded_network
+from noiseproof.inputs.normalisation import bounded
 from noiseproof.inputs.perturbed_records import Coefficients, Draw, PerturbedRecords, SharedNoise
+from noiseproof.inputs.release import BoundedRelease
 from noiseproof.inputs.taylor import LossNoise
 from noiseproof.methods import Method
 from noiseproof.progress import SILENT, Progress
-from noiseproof.releases import ModelRelease
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -112,11 +112,10 @@ class InputMethod(Method):
         rng: Randomness,
         progress: Progress = SILENT,
         watch: Watch | None = None,
-    ) -> ModelRelease:
+    ) -> BoundedRelease:
         """Perturb the records, and train the network, its hidden units bounded, on what that leaves."""
         seed = int(torch.randint(2**31, (1,), generator=rng.generator))
-        recipe = bounded_network(network)
-        module = recipe.build(seed)
+        module = bounded(network.build(seed))
         _, inputs_epsilon, loss_epsilon = self.parts(budget.epsilon)
         relevance = self._relevance(network, dataset, budget, rng, progress)
         inputs = self.noise(module, dataset, inputs_epsilon, self._beta(dataset, relevance))
@@ -140,7 +139,7 @@ class InputMethod(Method):
             description=self.name,
             watch=watch,
         )
-        return ModelRelease(module.cpu(), recipe, card, public, self.settings())
+        return BoundedRelease(module.cpu(), network, card, public, self.settings())
 
     def _card(
         self,

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import nn
 from torch.nn import functional
-
-from noiseproof.networks import Network
-from noiseproof.networks.network import register
 
 
 class LocalResponse(nn.Module):
@@ -75,19 +68,3 @@ def bounded(module: nn.Module) -> nn.Module:
         elif isinstance(layer, ACTIVATIONS):
             layers.append(MinMax(units) if units else LocalResponse())
     return nn.Sequential(*layers)
-
-
-@register("bounded")
-def _bounded(input_shape: tuple[int, ...], classes: int, base: str, options: Mapping[str, Any]) -> nn.Module:
-    """Another network with its hidden units bounded; `base` and `options` say which."""
-    # Its weights are drawn from the seed that this network is being built from.
-    return bounded(Network(base, input_shape, classes, options).build(torch.initial_seed()))
-
-
-def bounded_network(network: Network) -> Network:
-    """The recipe of a network with bounded units; a bundle of the user's own needs `bounded(module)` to be loaded."""
-    if network.name == "custom":
-        return replace(network, module=bounded(network.build()))
-    return Network(
-        "bounded", network.input_shape, network.classes, {"base": network.name, "options": dict(network.options)}
-    )
