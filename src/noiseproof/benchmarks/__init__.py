@@ -9,10 +9,22 @@ from noiseproof.errors import MissingPartError, SettingError
 from noiseproof.progress import SILENT, Progress
 
 Benchmark = Literal[
-    "steps", "noise", "shadows", "predictions", "parameters", "generators", "inputs", "scaling", "serve", "soak"
+    "steps",
+    "noise",
+    "shadows",
+    "predictions",
+    "parameters",
+    "generators",
+    "inputs",
+    "scaling",
+    "growth",
+    "serve",
+    "soak",
 ]
 _SERVICE = ("serve", "soak")
-"""These need what a service needs; they are run where they are asked for by name."""
+"""These need what a service needs."""
+_BY_NAME = ("growth", *_SERVICE)
+"""These are run where they are asked for by name."""
 
 
 def run(
@@ -30,7 +42,7 @@ def run(
         raise MissingPartError("Opacus is not installed; `pip install 'noiseproof[bench]'` brings it.")
     if only in _SERVICE and importlib.util.find_spec("fastapi") is None:
         raise MissingPartError("a service's parts are not installed; `pip install 'noiseproof[serve]'` brings them.")
-    chosen = [name for name in names if name not in _SERVICE] if only is None else [only]
+    chosen = [name for name in names if name not in _BY_NAME] if only is None else [only]
     rows: list[dict[str, Any]] = []
     with progress.task("benchmarks", len(chosen)) as task:
         for name in chosen:
@@ -50,6 +62,10 @@ def run(
                 rows += inputs.rows(max(3, repeats // 6))
             elif name == "scaling":
                 rows += scaling.rows(max(3, repeats // 4))
+            elif name == "growth":
+                from noiseproof.benchmarks import growth
+
+                rows += growth.rows()
             else:
                 from noiseproof.benchmarks import serve
 
