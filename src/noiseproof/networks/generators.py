@@ -43,7 +43,7 @@ class DenseGenerator(Generator):
     def __init__(self, shape: tuple[int, ...], classes: int, latent: int = LATENT, hidden: int = 256) -> None:
         super().__init__(classes, latent)
         self.shape = shape
-        self.layers = _dense([latent + classes, hidden, hidden, math.prod(shape)], nn.ReLU)
+        self.layers = _dense([latent + classes, hidden, hidden, math.prod(shape)], nn.ReLU, norm=True)
 
     def body(self, inputs: torch.Tensor) -> torch.Tensor:
         """Three dense layers."""
@@ -119,7 +119,9 @@ class DenseDiscriminator(nn.Module):
 
     def forward(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """One score a record: the larger, the more real."""
-        return self.layers(_with_label(records.flatten(1), labels, self.classes)).squeeze(1)
+        flat = records.flatten(1)
+        # As loud as the features: a label that is one number among hundreds is ignored, and then by the generator too.
+        return self.layers(_with_label(flat, labels, self.classes, math.sqrt(flat.shape[1] / self.classes))).squeeze(1)
 
 
 class ConvDiscriminator(nn.Module):
@@ -147,8 +149,8 @@ class ConvDiscriminator(nn.Module):
         return self.layers(torch.cat([records, planes.expand(-1, -1, *records.shape[2:])], dim=1)).squeeze(1)
 
 
-def _with_label(values: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
-    return torch.cat([values, functional.one_hot(labels, classes).to(values.dtype)], dim=1)
+def _with_label(values: torch.Tensor, labels: torch.Tensor, classes: int, scale: float = 1.0) -> torch.Tensor:
+    return torch.cat([values, scale * functional.one_hot(labels, classes).to(values.dtype)], dim=1)
 
 
 def _dense(widths: Sequence[int], activation: type[nn.Module], *, norm: bool = False) -> nn.Sequential:

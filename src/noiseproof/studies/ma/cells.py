@@ -156,6 +156,7 @@ def method_for(cell: Cell, plan: Plan) -> Any:
         settings: dict[str, Any] = {
             "iterations": plan.iterations,
             "model": plan.networks[cell.data],
+            "learning_rate": plan.learning_rates[cell.data],
             "every": max(1, plan.iterations // 10),
             "sigma": 0.0 if cell.method == "none" else cell.sigma,
             "bound": 20.0 if cell.data == "adult" else 25.0,
