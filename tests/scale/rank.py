@@ -16,6 +16,7 @@ from noiseproof.guarantees import Budget, Randomness, Reproducible, Secure
 from noiseproof.networks import Network
 from noiseproof.releases import accuracy
 from noiseproof.scale import distributed
+from noiseproof.scale.checkpoints import Checkpoints
 
 RECORDS, CLIP, RATE, STEPS = 60, 0.7, 0.4, 3
 SILENT = 1e-12
@@ -124,6 +125,25 @@ def loader(ranks: distributed.Group) -> dict[str, torch.Tensor]:
     return found
 
 
+def fitted(ranks: distributed.Group) -> dict[str, object]:
+    """A method's whole training on uneven shards, with checkpoints that only the first rank writes."""
+    digits = load("digits").train.take(torch.arange(300))
+    mine = digits.take(torch.arange(200) if ranks.rank == 0 else torch.arange(200, 300))
+    shape = Network("mlp", digits.public.shape, digits.classes)
+    method = DpSgd(epochs=2, batch=32, sigma=1.5)
+    group = distributed.Group("shards")
+    kept = Checkpoints(Path(sys.argv[1]) / "kept", every=5, resume=True)
+    release = method.fit(shape, mine, Budget(3.0, 1e-5), rng=Reproducible(2), ranks=group, checkpoints=kept)
+    again = Checkpoints(Path(sys.argv[1]) / "kept", every=5, resume=True)
+    resumed = method.fit(shape, mine, Budget(3.0, 1e-5), rng=Reproducible(2), ranks=group, checkpoints=again)
+    return {
+        "weights": torch.cat([value.flatten() for value in release.tensors().values()]),
+        "resumed": torch.cat([value.flatten() for value in resumed.tensors().values()]),
+        "ran": {name: release.card.ran[name] for name in ("records", "ranks", "steps")},
+        "epsilon": release.card.proven.epsilon,
+    }
+
+
 def refusals(ranks: distributed.Group) -> dict[str, str]:
     """What is refused, and how."""
     said = {}
@@ -206,6 +226,7 @@ def main() -> None:
         }
         if ranks.size == 2:
             found["refusals"] = refusals(ranks)
+            found["fitted"] = fitted(ranks)
     torch.save(found, Path(sys.argv[1]) / f"{ranks.rank}.pt")
 
 

@@ -13,7 +13,8 @@ from tests.scale.launch import finish, launch
 from noiseproof.errors import SettingError
 from noiseproof.gradients import PrivateGradients
 from noiseproof.gradients.ranks import ALONE
-from noiseproof.guarantees import Reproducible
+from noiseproof.guarantees import Reproducible, accountants
+from noiseproof.guarantees.events import sampled_gaussian
 from noiseproof.scale import distributed
 
 ALARM = 1e-6
@@ -115,6 +116,18 @@ def test_what_would_make_ranks_disagree_is_refused_on_every_rank(ranks):
         assert "cannot be shared among ranks" in said["noisy"]
         assert "join(ranks)" in said["wrapped"]
         assert said["sharded"].startswith("UnsupportedError")
+
+
+def test_a_whole_training_on_uneven_shards_is_one_release(ranks):
+    if len(ranks) != 2:
+        pytest.skip("tried on two ranks")
+    one, other = (found["fitted"] for found in ranks)
+    assert torch.equal(one["weights"], other["weights"])
+    assert torch.equal(one["weights"], one["resumed"]), "the checkpoint of the end is the end"
+    assert torch.equal(other["weights"], other["resumed"]), "a rank without files is told by the first"
+    assert one["ran"] == other["ran"] == {"records": 300, "ranks": 2, "steps": 19}
+    event = sampled_gaussian(32 / 300, 1.5, 19)
+    assert one["epsilon"] == other["epsilon"] == accountants.epsilon(event, 1e-5).epsilon
 
 
 @pytest.mark.slow

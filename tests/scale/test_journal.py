@@ -36,10 +36,19 @@ def test_what_is_spent_is_read_again(tmp_path):
 def test_a_spend_is_on_disk_when_spend_returns(tmp_path):
     journal = Journal(tmp_path / "spent")
     journal.spend(STEP)
-    other = Journal(tmp_path / "spent")  # as a process that starts after a crash
+    (tmp_path / "copy").write_bytes((tmp_path / "spent").read_bytes())  # what a crash would leave
+    other = Journal(tmp_path / "copy")
     assert list(other.spends()) == [(STEP, 1)]
     journal.close()
     other.close()
+
+
+def test_two_trainings_cannot_spend_in_one_journal(tmp_path):
+    journal = Journal(tmp_path / "spent")
+    with pytest.raises(NoiseproofError, match="another process is training"):
+        Journal(tmp_path / "spent")
+    journal.close()
+    Journal(tmp_path / "spent").close()
 
 
 def test_spends_ahead_cover_more_steps_never_fewer(tmp_path):

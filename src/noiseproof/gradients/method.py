@@ -93,7 +93,8 @@ class GradientMethod(Method):
         module = network.build(seed)
         if torch.cuda.is_available():
             module.cuda()
-        rate, steps = self.rate(len(dataset)), self.steps(len(dataset))
+        records = ranks.records(len(dataset))
+        rate, steps = self.rate(records), self.steps(records)
         gradients = self.gradients(module, rate=rate, steps=steps, budget=budget, rng=rng)
         descent = optimiser(self.optimiser, gradients.parameters, self.learning_rate, self.momentum)
         schedule(descent, self.learning_rate_schedule, steps)
@@ -134,7 +135,7 @@ class GradientMethod(Method):
             "rate": gradients.rate,
             "sampler": "poisson",
             "parameters": sum(parameter.numel() for parameter in gradients.parameters),
-            **({"ranks": gradients.ranks.size} if gradients.ranks is not ALONE else {}),
+            **(_together(gradients) if gradients.ranks is not ALONE else {}),
             # A crash loses steps that were charged for, so that fewer were taken than are accounted.
             **({"lost steps": lost} if (lost := len(gradients.events) - gradients.steps) > 0 else {}),
         }
@@ -148,3 +149,8 @@ class GradientMethod(Method):
     @abstractmethod
     def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
         """The card of the steps that were taken."""
+
+
+def _together(gradients: BatchGradients) -> dict[str, Any]:
+    """The ranks of a shared training, and the records of all of them."""
+    return {"ranks": gradients.ranks.size, "records": round(gradients.expected_batch / gradients.rate)}

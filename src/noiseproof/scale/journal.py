@@ -40,10 +40,15 @@ class Journal:
         if ahead < 1:
             raise SettingError(f"a journal notes 1 step or more at once, not {ahead}.")
         self._path, self._ahead = path, ahead
-        self._lines = self._read()
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            self._lock()
+            self._lines = self._read()
+            sync_folder(path.parent)
+        except BaseException:
+            os.close(self._file)
+            raise
         self._reserved: tuple[DpEvent | None, int] = None, 0
-        sync_folder(path.parent)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -73,9 +78,18 @@ class Journal:
         """Let go of the file."""
         os.close(self._file)
 
+    def _lock(self) -> None:
+        """Keep others out: two trainings from one checkpoint would each forget what the other spent."""
+        try:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            return  # not a POSIX system
+        except OSError:
+            raise NoiseproofError(f"another process is training in {self._path.parent}; wait for it to end.") from None
+
     def _read(self) -> list[Spend]:
-        if not self._path.exists():
-            return []
         content = self._path.read_bytes()
         whole, newline, rest = content.rpartition(b"\n")
         lines: list[Spend] = []
