@@ -209,6 +209,8 @@ def test_a_smaller_clipping_norm_is_undone_for_features_of_norm_one(pictures):
         ("rdp-gan", {"noise_on": "gradient"}),
         ("rdp-gan", {"model": "features"}),
         ("rdp-gan", {"order": 1}),
+        ("rdp-gan", {"batch": 1}),
+        ("dp-gan", {"generated": 1}),
     ],
 )
 def test_impossible_settings_are_refused(name, setting):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from noiseproof.errors import SettingError
 from noiseproof.guarantees import Claim, EventLog, Filter, Gaussian, accountants, calibration
 from noiseproof.guarantees.budget import Budget
 from noiseproof.guarantees.events import ComposedDpEvent, DpEvent, GaussianDpEvent, sampled_gaussian
@@ -114,6 +115,8 @@ class DpGan(GanMethod):
             "steps", "rate", "generator_steps", "clip", "sigma", "learning_rate", "generated", "width", "micro_batch"
         )
         self._positive("score_sigma")
+        if self.generated < 2:
+            raise SettingError(f"{self.name} must generate 2 records or more at a time, not {self.generated}.")
         if self.rate is not None:
             sampled_gaussian(self.rate, 1.0)  # refuses a rate above 1
 

@@ -73,6 +73,8 @@ class RdpGan(GanMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._positive("bound", "iterations", "discriminator_steps", "batch", "learning_rate")
+        if self.batch < 2:
+            raise SettingError(f"rdp-gan's setting batch must be at least 2, not {self.batch}.")
         if self.noise_on not in _WHY:
             raise SettingError(f"rdp-gan's setting noise_on is value, error or scale, not {self.noise_on!r}.")
         if self.sigma is not None and not self.sigma >= 0:

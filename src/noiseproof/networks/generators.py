@@ -53,7 +53,7 @@ class DenseGenerator(Generator):
 class ConvGenerator(Generator):
     """Three transposed convolutions after a dense layer, normalised over the batch; DCGAN for pictures of any size."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int, latent: int = LATENT, channels: int = 32) -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int, latent: int = LATENT, channels: int = 16) -> None:
         super().__init__(classes, latent)
         self.shape = shape
         depth, height, width = shape
