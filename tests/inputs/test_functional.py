@@ -142,7 +142,7 @@ from noiseproof.guarantees import Budget, Reproducible
 from noiseproof.inputs import Functional
 records = Dataset("wide", torch.rand(60_000, 10), torch.arange(60_000) % 10, Public((10,), tuple("0123456789")))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-release = Functional(features="fourier", width=3999).fit(None, records, Budget(1.0, 1e-5), rng=Reproducible(0))
+release = Functional(features="fourier", width=3999, ridge=3.0).fit(None, records, Budget(1.0, 1e-5), rng=Reproducible(0))
 assert release.card.ran["features"] == 4000
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
 """
