@@ -128,14 +128,12 @@ class PublishingMethod(Method):
                 workers=self.workers,
                 progress=progress,
             )
-        module = network.build()
+        module, layout = network.build(), collection.layout
 
         def accuracy(vector: torch.Tensor) -> float:
-            # The private `collection` is not None here; mypy cannot know that inside of a closure.
             answers = logits(layout.module(module, vector), dataset.features)
             return float((answers.argmax(1) == dataset.labels).double().mean())
 
-        layout = collection.layout
         published = self.publish(collection, budget, rng=rng, accuracy=accuracy, dataset=dataset, progress=progress)
         layout.module(module, published.vector)
         return ModelRelease(module, network, published.card, dataset.public, self.settings())
