@@ -129,7 +129,9 @@ def registry() -> Mapping[str, type[Method]]:
     """Every method by name, in the order of the places."""
     for module in _PLACES:
         importlib.import_module(module)
-    return dict(_REGISTRY)
+    # A place that uses another's gradients imports it first, so that methods may have come in another order.
+    places = typing.get_args(Place)
+    return dict(sorted(_REGISTRY.items(), key=lambda item: places.index(item[1].place)))
 
 
 def get(name: str) -> type[Method]:

@@ -126,6 +126,14 @@ def test_the_sentence_of_a_sweep_names_a_refuted_method_once():
     )
 
 
+def test_the_sentence_tells_claims_that_are_alike_together():
+    said = verdict_sentence(
+        document(row("dp-sgd"), *(refuted_row(name, claimed=3.0, of_the_game=3.0) for name in ("a", "b")))
+    )
+    assert said.count("were refuted") == 1
+    assert "claims of 3 were refuted: a (at least 7.9), b (at least 7.9)." in said
+
+
 def test_the_sentence_says_when_nothing_is_proven_or_a_method_failed():
     failed = {"method": "b", "epsilon": 3.0, "status": "failed", "card": None, "verdict": None}
     said = verdict_sentence(document(row("a", proven=None), failed))

@@ -90,10 +90,17 @@ def verdict_sentence(document: Mapping[str, Any]) -> str:
     for row in document["rows"]:
         if row["status"] == "done" and row["verdict"] == "refuted":
             refuted.setdefault(row["method"], []).append(_refutation(row))
+    alike: dict[str, list[tuple[str, str]]] = {}
     for method, found in refuted.items():
         claims, bounds = (", ".join(column) for column in zip(*found, strict=True))
-        said = f"claim of {claims} was" if len(found) == 1 else f"claims of {claims} were"
-        parts.append(f"{method}'s {said} refuted: at least {bounds}")
+        alike.setdefault(claims, []).append((method, bounds))
+    for claims, of in alike.items():
+        if len(of) == 1:
+            said = f"claim of {claims} was" if "," not in claims else f"claims of {claims} were"
+            parts.append(f"{of[0][0]}'s {said} refuted: at least {of[0][1]}")
+        else:
+            names = ", ".join(f"{method} (at least {bounds})" for method, bounds in of)
+            parts.append(f"claims of {claims} were refuted: {names}")
     failed = [row["method"] for row in document["rows"] if row["status"] != "done"]
     sentence = "; ".join(parts)
     if failed:
