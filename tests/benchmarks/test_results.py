@@ -87,6 +87,11 @@ def test_an_audit_above_the_proof_is_not_hidden(bench, tmp_path):
     assert "| **no** |" in render([(ROW, found)])
 
 
+def test_rows_that_are_not_finished_are_named():
+    assert "Not finished, so not shown: bits at 4." in render([], [ROW])
+    assert "Not finished" not in render([])
+
+
 def test_the_rows_are_those_that_must_be_shown():
     floors = {(row.data, row.epsilon): row.floor for row in ROWS}
     assert floors == {

@@ -37,7 +37,8 @@ def results(
         _tell(f"{row.key}: {accuracy:.2%}{floor}")
     read = [(row, store.read(row.key)) for row in every]
     finished = [(row, found) for row, found in read if found is not None and found["audit"] is not None]
-    page.write_text(render(finished), encoding="utf-8")
+    missing = [row for row in every if row not in [done for done, _ in finished]]
+    page.write_text(render(finished, missing), encoding="utf-8")
 
 
 def main() -> int:

@@ -31,9 +31,11 @@ private records must pay for it (`noiseproof.guarantees` has private selection),
 """
 
 
-def render(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> str:
-    """The page for these rows, of which each has finished runs and an audit."""
-    return "\n".join([_HEAD, *_table(rows), "", *_audits(rows), "", *_recipes(rows), "", _HONESTY])
+def render(rows: Sequence[tuple[Row, Mapping[str, Any]]], missing: Sequence[Row] = ()) -> str:
+    """The page for these rows, of which each has finished runs and an audit; it names those that are `missing`."""
+    names = ", ".join(f"{row.data} at {row.epsilon:g}" for row in missing)
+    unfinished = [f"\nNot finished, so not shown: {names}. `make results` runs what is missing."] if missing else []
+    return "\n".join([_HEAD, *_table(rows), *unfinished, "", *_audits(rows), "", *_recipes(rows), "", _HONESTY])
 
 
 def _table(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> Iterator[str]:
