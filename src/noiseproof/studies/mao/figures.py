@@ -64,6 +64,8 @@ def epsilon_figure(one: Quality, folder: Path) -> Path:
         right.plot(one.epsilons(curve), values, color=colour, marker="s", markersize=3, label=label)
     right.axhline(mean.test, color="#000000", linewidth=0.8)
     right.set(xscale="log", xlabel="one of DP-PGP's ε, the others at 5", ylim=(0, 1.02))
+    right.set_xticks(one.epsilons("draw"), [f"{epsilon:g}" for epsilon in one.epsilons("draw")])
+    right.minorticks_off()
     right.legend(frameon=False, fontsize=7)
     numbers = "6 and 8 to 10" if one.data == "mnist" else "7 and 11"
     figure.suptitle(f"Figures {numbers}: {one.network} on {one.data} (lines: the collection's mean, the mean network)")
@@ -84,7 +86,13 @@ def attack_figure(leaks: Sequence[Leak], folder: Path) -> Path:
             label=f"{leak.method} (test {leak.test:.2f})",
         )
     axis.axhline(0.5, color="#000000", linewidth=0.8)
-    axis.set(xlabel="class", ylabel="membership guessed right", ylim=(0.4, 1.0), xticks=range(len(leaks[0].per_class)))
+    lowest = min((value for leak in leaks for value in leak.per_class if value is not None), default=0.4)
+    axis.set(
+        xlabel="class",
+        ylabel="membership guessed right",
+        ylim=(min(0.4, lowest - 0.02), 1.0),
+        xticks=range(len(leaks[0].per_class)),
+    )
     axis.legend(frameon=False, fontsize=7, ncols=4)
     figure.suptitle("Figure 12: attacks on over-fitted networks")
     return _save(figure, folder, "fig-12")
