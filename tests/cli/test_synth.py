@@ -112,3 +112,9 @@ def test_bad_usage_is_one_sentence(noiseproof, arguments, words):
     outcome = noiseproof("synth", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert words in outcome.err
+
+
+def test_train_points_to_synth_before_any_budget_is_spent(noiseproof):
+    outcome = noiseproof("train", "dp-gan")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "noiseproof synth dp-gan" in outcome.err
