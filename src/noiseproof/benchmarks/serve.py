@@ -86,10 +86,13 @@ def rows(
 
 
 def soak(requests: int = REQUESTS, connections: int = CONNECTIONS, workers: int = WORKERS) -> list[dict[str, Any]]:
-    """Resident memory of the workers after so many paid requests, over that after a fifth of them."""
+    """Resident memory of the workers after so many paid requests, over that after a tenth and after half of them."""
     seen = memory(requests, connections, workers)
-    what = f"resident memory after {requests:,} paid requests / after {requests // 5:,}"
-    return [_row(what, seen[-1], seen[1], "MB")]
+    what = f"resident memory after {requests:,} paid requests / after "
+    return [
+        _row(f"{what}{requests // 10:,}", seen[-1], seen[0], "MB"),
+        _row(f"{what}{requests // 2:,}", seen[-1], seen[4], "MB"),
+    ]
 
 
 def throughput(rounds: int, seconds: float, batch: int, connections: int, workers: int) -> dict[str, Turns]:
