@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from noiseproof.studies import pictures
 from noiseproof.studies.phan import published
 from noiseproof.studies.phan.cells import Point
 from noiseproof.studies.phan.pictures import Relevances
@@ -15,7 +16,6 @@ from noiseproof.studies.phan.tables import last
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours: published in blues, DP-SGD in black, proven in warm colours.
 _LOOKS = {
@@ -32,7 +32,7 @@ _LOOKS = {
 
 def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, folder: Path) -> Path:
     """Figure 4: accuracy against epsilon, and against epochs at the epsilons that the plan names."""
-    figure, axes = _figure(1 + len(setting.over_epochs))
+    figure, axes = pictures.figure(1 + len(setting.over_epochs))
     there = [curve for curve in _LOOKS if any((p.data, p.curve) == (setting.data, curve) for p in points)]
     for curve in there:
         values = [last(points, setting.data, curve, epsilon) for epsilon in setting.epsilons]
@@ -45,6 +45,8 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
             )
     axes[0].axhline(baseline, color="#009E73", linewidth=0.8, linestyle="--", label="without privacy")
     axes[0].set(xscale="log", xlabel="stated ε", ylabel="accuracy", ylim=(0, 1))
+    axes[0].set_xticks(setting.epsilons, [f"{epsilon:g}" for epsilon in setting.epsilons])
+    axes[0].minorticks_off()
     for axis, epsilon in zip(axes[1:], setting.over_epochs, strict=True):
         for curve in ("adlm, program", "ilm, program", "dp-sgd"):
             these = [
@@ -59,7 +61,7 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
     figure.suptitle(
         f"Accuracy on {setting.data}: published methods at the ε they claim, dotted where noise is per record"
     )
-    return _save(figure, folder, f"accuracy-{setting.data}")
+    return pictures.save(figure, folder, f"accuracy-{setting.data}")
 
 
 def relevance_figure(found: Relevances, folder: Path) -> Path:
@@ -83,7 +85,7 @@ def relevance_figure(found: Relevances, folder: Path) -> Path:
         axes[2][column].imshow(value.mean(0).numpy(), cmap="viridis")
         axes[2][column].set_title(title, fontsize=7)
     figure.suptitle(f"{found.data}: records, their relevances, and the average relevance without and with noise")
-    return _save(figure, folder, f"relevances-{found.data}")
+    return pictures.save(figure, folder, f"relevances-{found.data}")
 
 
 def _plot(axis: Axes, x: Sequence[float], y: Sequence[float | None], curve: str) -> None:
@@ -91,21 +93,3 @@ def _plot(axis: Axes, x: Sequence[float], y: Sequence[float | None], curve: str)
     pairs = [(a, b) for a, b in zip(x, y, strict=True) if b is not None]
     if pairs:
         axis.plot(*zip(*pairs, strict=True), color=colour, linestyle=style, marker=marker, markersize=4, label=curve)
-
-
-def _figure(columns: int) -> tuple[Figure, list[Axes]]:
-    from matplotlib.figure import Figure
-
-    # Not through pyplot, which would keep every figure open and ask for a display.
-    figure = Figure(figsize=(4.6 * columns, 4.2), dpi=150, layout="constrained")
-    axes = list(figure.subplots(1, columns, squeeze=False)[0])
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
-    return figure, axes
-
-
-def _save(figure: Figure, folder: Path, name: str) -> Path:
-    path = folder / f"{name}.png"
-    figure.savefig(path)
-    return path
