@@ -61,17 +61,20 @@ class MappedArray:
 
     def read(self, rows: Rows) -> torch.Tensor:
         """The records at these places, coded."""
-        if isinstance(rows, range):
-            taken, around = np.asarray(self._array[rows.start : rows.stop : rows.step]), 0
-        else:
-            taken, around = np.asarray(self._array[rows]), _AROUND
-        self._touched += len(taken) * (self._array[:1].nbytes + around)
-        coded = scaled(record_array(taken, self.path.name), self._low, self._high)
-        if self._touched > _HELD:
-            # Pages that were read stay in the system's cache, but no longer count as this process's memory.
-            self._advise("MADV_DONTNEED")
-            self._touched = 0
-        return coded
+        taken = np.empty((len(rows), *self._array.shape[1:]), self._array.dtype)
+        each = self._array[:1].nbytes + (0 if isinstance(rows, range) else _AROUND)
+        size = max(1, _HELD // each)
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            taken[start : start + size] = self._array[
+                slice(part.start, part.stop, part.step) if isinstance(part, range) else part
+            ]
+            self._touched += len(part) * each
+            if self._touched >= _HELD:
+                # Pages that were read stay in the system's cache, but no longer count as this process's memory.
+                self._advise("MADV_DONTNEED")
+                self._touched = 0
+        return scaled(record_array(taken, self.path.name), self._low, self._high)
 
     def _advise(self, advice: str) -> None:
         mapped = getattr(self._array, "_mmap", None)
