@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from noiseproof.studies import pictures
 from noiseproof.studies.ma import published
 from noiseproof.studies.ma.cells import NOISES, Cell, CellResult
 from noiseproof.studies.ma.plans import EPSILONS, TUNINGS
 from noiseproof.studies.ma.privacy import Level
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Results = Mapping[Cell, CellResult]
 
@@ -42,7 +39,7 @@ def every_figure(
 
 def levels_figure(levels: Sequence[Level], folder: Path) -> Path:
     """Figure 3: both formulas and the accountant, over the noise."""
-    figure, axes = _figure(1, 2)
+    figure, axes = pictures.figure(2, width=3.8, height=3.4)
     for axis, batch in zip(axes, (64, 128), strict=True):
         for data, colour in (("adult", _BLUE), ("mnist", _RED)):
             chosen = [one for one in levels if (one.data, one.batch) == (data, batch)]
@@ -52,36 +49,36 @@ def levels_figure(levels: Sequence[Level], folder: Path) -> Path:
             axis.plot(sigmas, [one.truth for one in chosen], color=colour, linestyle=":", label=f"{data}: accountant")
         axis.set(xlabel="noise σ", ylabel="ε of one iteration", yscale="log", title=f"batch {batch}")
     axes[0].legend(frameon=False, fontsize=7)
-    return _save(figure, folder, "fig-3")
+    return pictures.save(figure, folder, "fig-3")
 
 
 def samples_figure(runs: Path, folder: Path) -> Path:
     """Figure 4: pictures made at both budgets by both methods."""
     shown = [("rdp-gan", 0.5), ("dp-gan", 0.5), ("rdp-gan", 5.0), ("dp-gan", 5.0)]
-    figure, axes = _figure(1, 4)
+    figure, axes = pictures.figure(4, width=3.8, height=3.4)
     for axis, (method, epsilon) in zip(axes, shown, strict=True):
         with np.load(runs / f"{Cell('mnist', method, epsilon).key}.npz") as arrays:
             axis.imshow(_tiled(arrays["x"], arrays["y"]), cmap="gray_r", vmin=0, vmax=1)
         axis.set(title=f"{method}, ε = {epsilon:g} ({'proven' if method == 'dp-gan' else 'claimed'})")
         axis.set_axis_off()
-    return _save(figure, folder, "fig-4")
+    return pictures.save(figure, folder, "fig-4")
 
 
 def noise_figure(results: Results, folder: Path) -> Path:
     """Figure 5: accuracy as training goes on, by noise."""
-    figure, (axis,) = _figure(1, 1)
+    figure, (axis,) = pictures.figure(1, width=3.8, height=3.4)
     cells = [("no noise", Cell("mnist", "none")), *((f"σ = {s:g}", Cell("mnist", "rdp-gan", sigma=s)) for s in NOISES)]
     for (label, cell), colour in zip(cells, (_BLACK, _GREEN, _ORANGE, _RED), strict=True):
         curve = results[cell].curve
         axis.plot([at for at, _ in curve], [100 * value for _, value in curve], color=colour, marker=".", label=label)
     axis.set(xlabel="iteration", ylabel="samples that show their digit (%)", ylim=(0, 100))
     axis.legend(frameon=False)
-    return _save(figure, folder, "fig-5")
+    return pictures.save(figure, folder, "fig-5")
 
 
 def digits_figure(results: Results, folder: Path) -> Path:
     """Figure 6: accuracy of each digit at both budgets."""
-    figure, axes = _figure(1, 2)
+    figure, axes = pictures.figure(2, width=3.8, height=3.4)
     places = np.arange(10)
     for axis, epsilon in zip(axes, EPSILONS, strict=True):
         for shift, method in ((-0.2, "rdp-gan"), (0.2, "dp-gan")):
@@ -92,12 +89,12 @@ def digits_figure(results: Results, folder: Path) -> Path:
             )
         axis.set(xlabel="digit", ylabel="samples that show it (%)", title=f"ε = {epsilon:g}", xticks=places)
     axes[0].legend(frameon=False)
-    return _save(figure, folder, "fig-6")
+    return pictures.save(figure, folder, "fig-6")
 
 
 def shares_figure(results: Results, real: Mapping[str, Any], folder: Path) -> Path:
     """Figure 7: the shares of every attribute's values."""
-    figure, axes = _figure(2, 4)
+    figure, axes = pictures.figure(4, 2, width=3.8, height=3.4)
     for axis, name in zip(axes, published.ATTRIBUTES, strict=True):
         places = np.arange(len(real[name]))
         axis.bar(places, real[name], color="#CCCCCC", label="real")
@@ -111,12 +108,12 @@ def shares_figure(results: Results, real: Mapping[str, Any], folder: Path) -> Pa
             axis.plot(places, shares, style, color=_METHODS[method][0], marker=".", label=f"{method}, {epsilon:g}")
         axis.set(title=name)
     axes[0].legend(frameon=False, fontsize=7)
-    return _save(figure, folder, "fig-7")
+    return pictures.save(figure, folder, "fig-7")
 
 
 def classifiers_figure(results: Results, folder: Path) -> Path:
     """Figure 8: classifiers of real records on synthetic ones, and the reverse."""
-    figure, axes = _figure(1, 2)
+    figure, axes = pictures.figure(2, width=3.8, height=3.4)
     for axis, measure in zip(axes, ("accuracy", "synthetic_to_real"), strict=True):
         for shift, method in ((-0.2, "rdp-gan"), (0.2, "dp-gan")):
             heights = [100 * getattr(results[Cell("adult", method, epsilon)], measure) for epsilon in EPSILONS]
@@ -135,12 +132,12 @@ def classifiers_figure(results: Results, folder: Path) -> Path:
             xticklabels=[f"ε = {e:g}" for e in EPSILONS],
         )
     axes[0].legend(frameon=False, fontsize=7)
-    return _save(figure, folder, "fig-8")
+    return pictures.save(figure, folder, "fig-8")
 
 
 def decays_figure(results: Results, folder: Path, data: str, name: str) -> Path:
     """Figures 9 and 10: accuracy by decay rate, for every schedule."""
-    figure, axes = _figure(1, 4)
+    figure, axes = pictures.figure(4, width=3.8, height=3.4)
     for axis, tuning in zip(axes, TUNINGS, strict=True):
         cells = sorted(
             (cell for cell in results if (cell.data, cell.method, cell.tuning) == (data, "rdp-gan", tuning)),
@@ -153,7 +150,7 @@ def decays_figure(results: Results, folder: Path, data: str, name: str) -> Path:
             marker="o",
         )
         axis.set(title=f"{data}: {tuning}", xlabel="k", ylabel="real to synthetic (%)")
-    return _save(figure, folder, name)
+    return pictures.save(figure, folder, name)
 
 
 def _tiled(pictures: Any, labels: Any) -> Any:
@@ -164,21 +161,3 @@ def _tiled(pictures: Any, labels: Any) -> Any:
         for row, picture in enumerate(pictures[labels == digit][:8, 0]):
             sheet[row * side : (row + 1) * side, digit * side : (digit + 1) * side] = picture
     return sheet
-
-
-def _figure(rows: int, columns: int) -> tuple[Figure, Sequence[Axes]]:
-    from matplotlib.figure import Figure
-
-    # Not through pyplot, which would keep every figure open and ask for a display.
-    figure = Figure(figsize=(3.8 * columns, 3.4 * rows), dpi=120, layout="constrained")
-    axes = list(np.atleast_1d(figure.subplots(rows, columns)).flatten())
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
-    return figure, axes
-
-
-def _save(figure: Figure, folder: Path, name: str) -> Path:
-    path = folder / f"{name}.png"
-    figure.savefig(path)
-    return path

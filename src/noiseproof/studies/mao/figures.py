@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from noiseproof.studies import pictures
 from noiseproof.studies.mao.leakage import Leak
 from noiseproof.studies.mao.quality import Quality
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which everybody can tell apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -26,7 +22,7 @@ def every_figure(found: Sequence[Quality], leaks: Sequence[Leak], folder: Path) 
 
 def epoch_figure(one: Quality, folder: Path) -> Path:
     """Figure 4 or 5: train and test accuracy by epoch."""
-    figure, axes = _figure(2)
+    figure, axes = pictures.figure(2)
     epsilons = one.epsilons("dp-pg", min(point.epoch for point in one.points))
     for axis, part in zip(axes, ("train", "test"), strict=True):
         for curve, colour, label in (("none", "#000000", "none"), ("dp-sgd", "#999999", "DP-SGD")):
@@ -42,12 +38,12 @@ def epoch_figure(one: Quality, folder: Path) -> Path:
     axes[1].legend(frameon=False, fontsize=7)
     number = 4 if one.data == "mnist" else 5
     figure.suptitle(f"Figure {number}: {one.network} on {one.data} by epoch")
-    return _save(figure, folder, f"fig-{number}")
+    return pictures.save(figure, folder, f"fig-{number}")
 
 
 def epsilon_figure(one: Quality, folder: Path) -> Path:
     """Figures 6 to 11: test accuracy by epsilon for DP-PG and for DP-PGP's three epsilons."""
-    figure, axes = _figure(2)
+    figure, axes = pictures.figure(2)
     left, right = axes
     (none,) = one.of("none", one.last)
     (mean,) = one.of("mean", one.last)
@@ -69,12 +65,12 @@ def epsilon_figure(one: Quality, folder: Path) -> Path:
     right.legend(frameon=False, fontsize=7)
     numbers = "6 and 8 to 10" if one.data == "mnist" else "7 and 11"
     figure.suptitle(f"Figures {numbers}: {one.network} on {one.data} (lines: the collection's mean, the mean network)")
-    return _save(figure, folder, "fig-6" if one.data == "mnist" else "fig-7")
+    return pictures.save(figure, folder, "fig-6" if one.data == "mnist" else "fig-7")
 
 
 def attack_figure(leaks: Sequence[Leak], folder: Path) -> Path:
     """Figure 12: membership guessed right by class."""
-    figure, (axis,) = _figure(1, wide=2.0)
+    figure, (axis,) = pictures.figure(1, width=9.2)
     width = 0.8 / len(leaks)
     for place, leak in enumerate(leaks):
         known = [(index, value) for index, value in enumerate(leak.per_class) if value is not None]
@@ -95,22 +91,4 @@ def attack_figure(leaks: Sequence[Leak], folder: Path) -> Path:
     )
     axis.legend(frameon=False, fontsize=7, ncols=4)
     figure.suptitle("Figure 12: attacks on over-fitted networks")
-    return _save(figure, folder, "fig-12")
-
-
-def _figure(columns: int, wide: float = 1.0) -> tuple[Figure, Sequence[Axes]]:
-    from matplotlib.figure import Figure
-
-    # Not through pyplot, which would keep every figure open and ask for a display.
-    figure = Figure(figsize=(4.6 * columns * wide, 4.0), dpi=150, layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False)[0]
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
-    return figure, list(axes)
-
-
-def _save(figure: Figure, folder: Path, name: str) -> Path:
-    path = folder / f"{name}.png"
-    figure.savefig(path)
-    return path
+    return pictures.save(figure, folder, "fig-12")
