@@ -50,7 +50,7 @@ def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
     # How many steps there may be, and how long, depends on how much there is to learn from: epsilon times records. For
     # so many steps the noise on a mean hardly falls with the rate from some point on, while the time grows with it.
     clip, plenty = 0.1, epsilon * records / 60_000
-    rate = 0.05 if plenty <= 0.5 else 0.1
+    rate = 0.05 if plenty <= 0.5 else 0.25
     steps = 110 if plenty <= 1 else 220
     length = min(2.0, max(0.1, math.sqrt(plenty)))
     return {
