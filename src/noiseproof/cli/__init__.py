@@ -40,7 +40,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (compare, methods, data, account, calibrate, train, publish, synth, attack, audit, report, study, bench, serve):
+for module in (
+    compare,
+    methods,
+    data,
+    account,
+    calibrate,
+    train,
+    publish,
+    synth,
+    attack,
+    audit,
+    report,
+    study,
+    bench,
+    serve,
+):
     name = module.__name__.rpartition(".")[2]
     app.command(name, epilog=module.EXAMPLES)(module.run)
 for group in (keys, ledger, client):
