@@ -76,7 +76,7 @@ class Teachers(ScoreMethod):
     epochs: int = 100
     batch: int = 100
     learning_rate: float = 1e-3
-    l2: float = 1.4e-3
+    l2: float = 1e-3
     """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
     loss: LossName = "auto"
     """`auto`: Lu et al.'s convexified loss for a single teacher with few records of each class, else cross-entropy."""
