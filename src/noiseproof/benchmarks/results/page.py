@@ -29,7 +29,7 @@ rounded and written down. The test parts were then measured, and that was done t
 short of what the table asks for, the sampling rate, which both share, was raised and the test parts were measured again.
 Below which sizes `auto` picks no recipe was seen on digits and breast-cancer. So the proven epsilon holds for each run
 as a mechanism with constant settings; it does not cover the search that found these constants on these (long public) sets,
-and accuracies may be too good by what such a second look gives. The figures beside them were found no more carefully.
+and accuracies may be too good by what such a second look gives.
 Whoever tunes anew on private records must pay for it (`noiseproof.guarantees` has private selection), or use the constants
 as they are.
 """
