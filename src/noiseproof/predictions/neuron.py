@@ -46,26 +46,23 @@ class NeuronNoise:
         return self.neuron / self.part
 
     def answers(self, logits: torch.Tensor, rng: Randomness | NoiseAhead) -> torch.Tensor:
-        """Noisy class probabilities (queries, classes); the logits are changed in place."""
-        preferences = _columns(logits).mul_(self._keenness)
+        """Noisy class probabilities (queries, classes), from the network's logits."""
+        # Classes along the first dimension: over that torch's softmax is many times faster than over a short last one.
+        columns = logits.t().contiguous()
+        preferences = torch.softmax(columns, 0).mul_(self._keenness)
         if isinstance(rng, NoiseAhead):
             uniforms, noise = rng.take(len(logits), logits.dtype)
-            weights = torch.softmax(preferences, 0).cumsum_(0).t().contiguous()
-            logits.scatter_add_(1, torch.searchsorted(weights, uniforms), noise)
+            below = torch.softmax(preferences, 0).cumsum_(0) < uniforms
+            columns.scatter_add_(0, below.sum(0, keepdim=True), noise)
         else:
-            chosen = rng.choose(preferences.t())[:, None]
+            chosen = rng.choose(preferences.t())[None, :]
             add = rng.add_laplace if self.law == "laplace" else rng.add_gaussian
-            logits.scatter_(1, chosen, add(logits.gather(1, chosen), self.scale))
-        return _columns(logits).t().contiguous()
+            columns.scatter_(0, chosen, add(columns.gather(0, chosen), self.scale))
+        return torch.softmax(columns, 0).t()
 
     @cached_property
     def _keenness(self) -> float:
         return self.part / (2 * self.probability)
-
-
-def _columns(logits: torch.Tensor) -> torch.Tensor:
-    """The softmax of each row, as a column: over a first dimension torch is many times faster than over a short last."""
-    return torch.softmax(logits.t().contiguous(), 0)
 
 
 class NoiseAhead:
@@ -78,23 +75,23 @@ class NoiseAhead:
 
     def __init__(self, noise: NeuronNoise, rng: Reproducible) -> None:
         self._noise, self.rng = noise, rng
-        self._uniforms = self._draws = torch.empty(0, 1)
+        self._uniforms = self._draws = torch.empty(1, 0)
         self._used = 0
 
     def take(self, count: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Uniforms below 1 and draws of the noise, (count, 1) each."""
-        if self._uniforms.dtype != dtype or self._used + count > len(self._uniforms):
+        """Uniforms below 1 and draws of the noise, (1, count) each."""
+        if self._uniforms.dtype != dtype or self._used + count > self._uniforms.shape[1]:
             self._draw(max(count, self._COUNT), dtype)
-        part = slice(self._used, self._used + count)
+        first = self._used
         self._used += count
-        return self._uniforms[part], self._draws[part]
+        return self._uniforms.narrow(1, first, count), self._draws.narrow(1, first, count)
 
     def _draw(self, count: int, dtype: torch.dtype) -> None:
         # No uniform may be above the last cumulative weight, which is 1 but for rounding.
         below_one = 1 - 2 * self._noise.classes * torch.finfo(dtype).eps
-        self._uniforms = self.rng.uniform((count, 1)).to(dtype).clamp_(max=below_one)
+        self._uniforms = self.rng.uniform((1, count)).to(dtype).clamp_(max=below_one)
         add = self.rng.add_laplace if self._noise.law == "laplace" else self.rng.add_gaussian
-        self._draws = add(torch.zeros(count, 1, dtype=dtype), self._noise.scale)
+        self._draws = add(torch.zeros(1, count, dtype=dtype), self._noise.scale)
         self._used = 0
 
 

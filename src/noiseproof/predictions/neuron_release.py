@@ -51,13 +51,14 @@ class NeuronRelease(PredictionRelease):
         return (PureDpEvent(each) if self.noise.law == "laplace" else GaussianDpEvent(1 / each),)
 
     def _answer(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
-        with torch.no_grad():
-            logits = self._module(features.float())
+        source: Randomness | NoiseAhead = rng
         if isinstance(rng, Reproducible):
             if self._ahead is None or self._ahead.rng is not rng:
                 self._ahead = NoiseAhead(self.noise, rng)
-            return self.noise.answers(logits, self._ahead)
-        return self.noise.answers(logits, rng)
+            source = self._ahead
+        with torch.inference_mode():
+            answers = self.noise.answers(self._module(features.float()), source)
+        return answers.clone(memory_format=torch.contiguous_format)  # out here, so that it is a tensor like any other
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The secret weights: the bundle stays on the trusted side."""
