@@ -38,11 +38,6 @@ def _walk(module: nn.Module) -> Iterator[nn.Module]:
         )
 
 
-def first_affine(module: nn.Module) -> nn.Module:
-    """The layer h0, whose inputs get the noise."""
-    return next(layer for layer in chain(module) if isinstance(layer, AFFINE))
-
-
 def last_hidden(module: nn.Module) -> int:
     """|h_k|: how many units the output layer reads."""
     last = [layer for layer in chain(module) if isinstance(layer, AFFINE)][-1]
