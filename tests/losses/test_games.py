@@ -21,8 +21,9 @@ def test_a_feature_that_one_record_has_refutes_the_papers_claim(reading):
 @pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])
 def test_the_siblings_games_are_as_hard_as_their_proofs(method, neighbours):
     game = method().game(Budget(4.0, 1e-5, neighbours))
-    result = audit(game, trials=400, timeout=None, confidence=1 - 1e-6)
-    assert 1.5 < result.epsilon <= game.proven.epsilon == pytest.approx(4.0, rel=0.02)
+    # Over seeds the bound is 2.5 with a standard deviation of 0.29: below 1 is 5.2 of them.
+    result = audit(game, trials=1000, timeout=None, confidence=1 - 1e-6)
+    assert 1 < result.epsilon <= game.proven.epsilon == pytest.approx(4.0, rel=0.02)
 
 
 def test_scores_of_worlds_differ_by_the_clipping_norm_over_the_noise():

@@ -73,10 +73,11 @@ def _release(module: torch.nn.Module, rng: Randomness) -> NeuronRelease:
 
 
 def _medians(functions: list[Callable[[], Any]], repeats: int) -> dict[Callable[[], Any], float]:
-    """Milliseconds of each, which take turns."""
+    """Milliseconds of each, which take turns; each runs once unmeasured first, so that none inherits another's caches."""
     times: dict[Callable[[], Any], list[float]] = {function: [] for function in functions}
     for turn in range(repeats + 20):
         for function in functions:
+            function()
             start = time.perf_counter()
             function()
             if turn >= 20:

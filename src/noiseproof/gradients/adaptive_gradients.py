@@ -74,13 +74,11 @@ class AdaptiveGradients(PrivateGradients):
 
     def _accumulate(self, gradients: RecordGradients) -> None:
         squared = gradients.squared_norms()
-        self._add(gradients.weighted_vector(clip_weights(squared, self._norm)))
+        self._add(gradients.weighted_vector(clip_weights(squared, self._norm, 1 / self.expected_batch)))
         self._count += float((squared <= self._norm**2).sum()) - len(squared) / 2
 
     def _finish(self) -> torch.Tensor:
-        scale = Gaussian(self._norm, self.sum_sigma).scale(self._rng, self.coordinates)
-        total = self.ranks.noised(self._take_sum(), lambda part: self._rng.add_gaussian(part, scale, out=part))
-        mean = total.div_(self.expected_batch)
+        mean = self._noised_mean(self._norm, self.sum_sigma)
         spread = Gaussian(0.5, 2 * self._count_sigma).scale(self._rng, 1)
         counted = mean.new_tensor([self._count], dtype=torch.float64)
         count = self.ranks.noised(counted, lambda part: self._rng.add_gaussian(part, spread))

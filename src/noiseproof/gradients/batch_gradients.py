@@ -91,7 +91,8 @@ class BatchGradients(ABC):
         self._expect(sampler.records)
         size = micro_batch or sampler.records
         for _ in range(steps):
-            pieces = sampler.draw().split(size)
+            drawn = sampler.draw()
+            pieces = drawn.split(size) if len(drawn) > size else (drawn,)
             self._start([len(piece) for piece in pieces])
             for piece in pieces:
                 index = piece.to(tensors[0].device)

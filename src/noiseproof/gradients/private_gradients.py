@@ -71,26 +71,30 @@ class PrivateGradients(BatchGradients):
         return accountants.epsilon(self.events.event, delta, accountant=accountant, neighbours=neighbours).epsilon
 
     def _accumulate(self, gradients: RecordGradients) -> None:
-        self._add(gradients.weighted_vector(clip_weights(gradients.squared_norms(), self.clip)))
+        self._add(
+            gradients.weighted_vector(clip_weights(gradients.squared_norms(), self.clip, 1 / self.expected_batch))
+        )
 
     def _event(self) -> DpEvent:
         return sampled_gaussian(self.rate, self.sigma)
 
     def _finish(self) -> torch.Tensor:
-        scale = Gaussian(self.clip, self.sigma).scale(self._rng, self.coordinates)
-        total = self.ranks.noised(self._take_sum(), lambda part: self._rng.add_gaussian(part, scale, out=part))
-        mean = total.div_(self.expected_batch)
+        mean = self._noised_mean(self.clip, self.sigma)
         return bounded(mean, self.clip) if self.bound else mean
 
+    def _noised_mean(self, clip: float, sigma: float) -> torch.Tensor:
+        """The sum of the clipped gradients, noised, over the expected batch: records were weighted by its inverse."""
+        scale = Gaussian(clip / self.expected_batch, sigma).scale(self._rng, self.coordinates)
+        return self.ranks.noised(self._take_sum(), lambda part: self._rng.add_gaussian(part, scale, out=part))
 
-def clip_weights(squared_norms: torch.Tensor, clip: float | torch.Tensor) -> torch.Tensor:
-    """What each record's gradient is multiplied by, so that its norm is at most `clip`.
 
-    A hair below clip / norm, so that float32's rounding of the norm cannot push a record over; a record whose gradient
-    is not finite counts as zero, since no factor could bound it.
+def clip_weights(squared_norms: torch.Tensor, clip: float, share: float = 1.0) -> torch.Tensor:
+    """What each record's gradient is multiplied by, so that its norm is at most `clip`; `share` multiplies all alike.
+
+    A hair below clip / norm, so that float32's rounding of the norm cannot push a record over. A record whose gradient
+    is not finite has the weight 0 or NaN, with which it is left out of a weighted sum, since no factor could bound it.
     """
-    inverse = squared_norms.clamp_min(torch.finfo(squared_norms.dtype).tiny).rsqrt_()  # 0 for an infinite norm
-    return inverse.mul_(clip * (1 - 1e-5)).clamp_max_(1).nan_to_num_(nan=0.0)
+    return squared_norms.rsqrt().mul_(clip * share * (1 - 1e-5)).clamp_max_(share)
 
 
 def bounded(gradient: torch.Tensor, clip: float) -> torch.Tensor:

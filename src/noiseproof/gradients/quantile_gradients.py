@@ -61,10 +61,11 @@ class QuantileGradients(BatchGradients):
             # No records, no norms, so no scale for the noise either: the algorithm has nothing to say of this case.
             return self._take_sum()
         self.clip = float(batch.squared_norms().sqrt().quantile(self._quantile))
+        share = 1 / self.expected_batch
         if self._by == "all":
-            total = batch.weighted_vector(clip_weights(batch.squared_norms(), self.clip))
+            mean = batch.weighted_vector(clip_weights(batch.squared_norms(), self.clip, share))
         else:
             squared = batch.squared_norms(by="layer")
-            weights = clip_weights(squared, self.clip / math.sqrt(squared.shape[1]))
-            total = batch.weighted_vector(weights, by="layer")
-        return self._rng.add_gaussian(total, self.sigma * self.clip, out=total).div_(self.expected_batch)
+            weights = clip_weights(squared, self.clip / math.sqrt(squared.shape[1]), share)
+            mean = batch.weighted_vector(weights, by="layer")
+        return self._rng.add_gaussian(mean, self.sigma * self.clip * share, out=mean)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.finite import all_finite
 from noiseproof.guarantees.chacha import Bits, Streams
 
 BLOCK = 1 << 17
@@ -66,21 +66,51 @@ def add_in_blocks(
     The result is `out`, which may be `value`, or a new tensor. The work happens in the processor's memory, whatever
     the device, and needs no more than the result and a block.
     """
-    source = value.detach()
-    if source.device.type != "cpu" or source.dtype not in (torch.float32, torch.float64):
-        source = source.to("cpu", torch.float64 if source.dtype == torch.float64 else torch.float32)
-    source = source.contiguous()
-    direct = out is not None and out.is_contiguous() and out.device == source.device and out.dtype == source.dtype
-    result = out.detach() if out is not None and direct else torch.empty_like(source)
-    old, new = source.view(-1).numpy(), result.view(-1).numpy()
+    source, result = _opened(value, out)
+    old, new = source.numpy(), result.numpy()
 
     def work(block: slice, bits: Bits) -> None:
         noisy(old[block], block, bits, new[block])
 
     in_blocks(value.numel(), streams, work)
+    return _closed(value, out, result)
+
+
+def add_block_by_block(
+    value: torch.Tensor,
+    out: torch.Tensor | None,
+    streams: Streams,
+    noisy: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
+) -> torch.Tensor:
+    """As `add_in_blocks`, for noise that torch makes of whole numbers with threads of its own.
+
+    `noisy(block of value, as many random integers of its width, block of result)` is called for one block after another.
+    Other threads would only be in torch's way: its own go on spinning for a while after each operation.
+    """
+    source, result = _opened(value, out)
+    width = torch.int32 if source.dtype == torch.float32 else torch.int64
+    for number, (old, new) in enumerate(zip(source.split(BLOCK), result.split(BLOCK), strict=True)):
+        whole = torch.empty(old.shape, dtype=width)
+        streams(number).fill(whole.numpy())
+        noisy(old, whole, new)
+    return _closed(value, out, result)
+
+
+def _opened(value: torch.Tensor, out: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """`value` and where its noisy twin goes, as vectors in the processor's memory: `out` itself where that can be."""
+    source = value.detach()
+    if source.device.type != "cpu" or source.dtype not in (torch.float32, torch.float64):
+        source = source.to("cpu", torch.float64 if source.dtype == torch.float64 else torch.float32)
+    source = source.contiguous().view(-1)
+    direct = out is not None and out.is_contiguous() and out.device == source.device and out.dtype == source.dtype
+    return source, out.detach().view(-1) if out is not None and direct else torch.empty_like(source)
+
+
+def _closed(value: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
+    """The result as the caller wants it."""
     if out is None:
-        return result.to(value.device, value.dtype)
-    return out if direct else out.copy_(result)
+        return result.view(value.shape).to(value.device, value.dtype)
+    return out if result.data_ptr() == out.data_ptr() else out.copy_(result.view(value.shape))
 
 
 def check_value(value: torch.Tensor, out: torch.Tensor | None = None) -> None:
@@ -89,7 +119,5 @@ def check_value(value: torch.Tensor, out: torch.Tensor | None = None) -> None:
         raise SettingError(f"noise is added to floating-point tensors, not to {value.dtype}; convert it first.")
     if out is not None and (out.shape, out.dtype, out.device) != (value.shape, value.dtype, value.device):
         raise SettingError("out must have the shape, dtype and device of the value that noise is added to.")
-    # A sum is quick and is finite if all of its terms are, unless it overflows.
-    value = value.detach()
-    if not math.isfinite(value.sum()) and not bool(torch.isfinite(value).all()):
+    if not all_finite(value):
         raise NoiseproofError("a value to be released is NaN or infinite; check what it was computed from.")

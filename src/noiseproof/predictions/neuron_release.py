@@ -51,14 +51,12 @@ class NeuronRelease(PredictionRelease):
         return (PureDpEvent(each) if self.noise.law == "laplace" else GaussianDpEvent(1 / each),)
 
     def _answer(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
-        source: Randomness | NoiseAhead = rng
-        if isinstance(rng, Reproducible):
-            if self._ahead is None or self._ahead.rng is not rng:
-                self._ahead = NoiseAhead(self.noise, rng)
-            source = self._ahead
-        with torch.inference_mode():
-            answers = self.noise.answers(self._module(features.float()), source)
-        return answers.clone(memory_format=torch.contiguous_format)  # out here, so that it is a tensor like any other
+        ahead = self._ahead
+        if ahead is None or ahead.rng is not rng:
+            ahead = self._ahead = NoiseAhead(self.noise, rng) if isinstance(rng, Reproducible) else None
+        source = rng if ahead is None else ahead
+        with torch.no_grad():
+            return self.noise.answers(self._module(features.float()), source)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The secret weights: the bundle stays on the trusted side."""

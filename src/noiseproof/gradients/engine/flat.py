@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch._utils import _unflatten_dense_tensors
 
 
 class Flat:
@@ -14,8 +15,7 @@ class Flat:
         self.parameters = parameters
         self.sizes = [parameter.numel() for parameter in parameters]
         self.size = sum(self.sizes)
-        self._shapes = [parameter.shape for parameter in parameters]
-        self._matrix = [parameter.dim() != 1 for parameter in parameters]
+        self._like = [parameter.detach() for parameter in parameters]
 
     @property
     def uniform(self) -> bool:
@@ -25,10 +25,9 @@ class Flat:
 
     def empty(self) -> torch.Tensor:
         """A vector with nothing in it yet, of the first tensor's dtype and device."""
-        return self.parameters[0].detach().new_empty(self.size)
+        first = self.parameters[0]
+        return torch.empty(self.size, dtype=first.dtype, device=first.device)
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of a vector, one of each tensor's shape."""
-        parts = vector.split_with_sizes(self.sizes)
-        each = zip(parts, self._shapes, self._matrix, strict=True)
-        return [part.view(shape) if reshape else part for part, shape, reshape in each]
+        return list(_unflatten_dense_tensors(vector, self._like))

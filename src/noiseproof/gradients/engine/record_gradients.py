@@ -53,7 +53,7 @@ class RecordGradients:
     def weighted_sum(self, weights: torch.Tensor, by: By = "all") -> list[torch.Tensor]:
         """sum_i w_i g_i, one tensor a parameter; weights (B,), or (B, tensors) or (B, layers) with `by`.
 
-        A record of weight zero is left out, even if its gradient is not finite (zero times infinity would not be).
+        A record of weight zero or NaN is left out, even if its gradient is not finite (zero times infinity would not be).
         """
         each = zip(self._parameters, self._weighted_parts(weights, by), strict=True)
         return [
@@ -66,11 +66,11 @@ class RecordGradients:
 
         It takes the first parameter's dtype and device.
         """
-        vector = self._flat.empty()
+        vector, uniform = self._flat.empty(), self._flat.uniform
         for place, (part, column) in zip(self._flat.split(vector), self._weighted_parts(weights, by), strict=True):
             if part is None:
                 place.zero_()
-            elif self._flat.uniform:
+            elif uniform:
                 part.write_sum(column, place)
             else:
                 place.copy_(part.weighted_sum(column))
@@ -134,7 +134,8 @@ class RecordGradients:
         if by == "layer":
             weights = weights @ self._membership(by).T.to(weights)
         columns = [weights] * len(self._parameters) if by == "all" else list(weights.unbind(1))
-        leave_out = not bool(weights.all())
+        # Mostly all weights are positive, which one reduction tells.
+        leave_out = bool(len(weights)) and not float(weights.min()) > 0 and not bool(weights.nan_to_num(nan=0.0).all())
         each = zip(self._parameters, self._contributions, columns, strict=True)
         return [_weighted_part(parameter, part, column, leave_out) for parameter, part, column in each]
 
@@ -142,10 +143,10 @@ class RecordGradients:
 def _weighted_part(
     parameter: torch.Tensor, part: Contribution | None, weights: torch.Tensor, leave_out: bool
 ) -> tuple[Contribution | None, torch.Tensor]:
-    """`part` and its weights; with `leave_out` only of the records whose weight is not zero."""
+    """`part` and its weights; with `leave_out` only of the records whose weight is neither zero nor NaN."""
     if weights.dtype != parameter.dtype:
         weights = weights.to(parameter.dtype)
     if part is None or not leave_out:
         return part, weights
-    there = weights.nonzero().squeeze(1)
+    there = weights.nan_to_num(nan=0.0).nonzero().squeeze(1)
     return part.only(there) if len(there) else None, weights[there]

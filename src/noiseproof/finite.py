@@ -1,0 +1,24 @@
+"""Whether numbers are finite, asked of every value and every record before anything is made of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+_CHUNK = 1 << 22
+"""Numbers looked at one by one at a time: a mask of all of them would take as much memory as many records do."""
+
+
+def all_finite(numbers: torch.Tensor) -> bool:
+    """Whether none of the numbers is NaN or infinite."""
+    numbers = numbers.detach()
+    # A sum of squares, or of anything, is quick and is finite if all of its terms are, unless it overflows.
+    if numbers.is_contiguous() and numbers.dtype in (torch.float32, torch.float64):
+        flat = numbers.view(-1)
+        quick = torch.dot(flat, flat)
+    else:
+        quick = numbers.sum()
+    if math.isfinite(quick.item()):
+        return True
+    return all(bool(part.isfinite().all()) for part in numbers.reshape(-1).split(_CHUNK))
