@@ -30,8 +30,8 @@ class Coin(releases.PredictionRelease):
         return {}
 
     @classmethod
-    def restore(cls, tensors, description, *, card, public, settings, module=None):
-        return cls(card, public, settings, queries=1, rng=None)
+    def restore(cls, saved):
+        return cls(saved.card, saved.public, saved.settings, queries=1, rng=None)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from torch import nn
 from noiseproof.data.dataset import Public
 from noiseproof.errors import BundleError, NoiseproofError
 from noiseproof.guarantees.card import Card
-from noiseproof.releases import Release
+from noiseproof.releases import Release, Saved
 
 FORMAT = 1
 WEIGHTS, CARD, SETTINGS = "weights.safetensors", "card.json", "settings.json"
@@ -75,12 +75,14 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
     try:
         kind = _find_class(settings["class"])
         return kind.restore(
-            load_tensors(weights),
-            settings["description"],
-            card=Card.from_json(card_text),
-            public=TypeAdapter(Public).validate_python(settings["public"]),
-            settings=settings["settings"],
-            module=module,
+            Saved(
+                load_tensors(weights),
+                settings["description"],
+                card=Card.from_json(card_text),
+                public=TypeAdapter(Public).validate_python(settings["public"]),
+                settings=settings["settings"],
+                module=module,
+            )
         )
     except NoiseproofError:
         raise

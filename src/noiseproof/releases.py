@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -22,6 +23,24 @@ if TYPE_CHECKING:
 
 _CHUNK = 1024
 """Records a forward pass takes at once, so that memory does not grow with the number asked for."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a bundle holds of a release."""
+
+    tensors: Mapping[str, torch.Tensor]
+    description: Mapping[str, Any]
+    card: Card
+    public: Public
+    settings: Mapping[str, Any]
+    module: nn.Module | None = None
+    """A network of the user's own, which no bundle can hold."""
+
+    @property
+    def network(self) -> Network:
+        """The network's recipe."""
+        return restore_network(self.description["network"], self.module)
 
 
 class Release(ABC):
@@ -52,17 +71,8 @@ class Release(ABC):
 
     @classmethod
     @abstractmethod
-    def restore(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        *,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> Release:
-        """The release that `tensors()` and `description()` were taken from; `module` for a network of the user's own."""
+    def restore(cls, saved: Saved) -> Release:
+        """The release that was saved."""
 
     def save(self, path: str | Path) -> Path:
         """Write the bundle to the folder `path`, whole or not at all."""
@@ -96,21 +106,16 @@ class ModelRelease(Release):
         return {"network": describe_network(self.network)}
 
     @classmethod
-    def restore(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        *,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> ModelRelease:
+    def restore(cls, saved: Saved) -> Self:
         """The same network with the same weights."""
-        network = restore_network(description["network"], module)
-        built = network.build()
-        built.load_state_dict(dict(tensors))
-        return cls(built, network, card, public, settings)
+        module = cls._build(saved.network)
+        module.load_state_dict(dict(saved.tensors))
+        return cls(module, saved.network, saved.card, saved.public, saved.settings)
+
+    @classmethod
+    def _build(cls, network: Network) -> nn.Module:
+        """A module that takes the saved weights."""
+        return network.build()
 
 
 class PredictionRelease(Release):
@@ -175,11 +180,11 @@ class PredictionRelease(Release):
         return {"queries": self.queries, "asked": self.asked}
 
     @staticmethod
-    def _spent(description: Mapping[str, Any]) -> dict[str, Any]:
+    def _spent(saved: Saved) -> dict[str, Any]:
         """What a restored release's `__init__` must hear about its queries."""
         from noiseproof.guarantees import Secure
 
-        return {"queries": description["queries"], "asked": description["asked"], "rng": Secure()}
+        return {"queries": saved.description["queries"], "asked": saved.description["asked"], "rng": Secure()}
 
     @abstractmethod
     def _answer(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
@@ -204,18 +209,11 @@ class DataRelease(Release):
         return {"name": self.dataset.name}
 
     @classmethod
-    def restore(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        *,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> DataRelease:
+    def restore(cls, saved: Saved) -> DataRelease:
         """The same synthetic records."""
-        return cls(Dataset(description["name"], tensors["features"], tensors["labels"], public), card, settings)
+        tensors = saved.tensors
+        records = Dataset(saved.description["name"], tensors["features"], tensors["labels"], saved.public)
+        return cls(records, saved.card, saved.settings)
 
 
 def logits(module: nn.Module, features: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ class Coins(releases.PredictionRelease):
         return {}
 
     @classmethod
-    def restore(cls, tensors, description, **_):
+    def restore(cls, saved):
         raise NotImplementedError
 
 

@@ -55,7 +55,7 @@ class NoisyRelease(PredictionRelease):
         return self.module.state_dict()
 
     @classmethod
-    def restore(cls, tensors, description, **_):
+    def restore(cls, saved):
         raise NotImplementedError
 
 

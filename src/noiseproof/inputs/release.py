@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from torch import nn
 
 from noiseproof.inputs.embedding import FunctionalLinear
 from noiseproof.inputs.normalisation import bounded
 from noiseproof.networks import Network
-from noiseproof.releases import ModelRelease, restore_network
+from noiseproof.releases import ModelRelease, Saved
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Public
@@ -22,21 +21,8 @@ class BoundedRelease(ModelRelease):
     """A trained network whose hidden units are bounded; its recipe is that of the network without the bounds."""
 
     @classmethod
-    def restore(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        *,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> BoundedRelease:
-        """The same network with the same weights and bounds."""
-        network = restore_network(description["network"], module)
-        built = bounded(network.build())
-        built.load_state_dict(dict(tensors))
-        return cls(built, network, card, public, settings)
+    def _build(cls, network: Network) -> nn.Module:
+        return bounded(super()._build(network))
 
 
 class FunctionalRelease(ModelRelease):
@@ -52,17 +38,9 @@ class FunctionalRelease(ModelRelease):
         return {"embedding": dict(self._options)}
 
     @classmethod
-    def restore(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        *,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> FunctionalRelease:
+    def restore(cls, saved: Saved) -> Self:
         """The same weights on the same map."""
-        built = FunctionalLinear(public.shape, len(public.classes), **description["embedding"])
-        built.load_state_dict(dict(tensors))
-        return cls(built, card, public, settings)
+        public = saved.public
+        module = FunctionalLinear(public.shape, len(public.classes), **saved.description["embedding"])
+        module.load_state_dict(dict(saved.tensors))
+        return cls(module, saved.card, public, saved.settings)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from noiseproof.releases import Release
+from noiseproof.releases import Release, Saved
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Public
@@ -35,17 +34,8 @@ class WeightsRelease(Release):
         return {}
 
     @classmethod
-    def restore(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        *,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> WeightsRelease:
+    def restore(cls, saved: Saved) -> WeightsRelease:
         """The same weights; a `module` gets them too."""
-        if module is not None:
-            module.load_state_dict(dict(tensors))
-        return cls(tensors, card, public, settings)
+        if saved.module is not None:
+            saved.module.load_state_dict(dict(saved.tensors))
+        return cls(saved.tensors, saved.card, saved.public, saved.settings)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
 
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
@@ -22,10 +20,10 @@ from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
-    from noiseproof.data.dataset import Public
     from noiseproof.guarantees import Budget, Game, Randomness
     from noiseproof.guarantees.budget import Neighbours
     from noiseproof.networks import Network
+    from noiseproof.releases import Saved
 
 _LENGTH = 1 + 1e-9
 """The mapped features' norm, with room for the rounding of their normalisation."""
@@ -173,13 +171,7 @@ class LogitsRelease(ScoreRelease[Regression]):
         }
 
     @classmethod
-    def _restored(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        public: Public,
-        module: nn.Module | None,
-    ) -> Regression:
-        chosen = description["map"]
-        feature_map = BoundedMap(chosen["name"], public.shape, chosen["width"], chosen["length"])
-        return Regression(tensors["weights"], feature_map)
+    def _restored(cls, saved: Saved) -> Regression:
+        chosen = saved.description["map"]
+        feature_map = BoundedMap(chosen["name"], saved.public.shape, chosen["width"], chosen["length"])
+        return Regression(saved.tensors["weights"], feature_map)

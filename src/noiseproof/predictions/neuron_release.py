@@ -11,7 +11,7 @@ from torch import nn
 
 from noiseproof.guarantees import Reproducible
 from noiseproof.predictions.neuron import NeuronNoise, NoiseAhead
-from noiseproof.releases import PredictionRelease, describe_network, restore_network
+from noiseproof.releases import PredictionRelease, Saved, describe_network
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Public
@@ -67,26 +67,9 @@ class NeuronRelease(PredictionRelease):
         return {**super().description(), "network": describe_network(self._network), "noise": asdict(self.noise)}
 
     @classmethod
-    def restore(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        *,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> NeuronRelease:
+    def restore(cls, saved: Saved) -> NeuronRelease:
         """The same answers, with as many queries left as when it was saved."""
-        network = restore_network(description["network"], module)
-        built = network.build()
-        built.load_state_dict(dict(tensors))
-        return cls(
-            built,
-            network,
-            NeuronNoise(**description["noise"]),
-            card,
-            public,
-            settings,
-            **cls._spent(description),
-        )
+        module = saved.network.build()
+        module.load_state_dict(dict(saved.tensors))
+        noise = NeuronNoise(**saved.description["noise"])
+        return cls(module, saved.network, noise, saved.card, saved.public, saved.settings, **cls._spent(saved))

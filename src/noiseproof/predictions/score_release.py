@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import torch
-from torch import nn
 
 from noiseproof.predictions.answers import Answer, ExponentialAnswer, VoteAnswer, from_json
-from noiseproof.releases import PredictionRelease
+from noiseproof.releases import PredictionRelease, Saved
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Public
@@ -71,26 +70,11 @@ class ScoreRelease(PredictionRelease, Generic[Secret]):
 
     @classmethod
     @abstractmethod
-    def _restored(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        public: Public,
-        module: nn.Module | None,
-    ) -> Secret:
+    def _restored(cls, saved: Saved) -> Secret:
         """What scores are made of, from a bundle."""
 
     @classmethod
-    def restore(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        *,
-        card: Card,
-        public: Public,
-        settings: Mapping[str, Any],
-        module: nn.Module | None = None,
-    ) -> Self:
+    def restore(cls, saved: Saved) -> Self:
         """The same answers, with as many queries left as when it was saved."""
-        secret = cls._restored(tensors, description, public, module)
-        return cls(secret, from_json(description["answer"]), card, public, settings, **cls._spent(description))
+        answer = from_json(saved.description["answer"])
+        return cls(cls._restored(saved), answer, saved.card, saved.public, saved.settings, **cls._spent(saved))

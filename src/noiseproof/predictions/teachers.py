@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from noiseproof.errors import SettingError
@@ -27,12 +25,11 @@ from noiseproof.predictions.games import teachers_game
 from noiseproof.predictions.score_method import ScoreMethod
 from noiseproof.predictions.score_release import ScoreRelease
 from noiseproof.progress import SILENT, Progress
-from noiseproof.releases import describe_network, restore_network
+from noiseproof.releases import Saved, describe_network
 from noiseproof.scale.stacks import fit_stacks
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
-    from noiseproof.data.dataset import Public
     from noiseproof.guarantees import Budget, Game, Randomness
     from noiseproof.networks import Network
 
@@ -211,12 +208,5 @@ class TeachersRelease(ScoreRelease[Ensemble]):
         }
 
     @classmethod
-    def _restored(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        public: Public,
-        module: nn.Module | None,
-    ) -> Ensemble:
-        network = restore_network(description["network"], module)
-        return Ensemble(StackedNetwork(network, tensors), description["teachers"])
+    def _restored(cls, saved: Saved) -> Ensemble:
+        return Ensemble(StackedNetwork(saved.network, saved.tensors), saved.description["teachers"])

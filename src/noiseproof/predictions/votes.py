@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from noiseproof.data.dataset import Kind as RecordKind
@@ -22,10 +20,10 @@ from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
-    from noiseproof.data.dataset import Public
     from noiseproof.guarantees import Budget, Game, Randomness
     from noiseproof.guarantees.budget import Neighbours
     from noiseproof.networks import Network
+    from noiseproof.releases import Saved
 
 _ENTRIES = 1 << 24
 """Similarities that are in memory at once."""
@@ -150,14 +148,8 @@ class VotesRelease(ScoreRelease[Voters]):
         return {"records": self._secret.records, "labels": self._secret.labels}
 
     @classmethod
-    def _restored(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        description: Mapping[str, Any],
-        public: Public,
-        module: nn.Module | None,
-    ) -> Voters:
-        return Voters(tensors["records"], tensors["labels"])
+    def _restored(cls, saved: Saved) -> Voters:
+        return Voters(saved.tensors["records"], saved.tensors["labels"])
 
 
 def unit(features: torch.Tensor, kind: RecordKind) -> torch.Tensor:
