@@ -25,8 +25,9 @@ class Rows(nn.Module):
 class Lstm(nn.Module):
     """An LSTM layer that maps (batch, steps, features) to its last output, (batch, units).
 
-    It is written with two dense layers rather than with `nn.LSTM`, whose fused kernels give no gradients per record.
-    One bias, and 1 added to the forget gate at the start, as in TensorFlow's basic cell, which the papers used.
+    It is written with two dense layers rather than with `nn.LSTM`, which `torch.func.vmap` cannot look into, so that many
+    networks could not be trained as one (`StackedNetwork`). One bias, and 1 added to the forget gate at the start, as in
+    TensorFlow's basic cell, which the papers used.
     """
 
     def __init__(self, features: int, units: int) -> None:
