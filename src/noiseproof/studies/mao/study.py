@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from noiseproof.data.library import find, named_sets
@@ -37,11 +38,9 @@ class Mao(Study[Plan, Part, Found]):
     def compute(self, cells: Sequence[Part], setup: Setup[Plan]) -> Iterator[tuple[Part, Found]]:
         """One part after the other; each trains its networks on all workers."""
         folder, workers = setup.out / "collections", setup.workers or cores()
+        measure = setup.runner or _measure
         for part in cells:
-            if isinstance(part, QualityPlan):
-                yield part, quality.measure(part, setup.plan, folder, seed=setup.seed, workers=workers)
-            else:
-                yield part, Leakage(leakage.measure(part, setup.plan, folder, seed=setup.seed, workers=workers))
+            yield part, measure(part, setup.plan, folder, setup.seed, workers)
 
     def report(self, results: Mapping[Part, Found], setup: Setup[Plan]) -> Report:
         """What the claims are worth, and figures 4 to 12 as tables and pictures."""
@@ -50,3 +49,9 @@ class Mao(Study[Plan, Part, Found]):
         there = {part.data for part in results}
         missing = [data for data in dict.fromkeys(part.data for part in setup.plan.parts) if data not in there]
         return every_table(found, leaks, setup.plan, missing), every_figure(found, leaks, setup.out)
+
+
+def _measure(part: Part, plan: Plan, folder: Path, seed: int, workers: int) -> Found:
+    if isinstance(part, QualityPlan):
+        return quality.measure(part, plan, folder, seed=seed, workers=workers)
+    return Leakage(leakage.measure(part, plan, folder, seed=seed, workers=workers))
