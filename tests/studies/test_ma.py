@@ -16,10 +16,10 @@ from noiseproof.losses import claims
 from noiseproof.studies.ma import cells, published, sets, study
 from noiseproof.studies.ma import losses as study_losses
 from noiseproof.studies.ma.cells import Cell, CellResult, every_cell, method_for, run_cell
-from noiseproof.studies.ma.experiment import Store
 from noiseproof.studies.ma.plans import PLANS, TUNINGS
 from noiseproof.studies.ma.privacy import levels
 from noiseproof.studies.ma.study import Ma
+from noiseproof.studies.study import Setup
 
 PLAN = PLANS["small"]
 
@@ -75,9 +75,9 @@ def test_resuming_runs_nothing_twice_and_other_seeds_are_refused(tmp_path, witho
 
 
 def test_a_result_survives_being_written(tmp_path):
-    store, cell = Store(tmp_path, PLAN, 0), Cell("adult", "dp-gan", 0.5)
+    store, cell = Ma().store(Setup(PLAN, tmp_path)), Cell("adult", "dp-gan", 0.5)
     result = pretend(cell, PLAN, tmp_path, 0)
-    store.save(result)
+    store.save(cell, result)
     assert store.load(cell) == result
     assert store.load(Cell("adult", "none")) is None
 
@@ -149,7 +149,7 @@ def test_a_cell_runs_whole(tmp_path, monkeypatch, method):
     assert 0 <= found.accuracy <= 1
     assert (found.proven is not None) == (method in ("dp-gan", "zero-gan"))
     assert len(found.curve) == (2 if method in ("none", "rdp-gan") else 0)
-    assert CellResult.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert CellResult.from_json(json.loads(json.dumps(dataclasses.asdict(found)))) == found
 
 
 def test_the_largest_loss_is_of_a_batch(monkeypatch):

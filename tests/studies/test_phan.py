@@ -14,6 +14,7 @@ from noiseproof.studies.phan.cells import TRAINED, Cell, CellResult, Point, cell
 from noiseproof.studies.phan.lemma7 import measure
 from noiseproof.studies.phan.plans import PLANS, Plan, Setting
 from noiseproof.studies.phan.tables import last
+from noiseproof.studies.study import Setup
 
 DIGITS = Setting(
     "digits",
@@ -156,7 +157,7 @@ def test_on_mnist_adlm_comes_out_above_ilm_and_both_above_nothing(real_data, tmp
     real_data("mnist.npz")
     setting = dataclasses.replace(PLANS["small"].settings[0], epsilons=(0.5,), over_epochs=())
     plan = Plan("small", (setting,), points=1)
-    study._network(setting, tmp_path, 0, studies.study.SILENT, False)
+    study._train_network(setting, Setup(plan, tmp_path))
     found = {
         curve: run(Cell("mnist", curve, 0.5, 0), plan, tmp_path, 0).points[-1].accuracy
         for curve in ("adlm, program", "ilm, program")

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Okabe and Ito's colours, which everybody can tell apart.
+BLACK, BLUE, SKY, RED, ORANGE, GREEN, PURPLE = (
+    "#000000", "#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7",
+)  # fmt: skip
+
 
 def figure(columns: int, rows: int = 1, *, width: float = 4.6, height: float = 4.0) -> tuple[Figure, list[Axes]]:
     """A figure of rows times columns axes of that many inches each, row by row."""
@@ -21,6 +26,12 @@ def figure(columns: int, rows: int = 1, *, width: float = 4.6, height: float = 4
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
     return made, axes
+
+
+def legend_below(picture: Figure, axis: Axes, columns: int, *, fontsize: int | None = None) -> None:
+    """One legend for the whole figure, from what is drawn on one axis."""
+    handles, labels = axis.get_legend_handles_labels()
+    picture.legend(handles, labels, frameon=False, loc="outside lower center", ncols=columns, fontsize=fontsize)
 
 
 def save(picture: Figure, folder: Path, name: str) -> Path:

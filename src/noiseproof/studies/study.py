@@ -6,13 +6,14 @@ import csv
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.errors import DataError, NoiseproofError, SettingError
 from noiseproof.progress import SILENT, Progress
+from noiseproof.studies.store import C, R, Store
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -22,6 +23,12 @@ Scale = Literal["small", "paper"]
 
 Value: TypeAlias = str | int | float | None
 
+P = TypeVar("P")
+"""A study's plan."""
+S = TypeVar("S", bound="AnyStudy")
+
+WHERE = "`noiseproof data` says where to get them, and NOISEPROOF_DATA where they are looked for."
+
 # A study's module is imported when it is asked for by name: they bring torch, scipy and matplotlib.
 _MODULES = {
     "lin": "noiseproof.studies.lin",
@@ -30,7 +37,7 @@ _MODULES = {
     "mao": "noiseproof.studies.mao",
     "phan": "noiseproof.studies.phan",
 }
-_REGISTRY: dict[str, Study] = {}
+_REGISTRY: dict[str, AnyStudy] = {}
 
 
 @dataclass(frozen=True)
@@ -121,16 +128,35 @@ class StudyResult:
         }
 
 
-class Study(ABC):
-    """A paper's experiments, runnable by name."""
+Report: TypeAlias = tuple[Sequence[Table], Sequence[Path]]
+"""Tables, and the files of figures."""
+
+
+@dataclass(frozen=True)
+class Setup(Generic[P]):
+    """How a study is run this time."""
+
+    plan: P
+    out: Path
+    seed: int = 0
+    progress: Progress = SILENT
+    resume: bool = False
+    workers: int | None = None
+    """Processes, one a core if None."""
+    runner: Callable[..., Any] | None = None
+    """Stands in for what runs one cell."""
+
+
+class Study(ABC, Generic[P, C, R]):
+    """A paper's experiments, runnable by name: the cells of a plan, each with a result that is kept."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     paper: ClassVar[str]
     on_clusters: ClassVar[bool] = False
     """Whether its cells can be computed on other machines, which need none of this one's files."""
+    plans: Mapping[Scale, P]
 
-    @abstractmethod
     def run(
         self,
         scale: Scale,
@@ -140,18 +166,79 @@ class Study(ABC):
         progress: Progress = SILENT,
         resume: bool = False,
         workers: int | None = None,
+        runner: Callable[..., Any] | None = None,
+        plan: P | None = None,
     ) -> StudyResult:
-        """Run every experiment, or with `resume` those that `out` does not hold yet; write tables and figures there.
+        """Run every cell of the data that is there, or with `resume` those that `out` does not hold yet.
 
-        `workers` are processes, one a core if None.
+        Tables and figures are written to `out`. `workers` are processes, one a core if None; `runner` stands in for what
+        runs one cell, `plan` for the scale's.
         """
+        plan = self.plans[scale] if plan is None else plan
+        cells = self.cells(plan)
+        if not cells:
+            raise DataError(f"none of the paper's data sets was found; {WHERE}")
+        setup = Setup(plan, prepare(out), seed, progress, resume, workers, runner)
+        tables, figures = self.report(self.results(cells, setup), setup)
+        for table in tables:
+            table.write(out)
+        return StudyResult(tuple(tables), tuple(figures), out)
 
-    def only(self, parts: Sequence[str]) -> Study:
+    def results(self, cells: Sequence[C], setup: Setup[P]) -> dict[C, R]:
+        """The results of these cells in that order, those that are kept and what is computed of the others."""
+        store = self.store(setup)
+        if not setup.resume:
+            store.clear()
+        results = {cell: found for cell in cells if (found := store.load(cell)) is not None}
+        missing = [cell for cell in cells if cell not in results]
+        with setup.progress.task(f"study {self.name}", len(cells)) as task:
+            task.advance(len(results))
+            # Results are kept here, not where they were computed: that may be another machine.
+            for cell, result in self.compute(missing, setup):
+                store.save(cell, result)
+                results[cell] = result
+                task.advance(cell=cell.key)
+        return {cell: results[cell] for cell in cells}
+
+    @abstractmethod
+    def cells(self, plan: P) -> Sequence[C]:
+        """What the plan asks for of the data that is there."""
+
+    @abstractmethod
+    def store(self, setup: Setup[P]) -> Store[C, R]:
+        """Where the results are kept."""
+
+    @abstractmethod
+    def compute(self, cells: Sequence[C], setup: Setup[P]) -> Iterator[tuple[C, R]]:
+        """Each cell with its result, as they are finished."""
+
+    @abstractmethod
+    def report(self, results: Mapping[C, R], setup: Setup[P]) -> Report:
+        """The tables, and the figures drawn into `setup.out`."""
+
+    def only(self, parts: Sequence[str]) -> Study[P, C, R]:
         """The study of some of its data sets alone, by the paper's names."""
         raise SettingError(f"the study {self.name} is run whole; it has no parts to choose from.")
 
 
-def register(study: type[Study]) -> type[Study]:
+AnyStudy: TypeAlias = Study[Any, Any, Any]
+
+
+def on_workers(work: Callable[[Setup[P], C], R], cells: Sequence[C], setup: Setup[P]) -> Iterator[tuple[C, R]]:
+    """Each cell with what `work` made of it, as they are finished.
+
+    Each worker is a process with one thread, so that what comes out depends neither on the order nor on the number of
+    cores.
+    """
+    from noiseproof.scale import tasks
+
+    # A progress bar cannot be sent to a worker.
+    common = (replace(setup, progress=SILENT),)
+    for place, result in tasks.run(work, cells, common=common, jobs=setup.workers):
+        yield cells[place], result
+
+
+def register(study: type[S]) -> type[S]:
     """Class decorator: make a study available by its name."""
     _REGISTRY[study.name] = study()
     return study
@@ -162,7 +249,7 @@ def names() -> tuple[str, ...]:
     return tuple(_MODULES)
 
 
-def get(name: str) -> Study:
+def get(name: str) -> AnyStudy:
     """The study of that name."""
     if name not in _MODULES:
         raise SettingError(f"there is no study {name!r}; there are {', '.join(_MODULES)}.")

@@ -8,12 +8,17 @@ import pytest
 
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.progress import Progress, Task
-from noiseproof.studies.lin import design
+from noiseproof.studies.lin import Lin, design
 from noiseproof.studies.lin.design import Cell
-from noiseproof.studies.lin.experiment import Train, run_cells
+from noiseproof.studies.lin.experiment import Train
 from noiseproof.studies.lin.results import Store, frame
+from noiseproof.studies.study import Setup
 
 CELLS = tuple(cell for cell in design.every_cell() if (cell.data, cell.model) == ("mnist", "cnn"))
+
+
+def run_cells(cells, plan, out, train, **options):
+    return Lin().results(cells, Setup(plan, out, runner=train, workers=1, resume=True, **options))
 
 
 class Counting:
@@ -31,31 +36,31 @@ class Counting:
 
 
 def test_results_do_not_depend_on_the_order(tmp_path, plan, pretend):
-    forwards = run_cells(CELLS, plan, Store(tmp_path / "a", plan, 0), seed=0, train=pretend, workers=1)
-    backwards = run_cells(CELLS[::-1], plan, Store(tmp_path / "b", plan, 0), seed=0, train=pretend, workers=1)
+    forwards = run_cells(CELLS, plan, tmp_path / "a", pretend)
+    backwards = run_cells(CELLS[::-1], plan, tmp_path / "b", pretend)
     assert forwards == backwards
     assert list(forwards) == list(CELLS)
 
 
 def test_another_seed_gives_other_results(tmp_path, plan, pretend):
-    first = run_cells(CELLS[:1], plan, Store(tmp_path / "a", plan, 0), seed=0, train=pretend, workers=1)
-    second = run_cells(CELLS[:1], plan, Store(tmp_path / "b", plan, 1), seed=1, train=pretend, workers=1)
+    first = run_cells(CELLS[:1], plan, tmp_path / "a", pretend)
+    second = run_cells(CELLS[:1], plan, tmp_path / "b", pretend, seed=1)
     assert first[CELLS[0]].accuracy != second[CELLS[0]].accuracy
 
 
 def test_a_run_that_was_stopped_is_taken_up_where_it_was(tmp_path, plan, pretend):
     first, second = Counting(pretend, stop_after=5), Counting(pretend)
     with pytest.raises(KeyboardInterrupt):
-        run_cells(CELLS, plan, Store(tmp_path / "a", plan, 0), seed=0, train=first, workers=1)
-    resumed = run_cells(CELLS, plan, Store(tmp_path / "a", plan, 0), seed=0, train=second, workers=1)
+        run_cells(CELLS, plan, tmp_path / "a", first)
+    resumed = run_cells(CELLS, plan, tmp_path / "a", second)
     assert len(first.trained) == 5
     assert len(second.trained) == len(CELLS) - 5
-    assert resumed == run_cells(CELLS, plan, Store(tmp_path / "b", plan, 0), seed=0, train=pretend, workers=1)
+    assert resumed == run_cells(CELLS, plan, tmp_path / "b", pretend)
 
 
 def test_references_are_trained_first_and_handed_to_the_cells_measured_from_them(tmp_path, plan, pretend):
     train = Counting(pretend)
-    results = run_cells(CELLS[::-1], plan, Store(tmp_path, plan, 0), seed=0, train=train, workers=1)
+    results = run_cells(CELLS[::-1], plan, tmp_path, train)
     noised = [cell.sequence != "none" for cell in train.trained]
     assert noised == sorted(noised)
     for cell, result in results.items():
@@ -66,15 +71,15 @@ def test_references_are_trained_first_and_handed_to_the_cells_measured_from_them
 
 
 def test_a_reference_whose_weights_were_lost_is_trained_again(tmp_path, plan, pretend):
-    store, train = Store(tmp_path, plan, 0), Counting(pretend)
-    run_cells(CELLS, plan, store, seed=0, train=pretend, workers=1)
+    train = Counting(pretend)
+    run_cells(CELLS, plan, tmp_path, pretend)
     (tmp_path / "references" / f"{CELLS[0].key}.safetensors").unlink()
-    run_cells(CELLS, plan, store, seed=0, train=train, workers=1)
+    run_cells(CELLS, plan, tmp_path, train)
     assert train.trained == [CELLS[0]]
 
 
 def test_cells_of_another_seed_or_plan_are_refused_not_mixed_in(tmp_path, plan, pretend):
-    run_cells(CELLS[:1], plan, Store(tmp_path, plan, 0), seed=0, train=pretend, workers=1)
+    run_cells(CELLS[:1], plan, tmp_path, pretend)
     longer = dataclasses.replace(plan, steps=plan.steps + 1)
     for other, seed in ((plan, 1), (longer, 0)):
         with pytest.raises(SettingError, match="another scale or seed"):
@@ -92,7 +97,7 @@ def test_a_broken_file_is_named(tmp_path, plan):
 
 def test_clearing_forgets_everything(tmp_path, plan, pretend):
     store = Store(tmp_path, plan, 0)
-    run_cells(CELLS, plan, store, seed=0, train=pretend, workers=1)
+    run_cells(CELLS, plan, tmp_path, pretend)
     store.clear()
     assert all(store.load(cell) is None for cell in CELLS)
 
@@ -108,14 +113,13 @@ def test_progress_counts_every_cell_also_those_that_were_finished(tmp_path, plan
         def advance(self, steps=1, **status):
             self.done += steps
 
-    store = Store(tmp_path, plan, 0)
-    run_cells(CELLS[:3], plan, store, seed=0, train=pretend, workers=1)
+    run_cells(CELLS[:3], plan, tmp_path, pretend)
     bar = Bar()
-    run_cells(CELLS, plan, store, seed=0, train=pretend, progress=bar, workers=1)
+    run_cells(CELLS, plan, tmp_path, pretend, progress=bar)
     assert bar.done == bar.total == len(CELLS)
 
 
 def test_results_as_a_frame_have_the_factors_as_columns(tmp_path, plan, pretend):
-    results = run_cells(CELLS[:4], plan, Store(tmp_path, plan, 0), seed=0, train=pretend, workers=1)
+    results = run_cells(CELLS[:4], plan, tmp_path, pretend)
     assert list(frame(results)["sequence"]) == [cell.sequence for cell in CELLS[:4]]
     assert list(frame(results)["accuracy"]) == [result.accuracy for result in results.values()]

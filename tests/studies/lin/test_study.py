@@ -21,7 +21,7 @@ def _quick_figures(monkeypatch):
 
 
 def test_one_call_writes_every_table_and_figure(tmp_path, pretend):
-    result = Lin().run("small", tmp_path / "out", train=pretend, workers=1)
+    result = Lin().run("small", tmp_path / "out", runner=pretend, workers=1)
     assert result.out == tmp_path / "out"
     assert all((result.out / f"{table.name}.csv").exists() for table in result.tables)
     assert all(path.exists() for path in result.figures)
@@ -32,7 +32,7 @@ def test_resuming_trains_nothing_twice_and_not_resuming_starts_anew(tmp_path, pr
     def refuse(*_):
         raise AssertionError("trained again")
 
-    first = Lin().run("small", tmp_path, train=pretend, workers=1)
-    assert Lin().run("small", tmp_path, train=refuse, workers=1, resume=True).to_json() == first.to_json()
+    first = Lin().run("small", tmp_path, runner=pretend, workers=1)
+    assert Lin().run("small", tmp_path, runner=refuse, workers=1, resume=True).to_json() == first.to_json()
     with pytest.raises(AssertionError, match="trained again"):
-        Lin().run("small", tmp_path, train=refuse, workers=1)
+        Lin().run("small", tmp_path, runner=refuse, workers=1)

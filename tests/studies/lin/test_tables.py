@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from noiseproof.studies.lin import design, tables
-from noiseproof.studies.lin.experiment import run_cells
-from noiseproof.studies.lin.results import Store
+from noiseproof.studies.lin import Lin, design, tables
+from noiseproof.studies.study import Setup
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory, plan, pretend):
-    store = Store(tmp_path_factory.mktemp("store"), plan, 0)
-    return run_cells(design.every_cell(), plan, store, seed=0, train=pretend, workers=1)
+    setup = Setup(plan, tmp_path_factory.mktemp("store"), runner=pretend, workers=1)
+    return Lin().results(design.every_cell(), setup)
 
 
 @pytest.fixture(scope="module")

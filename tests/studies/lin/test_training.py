@@ -11,7 +11,7 @@ import torch
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.guarantees import accountants
 from noiseproof.guarantees.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from noiseproof.studies.lin import Lin, design, study, training
+from noiseproof.studies.lin import Lin, design, training
 from noiseproof.studies.lin.design import Cell, Plan
 from noiseproof.studies.lin.statistics import FACTORS
 
@@ -115,13 +115,12 @@ def test_a_training_that_diverges_ranks_last_instead_of_failing():
 
 
 @pytest.mark.slow
-def test_the_whole_study_runs_on_real_records_with_several_workers(tmp_path, monkeypatch, real_data):
+def test_the_whole_study_runs_on_real_records_with_several_workers(tmp_path, real_data):
     for name in FACTORS["data"]:
         real_data(f"{name}.npz")
     rates = {(model, optimiser, "none"): 0.01 for model in ("cnn", "lstm") for optimiser in ("sgd", "adam")}
     tiny = dataclasses.replace(PLAN, records=300, steps=2, learning_rates=rates)
-    monkeypatch.setattr(study, "PLANS", {"small": tiny})
-    result = Lin().run("small", tmp_path / "two", workers=2)
-    alone = Lin().run("small", tmp_path / "one", workers=1)
+    result = Lin().run("small", tmp_path / "two", workers=2, plan=tiny)
+    alone = Lin().run("small", tmp_path / "one", workers=1, plan=tiny)
     assert [table.to_json() for table in result.tables] == [table.to_json() for table in alone.tables]
     assert len(list((tmp_path / "two" / "cells").iterdir())) == len(design.every_cell())

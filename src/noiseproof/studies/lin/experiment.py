@@ -1,69 +1,50 @@
-"""The experiment: every cell trained once, on all cores, kept as it is finished."""
+"""The experiment: every cell trained once, on all cores, those first that others are measured from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from noiseproof.progress import SILENT, Progress
 from noiseproof.scale import tasks
 from noiseproof.studies.lin.design import Cell, Plan
-from noiseproof.studies.lin.results import CellResult, Store, Weights
+from noiseproof.studies.lin.results import CellResult, References, Weights
+from noiseproof.studies.lin.training import train_cell
+from noiseproof.studies.study import Setup
 
 Train: TypeAlias = Callable[[Cell, Plan, int, Weights | None], tuple[CellResult, Weights]]
 """Trains one cell with a seed; the last argument are the weights that its TPVD is measured from."""
 
 
-def run_cells(
-    cells: Sequence[Cell],
-    plan: Plan,
-    store: Store,
-    *,
-    seed: int,
-    train: Train,
-    progress: Progress = SILENT,
-    workers: int | None = None,
-) -> dict[Cell, CellResult]:
-    """Train every cell that `store` does not hold yet, and return them all in the order given.
+def train_cells(cells: Sequence[Cell], setup: Setup[Plan]) -> Iterator[tuple[Cell, CellResult]]:
+    """Train every cell; trainings without noise go first, and leave the weights that the others are measured from.
 
     Each worker is a process with one thread, so that what comes out depends neither on the order nor on the number of
-    cores. Trainings without noise go first: the others are measured from them.
+    cores.
     """
-    results = {cell: found for cell in cells if (found := store.load(cell)) is not None}
-    missing = [cell for cell in cells if cell not in results]
-    with progress.task("study lin", len(cells)) as task:
-        task.advance(len(results))
-        for wave in (
-            [cell for cell in missing if cell.sequence == "none"],
-            [cell for cell in missing if cell.sequence != "none"],
-        ):
-            for result in _run(wave, plan, store, seed, train, workers):
-                results[result.cell] = result
-                task.advance(cell=result.cell.key, accuracy=result.accuracy)
-    return {cell: results[cell] for cell in cells}
-
-
-def _run(
-    wave: Sequence[Cell], plan: Plan, store: Store, seed: int, train: Train, workers: int | None
-) -> Iterator[CellResult]:
-    # Results are kept here, not where they were trained: that may be another machine.
-    for _, (result, weights) in tasks.run(_work, _Todo(wave, store), common=(plan, seed, train), jobs=workers):
-        store.save(result, weights)
-        yield result
+    references, train = References(setup.out), setup.runner or train_cell
+    for wave in (
+        [cell for cell in cells if cell.sequence == "none"],
+        [cell for cell in cells if cell.sequence != "none"],
+    ):
+        todo, common = _Todo(wave, references), (setup.plan, setup.seed, train)
+        for _, (result, weights) in tasks.run(_work, todo, common=common, jobs=setup.workers):
+            if weights is not None:
+                references.save(result.cell, weights)
+            yield result.cell, result
 
 
 class _Todo(Sequence[tuple[Cell, "Weights | None"]]):
     """Cells with the weights that each is measured from, which are read when a worker is about to get them."""
 
-    def __init__(self, cells: Sequence[Cell], store: Store) -> None:
-        self._cells, self._store = cells, store
+    def __init__(self, cells: Sequence[Cell], references: References) -> None:
+        self._cells, self._references = cells, references
 
     def __len__(self) -> int:
         return len(self._cells)
 
     def __getitem__(self, place: Any) -> Any:
         cell = self._cells[place]
-        return cell, None if cell.sequence == "none" else self._store.reference(cell)
+        return cell, None if cell.sequence == "none" else self._references.load(cell)
 
 
 def _work(plan: Plan, seed: int, train: Train, task: tuple[Cell, Weights | None]) -> tuple[CellResult, Weights | None]:

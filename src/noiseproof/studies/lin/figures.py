@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,22 +12,24 @@ from noiseproof.studies.lin import design, published
 from noiseproof.studies.lin.design import Cell
 from noiseproof.studies.lin.results import CellResult
 from noiseproof.studies.lin.statistics import FACTORS
+from noiseproof.studies.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Results = Mapping[Cell, CellResult]
 
+_figure = partial(pictures.figure, width=4.2, height=3.6)
 _NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cnn": "CNN", "lstm": "LSTM"}
-# Okabe and Ito's colours, which everybody can tell apart; one look for a method in every figure.
+# One look for a method in every figure.
 _LOOKS = {
-    "none": ("#000000", "-", "no noise"),
-    "AC": ("#0072B2", "-", "AC: noise, then clip"),
-    "CA": ("#D55E00", "-", "CA: clip, then noise"),
-    "AC 0.04": ("#56B4E9", "-", "AC, C = 0.04"),
-    "AC 1.4": ("#0072B2", "-", "AC, C = 1.4"),
-    "quantile-flat": ("#E69F00", "--", "flat quantile"),
-    "quantile-layer": ("#CC79A7", "--", "quantile per layer"),
+    "none": (BLACK, "-", "no noise"),
+    "AC": (BLUE, "-", "AC: noise, then clip"),
+    "CA": (RED, "-", "CA: clip, then noise"),
+    "AC 0.04": (SKY, "-", "AC, C = 0.04"),
+    "AC 1.4": (BLUE, "-", "AC, C = 1.4"),
+    "quantile-flat": (ORANGE, "--", "flat quantile"),
+    "quantile-layer": (PURPLE, "--", "quantile per layer"),
 }
 _SHOWN = (("fig-1", "mnist", 0.5, 1.4), ("fig-2", "cifar10", 0.1, 0.8), ("fig-3", "svhn", 0.1, 1.4))
 """The settings of the paper's figures 1-3, all of the CNN with Adam."""
@@ -45,7 +48,7 @@ def every_figure(results: Results, folder: Path) -> tuple[Path, ...]:
 
 def sequences_figure(results: Results, folder: Path, name: str, data: str, sigma: float, clip: float) -> Path:
     """Figures 1-3: accuracy and loss as training goes on, for AC, CA and no noise."""
-    figure, axes = pictures.figure(2, width=4.2, height=3.6)
+    figure, axes = _figure(2)
     cells = {
         "none": Cell(data, "cnn", "adam", "none"),
         "AC": Cell(data, "cnn", "adam", "AC", sigma, clip),
@@ -60,7 +63,7 @@ def sequences_figure(results: Results, folder: Path, name: str, data: str, sigma
 
 def comparison_figure(results: Results, folder: Path, name: str, measure: Literal["accuracy", "loss"]) -> Path:
     """Figures 4 and 5: AC beside quantile clipping on the three data sets."""
-    figure, axes = pictures.figure(3, width=4.2, height=3.6)
+    figure, axes = _figure(3)
     for axis, data in zip(axes, FACTORS["data"], strict=True):
         cells = [cell for cell in design.comparison() if cell.data == data]
         looks = [cell.sequence if cell.clip is None else f"{cell.sequence} {cell.clip:g}" for cell in cells]
@@ -68,15 +71,14 @@ def comparison_figure(results: Results, folder: Path, name: str, measure: Litera
         axis.set_title(_NAMES[data])
     for axis in axes[1:]:
         axis.set_ylabel("")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
+    pictures.legend_below(figure, axes[0], len(axes[0].lines))
     figure.suptitle(f"{measure.capitalize()} beside adaptive clipping: CNN, Adam, σ = 0.5")
     return pictures.save(figure, folder, name)
 
 
 def sweep_figure(results: Results, folder: Path) -> Path:
     """Table 12 as a picture: accuracy as the clipping norm grows, ours and theirs."""
-    figure, axes = pictures.figure(2, width=4.2, height=3.6)
+    figure, axes = _figure(2)
     printed = published.table12()
     for axis, model in zip(axes, FACTORS["model"], strict=True):
         for sequence in FACTORS["sequence"]:
@@ -101,20 +103,19 @@ def sweep_figure(results: Results, folder: Path) -> Path:
             )
         axis.set(xscale="log", xlabel="clipping norm C", title=_NAMES[model], ylim=(0, 103))
     axes[0].set_ylabel("accuracy (%)")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=2)
+    pictures.legend_below(figure, axes[0], 2)
     figure.suptitle("MNIST, Adam, σ = 0.5: a small C is almost no noise for AC")
     return pictures.save(figure, folder, "sweep")
 
 
 def gains_figure(results: Results, folder: Path) -> Path:
     """Each of the 48 pairs of cells as a point: accuracy of AC against accuracy of CA, ours and theirs."""
-    figure, axes = pictures.figure(2, width=4.2, height=3.6)
+    figure, axes = _figure(2)
     printed = published.cells().set_index(list(FACTORS))["accuracy"].to_dict()
     theirs = {cell: printed[tuple(getattr(cell, key) for key in FACTORS)] for cell in design.factorial()}
     ours = {cell: results[cell].accuracy for cell in design.factorial()}
     for axis, (title, accuracies) in zip(axes, (("ours", ours), ("theirs", theirs)), strict=True):
-        for sigma, colour in zip(FACTORS["sigma"], ("#009E73", "#CC79A7"), strict=True):
+        for sigma, colour in zip(FACTORS["sigma"], (GREEN, PURPLE), strict=True):
             for model, marker in zip(FACTORS["model"], "o^", strict=True):
                 pairs = [
                     (100 * accuracies[cell.as_sequence("CA")], 100 * accuracies[cell])
@@ -134,8 +135,7 @@ def gains_figure(results: Results, folder: Path) -> Path:
         axis.text(4, 92, "AC better", color="#666666")
         axis.text(96, 4, "CA better", color="#666666", ha="right")
     axes[0].set_ylabel("accuracy of AC (%)")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=4)
+    pictures.legend_below(figure, axes[0], 4)
     figure.suptitle("The 48 settings of the other factors: accuracy of AC against CA")
     return pictures.save(figure, folder, "sequences")
 

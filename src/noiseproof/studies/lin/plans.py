@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from noiseproof.studies.lin.design import Plan
 from noiseproof.studies.study import Scale
 
+_OURS = "The paper states neither steps nor learning rates: these are ours, with SGD one rate for each sequence."
+
 # The paper states no learning rates. With Adam, which does not mind the gradient's scale, all sequences of a model share
 # one; with SGD each has the one that did best in a pilot on MNIST at C = 1.4, over both sigmas. AC's is the largest: it
 # shrinks the gradient by 1 / (sigma sqrt(parameters)), which is what clipping the noise to norm C comes to.
@@ -28,10 +30,7 @@ PLANS: Mapping[Scale, Plan] = {
             ("lstm", "sgd", "AC"): 20.0,
             ("lstm", "sgd", "CA"): 8.0,
         },
-        notes=(
-            "Scale small: small-cnn and an LSTM of 32 units stand in for the paper's networks.",
-            "The paper states neither steps nor learning rates: these are ours, with SGD one rate for each sequence.",
-        ),
+        notes=("Scale small: small-cnn and an LSTM of 32 units stand in for the paper's networks.", _OURS),
     ),
     "paper": Plan(
         scale="paper",
@@ -51,8 +50,6 @@ PLANS: Mapping[Scale, Plan] = {
             ("lstm", "sgd", "AC"): 20.0,
             ("lstm", "sgd", "CA"): 2.0,
         },
-        notes=(
-            "The paper states neither steps nor learning rates: these are ours, with SGD one rate for each sequence.",
-        ),
+        notes=(_OURS,),
     ),
 }

@@ -9,18 +9,19 @@ from noiseproof.studies import pictures
 from noiseproof.studies.lu import published
 from noiseproof.studies.lu.correlations import PAIRS
 from noiseproof.studies.lu.summary import Summary
+from noiseproof.studies.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 
-# Okabe and Ito's colours, which everybody can tell apart: published in blues, DP-SGD in greys, proven in warm colours.
+# Published in blues, DP-SGD in greys, proven in warm colours.
 _LOOKS = {
-    "neuron-gaussian": ("#0072B2", "-", "o", "Alg. 1, Gaussian (claimed)"),
-    "neuron-laplace": ("#56B4E9", "-", "s", "Alg. 1, Laplace (claimed)"),
+    "neuron-gaussian": (BLUE, "-", "o", "Alg. 1, Gaussian (claimed)"),
+    "neuron-laplace": (SKY, "-", "s", "Alg. 1, Laplace (claimed)"),
     "dp-sgd-naive": ("#BBBBBB", ":", "", "DP-SGD, naive"),
     "dp-sgd-advanced": ("#999999", ":", "", "DP-SGD, advanced"),
     "dp-sgd-zcdp": ("#666666", "--", "", "DP-SGD, zCDP"),
-    "dp-sgd-rdp": ("#000000", "-", "", "DP-SGD, RDP"),
-    "logits": ("#D55E00", "-", "^", "logits (proven)"),
-    "teachers": ("#E69F00", "-", "v", "teachers (proven)"),
-    "votes": ("#CC79A7", "-", "D", "votes (proven)"),
+    "dp-sgd-rdp": (BLACK, "-", "", "DP-SGD, RDP"),
+    "logits": (RED, "-", "^", "logits (proven)"),
+    "teachers": (ORANGE, "-", "v", "teachers (proven)"),
+    "votes": (PURPLE, "-", "D", "votes (proven)"),
 }
 
 
@@ -38,17 +39,16 @@ def curve_figure(one: Summary, folder: Path) -> Path:
         looks = {"color": colour, "linestyle": style, "marker": marker, "markersize": 4, "label": label}
         for axis, values in ((left, one.losses(curve)), (right, one.leaks(curve))):
             axis.plot(list(values), list(values.values()), **looks)  # type: ignore[arg-type]
-    left.axhline(one.limit, color="#0072B2", linewidth=0.8, alpha=0.5)
-    left.text(one.epsilons[-1], one.limit, "limit of Alg. 1", color="#0072B2", fontsize=7, ha="right", va="bottom")
+    left.axhline(one.limit, color=BLUE, linewidth=0.8, alpha=0.5)
+    left.text(one.epsilons[-1], one.limit, "limit of Alg. 1", color=BLUE, fontsize=7, ha="right", va="bottom")
     theory = [one.theory(epsilon) for epsilon in one.epsilons]
-    right.plot(one.epsilons, theory, color="#009E73", linewidth=1, label=r"$e^\epsilon - 1$, at most the baseline's")
-    right.axhline(one.leak, color="#009E73", linewidth=0.8, alpha=0.5, linestyle="--")
+    right.plot(one.epsilons, theory, color=GREEN, linewidth=1, label=r"$e^\epsilon - 1$, at most the baseline's")
+    right.axhline(one.leak, color=GREEN, linewidth=0.8, alpha=0.5, linestyle="--")
     left.set(
         xscale="log", xlabel="ε of one answer", ylabel="accuracy loss", ylim=(min(-0.05, left.get_ylim()[0]), 1.03)
     )
     right.set(xscale="log", xlabel="ε of one answer", ylabel="privacy leakage (TPR - FPR)")
-    handles, labels = right.get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=4, fontsize=7)
+    pictures.legend_below(figure, right, 4, fontsize=7)
     figure.suptitle(f"Figure {number}: {one.label} (test accuracy of the baseline {one.baseline:.3f})")
     return pictures.save(figure, folder, f"fig-{number}")
 
@@ -65,7 +65,7 @@ def correlation_figure(found: Sequence[Summary], folder: Path) -> Path:
     }
     for axis, (pair, (first, second)) in zip(axes, PAIRS.items(), strict=True):
         a, b = pair.split("-")
-        axis.scatter(ours[a], ours[b], color="#0072B2", label="ours")
+        axis.scatter(ours[a], ours[b], color=BLUE, label="ours")
         axis.scatter(theirs[a], theirs[b], facecolors="none", edgecolors="#999999", label="theirs")
         axis.set(xlabel=first, ylabel=second, xscale="log" if a == "oaro" else "linear")
     axes[0].legend(frameon=False)

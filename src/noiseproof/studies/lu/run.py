@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -41,6 +41,19 @@ _ANSWERS = 100_000
 SIBLINGS = ("logits", "teachers", "votes")
 
 
+class Repeat(NamedTuple):
+    """One row of the paper's tables, on the data set that stands for it, with its own draws."""
+
+    row: str
+    data: str
+    repeat: int
+
+    @property
+    def key(self) -> str:
+        """Its name in file names."""
+        return f"{self.data}-{self.repeat}"
+
+
 @dataclass(frozen=True)
 class Point:
     """A curve's value at one epsilon: test accuracy, and how much the shadow attack gains (TPR - FPR)."""
@@ -72,6 +85,13 @@ class RunResult:
     points: tuple[Point, ...]
     seconds: float
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> RunResult:
+        """A run read back from its fields."""
+        accuracies = {name: (both[0], both[1]) for name, both in fields["accuracies"].items()}
+        points = tuple(Point(**point) for point in fields["points"])
+        return cls(**{**fields, "accuracies": accuracies, "points": points, "notes": tuple(fields["notes"])})
 
 
 def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:

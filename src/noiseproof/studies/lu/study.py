@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from noiseproof.errors import DataError, SettingError
-from noiseproof.progress import SILENT, Progress
+from noiseproof.errors import SettingError
 from noiseproof.studies.lu import published
-from noiseproof.studies.lu.experiment import Runner, run_all
 from noiseproof.studies.lu.figures import every_figure
 from noiseproof.studies.lu.plans import PLANS, Plan
-from noiseproof.studies.lu.run import run as _run
+from noiseproof.studies.lu.run import Repeat, RunResult, run
 from noiseproof.studies.lu.sets import CANDIDATES, available
-from noiseproof.studies.lu.store import Store
 from noiseproof.studies.lu.summary import summaries
 from noiseproof.studies.lu.tables import every_table
-from noiseproof.studies.study import Scale, Study, StudyResult, prepare, register
+from noiseproof.studies.store import Store, settings
+from noiseproof.studies.study import Report, Setup, Study, on_workers, register
 
 
 @register
-class Lu(Study):
+class Lu(Study[Plan, Repeat, RunResult]):
     """What do noisy answers of a secret network cost in accuracy, what do they leak, and what would a proof cost?"""
 
     name: ClassVar[str] = "lu"
     title: ClassVar[str] = "Private predictions from a convexified network"
     paper: ClassVar[str] = published.PAPER
     on_clusters: ClassVar[bool] = True
+    plans = PLANS
 
     def __init__(self, rows: Sequence[str] = tuple(CANDIDATES)) -> None:
         """`rows` are names of the paper's tables to run (`Location`)."""
@@ -40,38 +38,27 @@ class Lu(Study):
         """The study of these rows of the paper's tables."""
         return Lu(parts)
 
-    def run(
-        self,
-        scale: Scale,
-        out: Path,
-        *,
-        seed: int = 0,
-        progress: Progress = SILENT,
-        resume: bool = False,
-        runner: Runner | None = None,
-        workers: int | None = None,
-        plan: Plan | None = None,
-    ) -> StudyResult:
-        """Run every repeat of every data set that is there, or with `resume` those that are missing in `out`.
-
-        `runner` runs one repeat (`run.run` if None); `workers` are processes, one a core if None; `plan` stands in for
-        the scale's.
-        """
-        plan = PLANS[scale] if plan is None else plan
+    def cells(self, plan: Plan) -> list[Repeat]:
+        """Every repeat of every data set that is there."""
         sets = [(row, data) for row in self._rows if (data := available(row)) is not None]
-        if not sets:
-            raise DataError(
-                "none of the paper's data sets was found; `noiseproof data` says where to get them, and NOISEPROOF_DATA "
-                "where they are looked for."
-            )
-        out = prepare(out)
-        store = Store(out, plan, seed)
-        if not resume:
-            store.clear()
-        results = run_all(sets, plan, store, seed=seed, runner=runner or _run, progress=progress, workers=workers)
-        found = summaries(results)
-        missing = [row for row in self._rows if row not in {row for row, _ in sets}]
-        tables = every_table(found, plan, missing)
-        for table in tables:
-            table.write(out)
-        return StudyResult(tables, every_figure(found, out), out)
+        return [Repeat(row, data, repeat) for row, data in sets for repeat in range(plan.repeats)]
+
+    def store(self, setup: Setup[Plan]) -> Store[Repeat, RunResult]:
+        """Finished repeats, of use to a plan with more of them."""
+        belongs = settings(setup.plan, setup.seed, but=("notes", "repeats"))
+        return Store(setup.out / "runs", belongs, RunResult.from_json)
+
+    def compute(self, cells: Sequence[Repeat], setup: Setup[Plan]) -> Iterator[tuple[Repeat, RunResult]]:
+        """Every repeat on a worker."""
+        return on_workers(_work, cells, setup)
+
+    def report(self, results: Mapping[Repeat, RunResult], setup: Setup[Plan]) -> Report:
+        """Every table and figure over the repeats."""
+        found = summaries(list(results.values()))
+        there = {cell.row for cell in results}
+        missing = [row for row in self._rows if row not in there]
+        return every_table(found, setup.plan, missing), every_figure(found, setup.out)
+
+
+def _work(setup: Setup[Plan], cell: Repeat) -> RunResult:
+    return (setup.runner or run)(*cell, setup.plan, setup.seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +73,9 @@ class CellResult:
     seconds: float
     curve: list[tuple[int, float]] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> CellResult:
-        """What `to_json` gave."""
+        """A cell's result read back from its fields."""
         return cls(**{**fields, "curve": [(int(at), float(value)) for at, value in fields["curve"]]})
 
 

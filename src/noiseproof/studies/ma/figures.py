@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from noiseproof.studies.ma import published
 from noiseproof.studies.ma.cells import NOISES, Cell, CellResult
 from noiseproof.studies.ma.plans import EPSILONS, TUNINGS
 from noiseproof.studies.ma.privacy import Level
+from noiseproof.studies.pictures import BLACK, BLUE, GREEN, ORANGE, RED
 
 Results = Mapping[Cell, CellResult]
 
-# Okabe and Ito's colours, which everybody can tell apart.
-_BLACK, _BLUE, _SKY, _RED, _ORANGE, _GREEN = "#000000", "#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73"
-_METHODS = {"none": (_BLACK, "no noise"), "rdp-gan": (_BLUE, "RDP-GAN (claimed)"), "dp-gan": (_RED, "dp-gan (proven)")}
+_figure = partial(pictures.figure, width=3.8, height=3.4)
+_METHODS = {"none": (BLACK, "no noise"), "rdp-gan": (BLUE, "RDP-GAN (claimed)"), "dp-gan": (RED, "dp-gan (proven)")}
 
 
 def every_figure(
@@ -39,9 +40,9 @@ def every_figure(
 
 def levels_figure(levels: Sequence[Level], folder: Path) -> Path:
     """Figure 3: both formulas and the accountant, over the noise."""
-    figure, axes = pictures.figure(2, width=3.8, height=3.4)
+    figure, axes = _figure(2)
     for axis, batch in zip(axes, (64, 128), strict=True):
-        for data, colour in (("adult", _BLUE), ("mnist", _RED)):
+        for data, colour in (("adult", BLUE), ("mnist", RED)):
             chosen = [one for one in levels if (one.data, one.batch) == (data, batch)]
             sigmas = [one.sigma for one in chosen]
             axis.plot(sigmas, [one.theorem for one in chosen], color=colour, label=f"{data}: Theorem 3")
@@ -55,7 +56,7 @@ def levels_figure(levels: Sequence[Level], folder: Path) -> Path:
 def samples_figure(runs: Path, folder: Path) -> Path:
     """Figure 4: pictures made at both budgets by both methods."""
     shown = [("rdp-gan", 0.5), ("dp-gan", 0.5), ("rdp-gan", 5.0), ("dp-gan", 5.0)]
-    figure, axes = pictures.figure(4, width=3.8, height=3.4)
+    figure, axes = _figure(4)
     for axis, (method, epsilon) in zip(axes, shown, strict=True):
         with np.load(runs / f"{Cell('mnist', method, epsilon).key}.npz") as arrays:
             axis.imshow(_tiled(arrays["x"], arrays["y"]), cmap="gray_r", vmin=0, vmax=1)
@@ -66,9 +67,9 @@ def samples_figure(runs: Path, folder: Path) -> Path:
 
 def noise_figure(results: Results, folder: Path) -> Path:
     """Figure 5: accuracy as training goes on, by noise."""
-    figure, (axis,) = pictures.figure(1, width=3.8, height=3.4)
+    figure, (axis,) = _figure(1)
     cells = [("no noise", Cell("mnist", "none")), *((f"σ = {s:g}", Cell("mnist", "rdp-gan", sigma=s)) for s in NOISES)]
-    for (label, cell), colour in zip(cells, (_BLACK, _GREEN, _ORANGE, _RED), strict=True):
+    for (label, cell), colour in zip(cells, (BLACK, GREEN, ORANGE, RED), strict=True):
         curve = results[cell].curve
         axis.plot([at for at, _ in curve], [100 * value for _, value in curve], color=colour, marker=".", label=label)
     axis.set(xlabel="iteration", ylabel="samples that show their digit (%)", ylim=(0, 100))
@@ -78,7 +79,7 @@ def noise_figure(results: Results, folder: Path) -> Path:
 
 def digits_figure(results: Results, folder: Path) -> Path:
     """Figure 6: accuracy of each digit at both budgets."""
-    figure, axes = pictures.figure(2, width=3.8, height=3.4)
+    figure, axes = _figure(2)
     places = np.arange(10)
     for axis, epsilon in zip(axes, EPSILONS, strict=True):
         for shift, method in ((-0.2, "rdp-gan"), (0.2, "dp-gan")):
@@ -94,7 +95,7 @@ def digits_figure(results: Results, folder: Path) -> Path:
 
 def shares_figure(results: Results, real: Mapping[str, Any], folder: Path) -> Path:
     """Figure 7: the shares of every attribute's values."""
-    figure, axes = pictures.figure(4, 2, width=3.8, height=3.4)
+    figure, axes = _figure(4, 2)
     for axis, name in zip(axes, published.ATTRIBUTES, strict=True):
         places = np.arange(len(real[name]))
         axis.bar(places, real[name], color="#CCCCCC", label="real")
@@ -113,14 +114,14 @@ def shares_figure(results: Results, real: Mapping[str, Any], folder: Path) -> Pa
 
 def classifiers_figure(results: Results, folder: Path) -> Path:
     """Figure 8: classifiers of real records on synthetic ones, and the reverse."""
-    figure, axes = pictures.figure(2, width=3.8, height=3.4)
+    figure, axes = _figure(2)
     for axis, measure in zip(axes, ("accuracy", "synthetic_to_real"), strict=True):
         for shift, method in ((-0.2, "rdp-gan"), (0.2, "dp-gan")):
             heights = [100 * getattr(results[Cell("adult", method, epsilon)], measure) for epsilon in EPSILONS]
             axis.bar(np.arange(2) + shift, heights, 0.4, color=_METHODS[method][0], label=_METHODS[method][1])
         plain = results[Cell("adult", "none")]
-        axis.axhline(100 * plain.majority, color=_BLACK, linestyle=":", label="the commonest class")
-        axis.axhline(100 * plain.real_to_real, color=_GREEN, linestyle="--", label="real to real")
+        axis.axhline(100 * plain.majority, color=BLACK, linestyle=":", label="the commonest class")
+        axis.axhline(100 * plain.real_to_real, color=GREEN, linestyle="--", label="real to real")
         title = (
             "taught by real, tested on synthetic" if measure == "accuracy" else "taught by synthetic, tested on real"
         )
@@ -137,7 +138,7 @@ def classifiers_figure(results: Results, folder: Path) -> Path:
 
 def decays_figure(results: Results, folder: Path, data: str, name: str) -> Path:
     """Figures 9 and 10: accuracy by decay rate, for every schedule."""
-    figure, axes = pictures.figure(4, width=3.8, height=3.4)
+    figure, axes = _figure(4)
     for axis, tuning in zip(axes, TUNINGS, strict=True):
         cells = sorted(
             (cell for cell in results if (cell.data, cell.method, cell.tuning) == (data, "rdp-gan", tuning)),
@@ -146,7 +147,7 @@ def decays_figure(results: Results, folder: Path, data: str, name: str) -> Path:
         axis.plot(
             [cell.decay or 0.0 for cell in cells],
             [100 * results[cell].accuracy for cell in cells],
-            color=_BLUE,
+            color=BLUE,
             marker="o",
         )
         axis.set(title=f"{data}: {tuning}", xlabel="k", ylabel="real to synthetic (%)")

@@ -8,10 +8,10 @@ from pathlib import Path
 from noiseproof.studies import pictures
 from noiseproof.studies.mao.leakage import Leak
 from noiseproof.studies.mao.quality import Quality
+from noiseproof.studies.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 
-# Okabe and Ito's colours, which everybody can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_BARS = {"none": "#666666", "dp-pg": "#0072B2", "dp-pgp": "#56B4E9", "dp-sgd": "#D55E00"}
+_COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
+_BARS = {"none": "#666666", "dp-pg": BLUE, "dp-pgp": SKY, "dp-sgd": RED}
 
 
 def every_figure(found: Sequence[Quality], leaks: Sequence[Leak], folder: Path) -> tuple[Path, ...]:
@@ -25,7 +25,7 @@ def epoch_figure(one: Quality, folder: Path) -> Path:
     figure, axes = pictures.figure(2)
     epsilons = one.epsilons("dp-pg", min(point.epoch for point in one.points))
     for axis, part in zip(axes, ("train", "test"), strict=True):
-        for curve, colour, label in (("none", "#000000", "none"), ("dp-sgd", "#999999", "DP-SGD")):
+        for curve, colour, label in (("none", BLACK, "none"), ("dp-sgd", "#999999", "DP-SGD")):
             points = one.of(curve)
             values = [getattr(point, part) for point in points]
             axis.plot([point.epoch for point in points], values, color=colour, marker="o", markersize=3, label=label)
@@ -49,7 +49,7 @@ def epsilon_figure(one: Quality, folder: Path) -> Path:
     (mean,) = one.of("mean", one.last)
     values = [point.test for point in one.of("dp-pg", one.last)]
     left.plot(one.epsilons("dp-pg", one.last), values, color=_COLOURS[0], marker="o")
-    left.axhline(none.test, color="#000000", linewidth=0.8)
+    left.axhline(none.test, color=BLACK, linewidth=0.8)
     left.set(xscale="log", xlabel="claimed ε of DP-PG", ylabel="test accuracy", ylim=(0, 1.02))
     for colour, (curve, label) in zip(
         _COLOURS,
@@ -58,7 +58,7 @@ def epsilon_figure(one: Quality, folder: Path) -> Path:
     ):
         values = [point.test for point in one.of(curve)]
         right.plot(one.epsilons(curve), values, color=colour, marker="s", markersize=3, label=label)
-    right.axhline(mean.test, color="#000000", linewidth=0.8)
+    right.axhline(mean.test, color=BLACK, linewidth=0.8)
     right.set(xscale="log", xlabel="one of DP-PGP's ε, the others at 5", ylim=(0, 1.02))
     right.set_xticks(one.epsilons("draw"), [f"{epsilon:g}" for epsilon in one.epsilons("draw")])
     right.minorticks_off()
@@ -81,7 +81,7 @@ def attack_figure(leaks: Sequence[Leak], folder: Path) -> Path:
             color=_BARS[leak.method],
             label=f"{leak.method} (test {leak.test:.2f})",
         )
-    axis.axhline(0.5, color="#000000", linewidth=0.8)
+    axis.axhline(0.5, color=BLACK, linewidth=0.8)
     lowest = min((value for leak in leaks for value in leak.per_class if value is not None), default=0.4)
     axis.set(
         xlabel="class",

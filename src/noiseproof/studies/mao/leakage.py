@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,18 @@ class Leak:
     attack: float
     """Balanced accuracy of the attack over all classes."""
     per_class: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """The attacks on all published networks."""
+
+    leaks: tuple[Leak, ...]
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Leakage:
+        """The attacks read back from their fields."""
+        return cls(tuple(Leak(**{**leak, "per_class": tuple(leak["per_class"])}) for leak in fields["leaks"]))
 
 
 def measure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from noiseproof.networks import Training
 from noiseproof.studies.mao import published
@@ -17,7 +17,7 @@ class QualityPlan:
 
     data: str
     network: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     models: int = published.MODELS
     records: int | None = None
     """To train on; None takes all."""
@@ -38,6 +38,11 @@ class QualityPlan:
     resolution: int = 4
     """Points of the grid in a window."""
 
+    @property
+    def key(self) -> str:
+        """Its name in file names."""
+        return f"quality-{self.data}"
+
     def training(self, epochs: int) -> Training:
         """So many more epochs of training."""
         return Training(epochs=epochs, batch=self.batch, lr=self.lr, optimiser="sgd", momentum=self.momentum)
@@ -49,7 +54,7 @@ class AttackPlan:
 
     data: str
     network: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     models: int = published.MODELS
     members: int = 10_000
     epochs: int = 100
@@ -59,9 +64,17 @@ class AttackPlan:
     attack: Literal["loss", "shadow"] = "shadow"
     shadows: int = 10
 
+    @property
+    def key(self) -> str:
+        """Its name in file names."""
+        return f"attack-{self.data}"
+
     def training(self) -> Training:
         """Long enough for every member to be learned by heart."""
         return Training(epochs=self.epochs, batch=self.batch, lr=self.lr, optimiser="sgd", momentum=self.momentum)
+
+
+Part: TypeAlias = QualityPlan | AttackPlan
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,11 @@ class Plan:
     """Noise multiplier of DP-SGD."""
     delta: float = 1e-5
     notes: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All that is run."""
+        return *self.quality, self.attack
 
 
 _NO_DROPOUT = {"dropout": 0.0, "dense_dropout": 0.0}

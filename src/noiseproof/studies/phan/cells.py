@@ -67,6 +67,11 @@ class CellResult:
     points: tuple[Point, ...]
     seconds: float
 
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> CellResult:
+        """A cell's result read back from its fields."""
+        return cls(**{**fields, "points": tuple(Point(**point) for point in fields["points"])})
+
 
 def cells(plan: Plan, data: list[str]) -> list[Cell]:
     """Every cell of the plan for the data sets that are there, the longest first."""

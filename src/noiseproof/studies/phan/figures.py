@@ -13,20 +13,21 @@ from noiseproof.studies.phan.cells import Point
 from noiseproof.studies.phan.pictures import Relevances
 from noiseproof.studies.phan.plans import Setting
 from noiseproof.studies.phan.tables import last
+from noiseproof.studies.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours: published in blues, DP-SGD in black, proven in warm colours.
+# Published in blues, DP-SGD in black, proven in warm colours.
 _LOOKS = {
-    "adlm, program": ("#0072B2", "-", "o"),
-    "ilm, program": ("#56B4E9", "-", "s"),
-    "adlm, algorithm 1": ("#0072B2", ":", "o"),
-    "ilm, algorithm 1": ("#56B4E9", ":", "s"),
-    "dp-sgd": ("#000000", "-", "x"),
-    "functional, raw": ("#E69F00", "-", "^"),
-    "functional, fourier": ("#CC79A7", "-", "D"),
-    "functional, scattering": ("#D55E00", "-", "v"),
+    "adlm, program": (BLUE, "-", "o"),
+    "ilm, program": (SKY, "-", "s"),
+    "adlm, algorithm 1": (BLUE, ":", "o"),
+    "ilm, algorithm 1": (SKY, ":", "s"),
+    "dp-sgd": (BLACK, "-", "x"),
+    "functional, raw": (ORANGE, "-", "^"),
+    "functional, fourier": (PURPLE, "-", "D"),
+    "functional, scattering": (RED, "-", "v"),
 }
 
 
@@ -43,7 +44,7 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
             axes[0].plot(
                 *zip(*theirs, strict=True), marker, color="#999999", fillstyle="none", label=f"{method}, theirs"
             )
-    axes[0].axhline(baseline, color="#009E73", linewidth=0.8, linestyle="--", label="without privacy")
+    axes[0].axhline(baseline, color=GREEN, linewidth=0.8, linestyle="--", label="without privacy")
     axes[0].set(xscale="log", xlabel="stated ε", ylabel="accuracy", ylim=(0, 1))
     axes[0].set_xticks(setting.epsilons, [f"{epsilon:g}" for epsilon in setting.epsilons])
     axes[0].minorticks_off()
@@ -56,8 +57,7 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
             means = [statistics.fmean(p.accuracy for p in these if p.epochs == epoch) for epoch in epochs]
             _plot(axis, epochs, means, curve)
         axis.set(xlabel=f"epochs, ε = {epsilon:g}", ylabel="accuracy", ylim=(0, 1))
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=4, fontsize=7)
+    pictures.legend_below(figure, axes[0], 4, fontsize=7)
     figure.suptitle(
         f"Accuracy on {setting.data}: published methods at the ε they claim, dotted where noise is per record"
     )
@@ -66,24 +66,22 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
 
 def relevance_figure(found: Relevances, folder: Path) -> Path:
     """Figures 1 and 3: records with their relevances, then the average without noise and with it."""
-    from matplotlib.figure import Figure
-
     columns = max(len(found.examples), 1 + len(found.private))
-    figure = Figure(figsize=(1.9 * columns, 6.0), dpi=150, layout="constrained")
-    axes = figure.subplots(3, columns, squeeze=False)
-    for axis in axes.flat:
+    figure, axes = pictures.figure(columns, 3, width=1.9, height=2.0)
+    for axis in axes:
         axis.set_axis_off()
+    tops, middles, bottoms = axes[:columns], axes[columns : 2 * columns], axes[2 * columns :]
     for column, (picture, relevance) in enumerate(zip(found.examples, found.single, strict=True)):
-        axes[0][column].imshow(picture.mean(0).numpy(), cmap="gray_r")
+        tops[column].imshow(picture.mean(0).numpy(), cmap="gray_r")
         extent = float(relevance.sum(0).abs().max()) or 1.0
-        axes[1][column].imshow(relevance.sum(0).numpy(), cmap="RdYlGn_r", vmin=-extent, vmax=extent)
+        middles[column].imshow(relevance.sum(0).numpy(), cmap="RdYlGn_r", vmin=-extent, vmax=extent)
     averages = {
         "average": found.plain,
         **{f"private, ε = {epsilon:g}": value for epsilon, value in found.private.items()},
     }
     for column, (title, value) in enumerate(averages.items()):
-        axes[2][column].imshow(value.mean(0).numpy(), cmap="viridis")
-        axes[2][column].set_title(title, fontsize=7)
+        bottoms[column].imshow(value.mean(0).numpy(), cmap="viridis")
+        bottoms[column].set_title(title, fontsize=7)
     figure.suptitle(f"{found.data}: records, their relevances, and the average relevance without and with noise")
     return pictures.save(figure, folder, f"relevances-{found.data}")
 
