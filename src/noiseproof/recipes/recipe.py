@@ -66,9 +66,15 @@ class Recipe:
         options = {"maps": describe(self.feature_map(public)), "network": self.network, "options": dict(self.options)}
         return Network("mapped", public.shape, len(public.classes), options)
 
-    def method(self, records: int, epsilon: float, settings: Mapping[str, Any] | None = None) -> methods.Method:
-        """DP-SGD as the recipe has it; `settings` of the user's own go before the recipe's."""
-        return methods.build(METHOD, {**self.settings(records, epsilon), **(settings or {})})
+    def method(
+        self, records: int, epsilon: float, settings: Mapping[str, Any] | None = None, *, interruptible: bool = False
+    ) -> methods.Method:
+        """DP-SGD as the recipe has it; `settings` of the user's own go before the recipe's.
+
+        One that is `interruptible` is without a preconditioner, whose statistics checkpoints do not hold.
+        """
+        cooked = {**self.settings(records, epsilon), **({"precondition": 0.0} if interruptible else {})}
+        return methods.build(METHOD, {**cooked, **(settings or {})})
 
     def around(self, release: Release, public: Public) -> ModelRelease:
         """What was trained behind the map, with the map before it: it takes records as they are."""

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from noiseproof.data.dataset import Public
-from noiseproof.data.features import BinsMap, Chain, FeatureMap, GroupNormMap, MirrorMap, ScatteringMap, UnitNormMap
+from noiseproof.data.features import (
+    BinsMap,
+    Chain,
+    FeatureMap,
+    GroupNormMap,
+    MirrorMap,
+    RmsNormMap,
+    ScatteringMap,
+    UnitNormMap,
+)
 from noiseproof.data.tables import layout
 from noiseproof.errors import SettingError
 from noiseproof.recipes.recipe import Recipe
@@ -39,11 +48,11 @@ def _picture(public: Public) -> bool:
 
 
 def _scattering_map(public: Public) -> FeatureMap:
-    return Chain((ScatteringMap(), GroupNormMap()))
+    return Chain((ScatteringMap(), GroupNormMap(), RmsNormMap()))
 
 
 def _mirror_map(public: Public) -> FeatureMap:
-    return Chain((ScatteringMap(), MirrorMap(), GroupNormMap()))
+    return Chain((ScatteringMap(), MirrorMap(), GroupNormMap(), RmsNormMap()))
 
 
 def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
