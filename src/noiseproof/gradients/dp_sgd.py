@@ -43,8 +43,9 @@ class DpSgd(GradientMethod):
     Formal guarantee
     ----------------
     (epsilon, delta)-DP as the accountant gives it for the steps really taken: a composition of Poisson-sampled Gaussian
-    mechanisms. Unit: record. Neighbours: as the budget says. Assumptions: see `PrivateGradients`. Settings must not have
-    been tuned on the private records. Abadi et al. 2016; Mironov, Talwar, Zhang 2019; Koskela et al. 2020 (PLD).
+    mechanisms, and of the two of `Preconditioner.release` if `precondition` asks for them. Unit: record. Neighbours: as
+    the budget says. Assumptions: see `PrivateGradients`. Settings must not have been tuned on the private records. Abadi
+    et al. 2016; Mironov, Talwar, Zhang 2019; Koskela et al. 2020 (PLD).
     Costs: some 1.2 to 2 times the time of training without privacy.
     """
 

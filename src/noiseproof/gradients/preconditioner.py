@@ -110,6 +110,7 @@ class Preconditioner:
         """
         if isinstance(features, StoredTensor):
             raise UnsupportedError("records on disk cannot be transformed beforehand; set precondition to 0.")
+        ranks.agree("the noise of statistics", noise)
         records = ranks.records(len(features))
         channels, places = sides(tuple(features.shape[1:]))
         own = ranks.part(lambda: torch.arange(len(features)))
@@ -132,6 +133,8 @@ class Preconditioner:
         main = _main(across - mean @ mean.T, wide)
         # Records without channels have all their directions among the places.
         others = _main(along - mean.T @ mean, min(directions**2 // wide, places))
+        # Ranks may decompose the same matrix differently, in signs and last digits.
+        ranks.align((mean, main, others))
 
         def joint_moments(records: torch.Tensor) -> torch.Tensor:
             return svec(_squares(_coordinates(records, main.float(), others.float())).double())
@@ -144,11 +147,10 @@ class Preconditioner:
         values = values.where(values > second.sigma / records * math.sqrt(2 * size), 0.0)
         weights = (1 + values / (floor * variance)) ** (-power / 2)
         left = max(_LEAST * variance, variance - float((values * (1 - weights.square())).sum()))
-        parts = (mean, main, others, (vectors * (weights - 1)) @ vectors.T, torch.tensor(left).double())
-        # Ranks may decompose the same matrices differently in the last digits.
-        ranks.align(parts)
-        mean, main, others, change, energy = parts
-        return cls(mean, main, others, change, math.sqrt(channels * places / float(energy)))
+        change = (vectors * (weights - 1)) @ vectors.T
+        scale = torch.tensor(math.sqrt(channels * places / left)).double()
+        ranks.align((change, scale))
+        return cls(mean, main, others, change, float(scale))
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
         """The transformed records, in the shape they have."""

@@ -87,16 +87,25 @@ def _audits(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> Iterator[str]:
 def _recipes(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> Iterator[str]:
     yield "## The recipes"
     yield ""
-    yield "| data | epsilon | recipe | network | parameters | batch | steps | noise | clip | learning rate | averaged |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    columns = (
+        "data", "epsilon", "recipe", "network", "parameters", "batch", "steps", "noise", "clip", "learning rate", "averaged",
+        "statistics",
+    )  # fmt: skip
+    yield f"| {' | '.join(columns)} |"
+    yield f"| {' | '.join('---' for _ in columns)} |"
     for row, found in rows:
         run, belongs = _runs(found)[0], found["belongs"]
         settings = belongs["settings"]
         yield (
             f"| {row.data} | {row.epsilon:g} | `{belongs['recipe']}` | `{belongs['network']}` | {run['parameters']:,} | "
             f"{settings['batch']:,} | {run['steps']} | {run['sigma']:.3g} | {settings['clip']:g} | "
-            f"{settings['learning_rate']:g} | last {settings['averaging']:.0%} |"
+            f"{settings['learning_rate']:g} | last {settings['averaging']:.0%} | {settings.get('precondition', 0):.0%} |"
         )
+    yield ""
+    yield (
+        "Noise is the multiplier of the steps. Statistics: the share of the budget, in mu^2, that went to a private "
+        "preconditioner (see [dp-sgd](methods/dp-sgd.md)); the proven epsilon is that of statistics and steps together."
+    )
     yield ""
     yield "`noiseproof train dp-sgd --data mnist --epsilon 1` uses them (`--recipe auto`), and so does `noiseproof compare`."
 
