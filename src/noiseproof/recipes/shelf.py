@@ -56,19 +56,17 @@ def _mirror_map(public: Public) -> FeatureMap:
 
 
 def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
-    # How many steps there may be, and how long, depends on how much there is to learn from: epsilon times records. For
-    # so many steps the noise on a mean hardly falls with the rate from some point on, while the time grows with it.
-    clip, plenty = 0.1, epsilon * records / 60_000
-    rate = 0.05 if plenty <= 0.5 else 0.25
-    steps = 110 if plenty <= 1 else 220
-    length = min(2.0, max(0.1, math.sqrt(plenty)))
+    # How long steps may be depends on how much there is to learn from: epsilon times records. For so many steps and so
+    # much noise the noise on a mean hardly falls with the rate from some point on, while the time grows with it.
+    rate, steps, clip, plenty = 0.1, 440, 0.1, epsilon * records / 60_000
+    length = 0.12 * min(2.0, max(0.1, math.sqrt(plenty)))
     return {
         "batch": max(1, round(rate * records)),
         "epochs": round(steps * rate, 2),
         "clip": clip,
-        "learning_rate": round(length / clip, 2),
-        # With much noise the mean of many weights is better than any of them; with little, the last are the best.
-        "averaging": 0.5 if plenty <= 0.5 else 0.1,
+        "learning_rate": round(length / clip, 3),
+        "averaging": 0.2,
+        "precondition": 0.15,
         "micro_batch": 2048,
     }
 
