@@ -56,15 +56,16 @@ def _mirror_map(public: Public) -> FeatureMap:
 
 
 def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
-    # How long steps may be depends on how much there is to learn from: epsilon times records. For so many steps and so
-    # much noise the noise on a mean hardly falls with the rate from some point on, while the time grows with it.
-    rate, steps, clip, plenty = 0.1, 440, 0.1, epsilon * records / 60_000
-    length = 0.12 * min(2.0, max(0.1, math.sqrt(plenty)))
+    # How far steps may lead depends on how much there is to learn from: epsilon times records. Many short steps are better
+    # than few long ones; for so many the noise on a mean hardly falls with the rate, while the time grows with it.
+    rate, clip, plenty = 0.1, 0.1, epsilon * records / 60_000
+    steps = 440 if plenty <= 1 else 880
+    length = 0.09 * min(4 / 3, max(0.01, plenty))
     return {
         "batch": max(1, round(rate * records)),
         "epochs": round(steps * rate, 2),
         "clip": clip,
-        "learning_rate": round(length / clip, 3),
+        "learning_rate": round(length / clip, 4),
         "averaging": 0.2,
         "precondition": 0.15,
         "micro_batch": 2048,
