@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,7 +107,7 @@ _SHELF = {
     for recipe in (
         Recipe(
             "scattering",
-            "Pictures: wavelet scattering, each record's channels normalised, softmax regression.",
+            "Pictures: wavelet scattering, each record normalised, a private preconditioner, softmax regression.",
             _scattering_map,
             _scattering_settings,
             _picture,
