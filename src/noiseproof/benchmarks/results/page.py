@@ -74,7 +74,8 @@ def _audits(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> Iterator[str]:
     yield (
         "Two lower bounds on each row's epsilon, from attacks on the code that ran. *Game*: a canary of the clipping norm in "
         "a step that sees every record, at noise for the row's epsilon, the worst case of the proof. *One run*: a whole "
-        "training, its statistics included, with wrongly labelled canaries, each in or out by a coin, and guesses from the released network."
+        "training, its statistics included, with wrongly labelled canaries, each in or out by a coin, and guesses from the "
+        "released network."
     )
     yield ""
     yield "| data | proven epsilon | game: at least | one run: at least | canaries | confidence | below the proof |"
