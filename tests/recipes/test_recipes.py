@@ -116,6 +116,9 @@ def test_a_training_that_can_be_interrupted_goes_without_a_preconditioner(tmp_pa
     card = npf.train("dp-sgd", dataset, epsilon=8, seed=0, epochs=1, checkpoints=kept).card
     assert card.ran["recipe"] == "scattering"
     assert "statistics sigmas" not in card.ran
+    usual, interruptible = (recipes.get("scattering").method(60, 8.0, interruptible=value) for value in (False, True))
+    assert interruptible.learning_rate > usual.learning_rate
+    assert recipes.get("unit").method(60, 8.0, interruptible=True) == recipes.get("unit").method(60, 8.0)
     assert "statistics sigmas" in npf.train("dp-sgd", dataset, epsilon=8, seed=0, epochs=1).card.ran
     kept = Checkpoints(tmp_path / "others")
     with pytest.raises(SettingError, match="cannot be interrupted"):
