@@ -31,6 +31,7 @@ _ASSUMPTIONS = (
     "each record's loss depends on that record and public state alone (layers that mix records are refused)",
     "sums of clipped gradients are exact (floating-point error of the sum is not accounted for)",
 )
+_OF_STATISTICS = "so are the sums of the preconditioner's statistics, over records scaled down to root mean square 1"
 
 
 @register
@@ -144,7 +145,8 @@ class DpSgd(GradientMethod):
         spent = accountants.epsilon(
             gradients.events.event, budget.delta, accountant=self.accountant, neighbours=budget.neighbours
         )
-        proven = spent.proof(*_ASSUMPTIONS, *rng.assumptions)
+        assumptions = (*_ASSUMPTIONS, _OF_STATISTICS) if self.precondition else _ASSUMPTIONS
+        proven = spent.proof(*assumptions, *rng.assumptions)
         claimed = Claim(
             epsilon=budget.epsilon if self.sigma is None else proven.epsilon,
             delta=budget.delta,
