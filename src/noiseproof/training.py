@@ -68,8 +68,10 @@ def train(
     given = network is not None or isinstance(method, methods.Method)
     cooked = recipes.resolve(recipe, dataset, method=chosen.name, network=given) if isinstance(recipe, str) else recipe
     if cooked is not None:
+        if not isinstance(method, methods.Method):
+            chosen = cooked.method(len(dataset), epsilon, settings, interruptible=checkpoints is not None)
         release = train(
-            chosen if isinstance(method, methods.Method) else cooked.method(len(dataset), epsilon, settings),
+            chosen,
             cooked.map(dataset, progress),
             epsilon=epsilon,
             delta=delta,

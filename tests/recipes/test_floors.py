@@ -17,5 +17,5 @@ def test_a_recipe_reaches_its_floor_at_the_proven_epsilon(row, real_data, monkey
     monkeypatch.setenv("NOISEPROOF_DATA", str(real_data(FILES[row.data]).parent))
     run = Bench(row).run(seed=0)
     assert 0.97 * row.epsilon < run["epsilon"] <= row.epsilon
-    # The floor is for the mean of three seeds, whose deviations are near 0.05%.
-    assert run["accuracy"] > row.floor - 0.002
+    # The floor is for the mean of three seeds; each of them is above it by more than seeds differ.
+    assert run["accuracy"] >= row.floor

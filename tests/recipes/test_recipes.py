@@ -12,7 +12,8 @@ from noiseproof.data.dataset import Column
 from noiseproof.data.features import UnitNormMap
 from noiseproof.errors import SettingError
 from noiseproof.guarantees import accountants
-from noiseproof.guarantees.events import sampled_gaussian
+from noiseproof.guarantees.events import ComposedDpEvent, GaussianDpEvent, sampled_gaussian
+from noiseproof.scale.checkpoints import Checkpoints
 
 
 def pictures(records=300, side=16, channels=1):
@@ -79,7 +80,9 @@ def test_a_recipe_learns_within_its_budget_and_its_release_takes_records_as_they
     card = release.card
     assert card.verdict == "proven"
     assert card.ran["recipe"] == name
-    event = sampled_gaussian(card.ran["rate"], card.ran["sigma"], card.ran["steps"])
+    statistics = [GaussianDpEvent(sigma) for sigma in card.ran.get("statistics sigmas", ())]
+    assert bool(statistics) == name.startswith("scattering")
+    event = ComposedDpEvent([*statistics, sampled_gaussian(card.ran["rate"], card.ran["sigma"], card.ran["steps"])])
     assert card.proven.epsilon == pytest.approx(accountants.epsilon(event, 1e-5).epsilon, rel=1e-9)
     assert card.proven.epsilon <= 8
     assert npf.accuracy(release, dataset) > 0.8
@@ -105,6 +108,21 @@ def test_settings_of_the_users_own_go_before_the_recipes():
     release = npf.train("dp-sgd", bits(), epsilon=8, seed=0, clip=0.25, epochs=4)
     assert (release.settings["clip"], release.card.ran["steps"]) == (0.25, 4)
     assert release.settings["learning_rate"] == recipes.get("unit").settings(400, 8.0)["learning_rate"]
+
+
+def test_a_training_that_can_be_interrupted_goes_without_a_preconditioner(tmp_path):
+    dataset = pictures(60)
+    kept = Checkpoints(tmp_path / "checkpoints")
+    card = npf.train("dp-sgd", dataset, epsilon=8, seed=0, epochs=1, checkpoints=kept).card
+    assert card.ran["recipe"] == "scattering"
+    assert "statistics sigmas" not in card.ran
+    usual, interruptible = (recipes.get("scattering").method(60, 8.0, interruptible=value) for value in (False, True))
+    assert interruptible.learning_rate > usual.learning_rate
+    assert recipes.get("unit").method(60, 8.0, interruptible=True) == recipes.get("unit").method(60, 8.0)
+    assert "statistics sigmas" in npf.train("dp-sgd", dataset, epsilon=8, seed=0, epochs=1).card.ran
+    kept = Checkpoints(tmp_path / "others")
+    with pytest.raises(SettingError, match="cannot be interrupted"):
+        npf.train("dp-sgd", dataset, epsilon=8, seed=0, precondition=0.1, checkpoints=kept)
 
 
 def test_auto_gives_way_to_a_network_a_method_and_other_methods():

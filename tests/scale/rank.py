@@ -8,11 +8,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from noiseproof.data import load
+from noiseproof.data import Dataset, Public, load
 from noiseproof.errors import NoiseproofError
 from noiseproof.gradients import AdaptiveGradients, DpSgd, NoisyGradients, PoissonSampler, PrivateGradients
+from noiseproof.gradients.preconditioner import Preconditioner, Statistics
 from noiseproof.gradients.ranks import Ranks
 from noiseproof.guarantees import Budget, Randomness, Reproducible, Secure
+from noiseproof.guarantees.events import EventLog
 from noiseproof.networks import Network
 from noiseproof.releases import accuracy
 from noiseproof.scale import distributed
@@ -144,6 +146,25 @@ def fitted(ranks: distributed.Group) -> dict[str, object]:
     }
 
 
+def preconditioned(group: Ranks, mine: slice) -> dict[str, torch.Tensor]:
+    """Statistics with hardly any noise of the records that this rank was given, and a training with them."""
+    features, labels = records()
+    log = EventLog()
+    made = Preconditioner.release(
+        features[mine], Statistics(1e-9, 1e-9), log, rng=Reproducible(8), ranks=group, directions=2
+    )
+    dataset = Dataset("pictures", features[mine], labels[mine], Public((1, 5, 5), ("a", "b", "c", "d")))
+    release = DpSgd(epochs=2, batch=32, precondition=0.1).fit(
+        Network("linear", (1, 5, 5), 4), dataset, Budget(3.0, 1e-5), rng=Reproducible(9), ranks=group
+    )
+    return {
+        "transformed": made(features),
+        "events": torch.tensor(len(log)),
+        "weights": torch.cat([value.flatten() for value in release.tensors().values()]),
+        "epsilon": torch.tensor(release.card.proven.epsilon),
+    }
+
+
 def refusals(ranks: distributed.Group) -> dict[str, str]:
     """What is refused, and how."""
     said = {}
@@ -217,6 +238,11 @@ def main() -> None:
             return
         found: dict[str, object] = {
             "sums": sums(ranks, wrap=False),
+            "preconditioned": preconditioned(ranks, slice(None)),
+            "preconditioned shards": preconditioned(
+                distributed.Group("shards"),
+                slice(None, 50) if ranks.rank == 0 else slice(49 + ranks.rank, 50 + ranks.rank),
+            ),
             "wrapped": sums(ranks, wrap=True),
             "shards": shards(ranks),
             "reproducible": noise(ranks, Reproducible(8)),

@@ -105,6 +105,16 @@ def test_an_adaptive_clipping_norm_follows_the_count_over_all_ranks(ranks):
     assert float(ranks[0]["adaptive"]["clip"]) == pytest.approx(norm, rel=1e-3)
 
 
+@pytest.mark.parametrize(("scenario", "records"), [("preconditioned", rank.RECORDS), ("preconditioned shards", None)])
+def test_ranks_release_statistics_of_all_their_records_once(ranks, scenario, records):
+    alone = rank.preconditioned(ALONE, slice(None, records or 49 + len(ranks)))
+    for found in ranks:
+        torch.testing.assert_close(found[scenario]["transformed"], alone["transformed"], atol=1e-3, rtol=1e-3)
+        assert int(found[scenario]["events"]) == 2
+        assert torch.equal(found[scenario]["weights"], ranks[0][scenario]["weights"])
+        assert 0.97 * 3 < float(found[scenario]["epsilon"]) == float(alone["epsilon"]) <= 3
+
+
 def test_what_would_make_ranks_disagree_is_refused_on_every_rank(ranks):
     if len(ranks) != 2:
         pytest.skip("refusals are tried on two ranks")

@@ -102,9 +102,10 @@ def run(
     for sentence in (*split.train.public.notes, *split.remarks) if speaks else ():
         output.note(sentence)
     cooked = recipes.resolve(recipe, split.train, method=method, network=network is not None)
-    if cooked is not None and speaks:
-        output.note(f"recipe {cooked.name}: {cooked.summary}")
-        chosen = cooked.method(len(split.train), epsilon, given)
+    if cooked is not None:
+        if speaks:
+            output.note(f"recipe {cooked.name}: {cooked.summary}")
+        chosen = cooked.method(len(split.train), epsilon, given, interruptible=kept is not None)
 
     def fit(
         which: methods.Method, insecure: bool, ranks: Group | None = None, checkpoints: Checkpoints | None = None

@@ -14,6 +14,7 @@ from noiseproof.errors import SettingError
 from noiseproof.gradients.batch_gradients import BatchGradients
 from noiseproof.gradients.descent import Watch, descend
 from noiseproof.gradients.optimisers import Fall, OptimiserName, average, optimiser, schedule, take_average
+from noiseproof.gradients.preconditioner import Preconditioner
 from noiseproof.gradients.ranks import ALONE, Ranks
 from noiseproof.gradients.views import Views
 from noiseproof.guarantees.card import Place
@@ -102,11 +103,12 @@ class GradientMethod(Method):
         if ranks is not ALONE:
             gradients.join(ranks)
         try:
+            preconditioner = self._preconditioner(module, gradients, dataset, budget, checkpoints)
             descend(
                 module,
                 gradients,
                 descent,
-                dataset,
+                dataset if preconditioner is None else preconditioner.applied(dataset),
                 steps,
                 seed=seed,
                 micro_batch=self._micro_batch(),
@@ -119,12 +121,29 @@ class GradientMethod(Method):
         finally:
             gradients.close()
         take_average(descent)
+        if preconditioner is not None:
+            preconditioner.fold(module)
         return ModelRelease(
             module.cpu(), network, self._card(gradients, dataset, budget, rng), dataset.public, self.settings()
         )
 
+    def _preconditioner(
+        self,
+        module: nn.Module,
+        gradients: BatchGradients,
+        dataset: Dataset,
+        budget: Budget,
+        checkpoints: Checkpoints | None,
+    ) -> Preconditioner | None:
+        """What the features go through before the descent, if anything; its events are in the gradients' log."""
+        return None
+
     def _views(self) -> Views:
         return Views(self.views, self.shift, self.mirror)
+
+    def _before(self) -> int:
+        """Releases before the first step."""
+        return 0
 
     def _micro_batch(self) -> int | None:
         return self.micro_batch
@@ -137,7 +156,7 @@ class GradientMethod(Method):
             "parameters": sum(parameter.numel() for parameter in gradients.parameters),
             **(_together(gradients) if gradients.ranks is not ALONE else {}),
             # A crash loses steps that were charged for, so that fewer were taken than are accounted.
-            **({"lost steps": lost} if (lost := len(gradients.events) - gradients.steps) > 0 else {}),
+            **({"lost steps": lost} if (lost := len(gradients.events) - self._before() - gradients.steps) > 0 else {}),
         }
 
     @abstractmethod

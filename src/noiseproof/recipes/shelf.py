@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from noiseproof.data.dataset import Public
-from noiseproof.data.features import BinsMap, Chain, FeatureMap, GroupNormMap, MirrorMap, ScatteringMap, UnitNormMap
+from noiseproof.data.features import (
+    BinsMap,
+    Chain,
+    FeatureMap,
+    GroupNormMap,
+    MirrorMap,
+    RmsNormMap,
+    ScatteringMap,
+    UnitNormMap,
+)
 from noiseproof.data.tables import layout
 from noiseproof.errors import SettingError
 from noiseproof.recipes.recipe import Recipe
@@ -39,27 +47,26 @@ def _picture(public: Public) -> bool:
 
 
 def _scattering_map(public: Public) -> FeatureMap:
-    return Chain((ScatteringMap(), GroupNormMap()))
+    return Chain((ScatteringMap(), GroupNormMap(), RmsNormMap()))
 
 
 def _mirror_map(public: Public) -> FeatureMap:
-    return Chain((ScatteringMap(), MirrorMap(), GroupNormMap()))
+    return Chain((ScatteringMap(), MirrorMap(), GroupNormMap(), RmsNormMap()))
 
 
 def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
-    # How many steps there may be, and how long, depends on how much there is to learn from: epsilon times records. For
-    # so many steps the noise on a mean hardly falls with the rate from some point on, while the time grows with it.
-    clip, plenty = 0.1, epsilon * records / 60_000
-    rate = 0.05 if plenty <= 0.5 else 0.25
-    steps = 110 if plenty <= 1 else 220
-    length = min(2.0, max(0.1, math.sqrt(plenty)))
+    # How far steps may lead depends on how much there is to learn from: epsilon times records. Many short steps are better
+    # than few long ones; for so many the noise on a mean hardly falls with the rate, while the time grows with it.
+    rate, clip, plenty = 0.1, 0.1, epsilon * records / 60_000
+    steps = 440 if plenty <= 1 else 880
+    length = 0.09 * min(4 / 3, max(0.01, plenty))
     return {
         "batch": max(1, round(rate * records)),
         "epochs": round(steps * rate, 2),
         "clip": clip,
-        "learning_rate": round(length / clip, 2),
-        # With much noise the mean of many weights is better than any of them; with little, the last are the best.
-        "averaging": 0.5 if plenty <= 0.5 else 0.1,
+        "learning_rate": round(length / clip, 4),
+        "averaging": 0.2,
+        "precondition": 0.15,
         "micro_batch": 2048,
     }
 
@@ -100,7 +107,7 @@ _SHELF = {
     for recipe in (
         Recipe(
             "scattering",
-            "Pictures: wavelet scattering, each record's channels normalised, softmax regression.",
+            "Pictures: wavelet scattering, each record normalised, a private preconditioner, softmax regression.",
             _scattering_map,
             _scattering_settings,
             _picture,

@@ -13,6 +13,7 @@ from noiseproof.data.features import (
     GroupNormMap,
     MirrorMap,
     RandomFourierMap,
+    RmsNormMap,
     ScatteringMap,
     UnitNormMap,
     describe,
@@ -22,6 +23,7 @@ from noiseproof.errors import SettingError
 
 MAPS = [
     UnitNormMap(),
+    RmsNormMap(),
     RandomFourierMap(width=20, length=2.0, seed=3),
     BinsMap(bins=3, places=(0, 7)),
     Chain((ScatteringMap(scales=1, angles=2), GroupNormMap(3))),

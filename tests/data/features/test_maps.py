@@ -12,6 +12,7 @@ from noiseproof.data.features import (
     GroupNormMap,
     MirrorMap,
     RandomFourierMap,
+    RmsNormMap,
     ScatteringMap,
     UnitNormMap,
     apply,
@@ -21,6 +22,7 @@ from noiseproof.errors import SettingError
 MAPS = [
     GroupNormMap(3),
     UnitNormMap(),
+    RmsNormMap(),
     RandomFourierMap(width=40, length=2.0, seed=3),
     BinsMap(),
     BinsMap(bins=4, halvings=2, places=(1, 5, 63)),
@@ -44,6 +46,13 @@ def test_a_map_has_the_shape_it_states_and_sees_one_record_at_a_time(one):
 
 def test_unit_norm_records_lie_on_the_sphere():
     torch.testing.assert_close(UnitNormMap()(records()).norm(dim=1), torch.ones(9))
+
+
+def test_rms_norm_records_have_mean_square_1_in_their_own_shape_and_zero_stays():
+    x = torch.cat([records(), torch.zeros(1, 1, 8, 8)])
+    mapped = RmsNormMap()(x)
+    torch.testing.assert_close(mapped.square().mean((1, 2, 3)), torch.tensor([1.0] * 9 + [0.0]))
+    torch.testing.assert_close(mapped[0] / mapped[0].norm(), x[0] / x[0].norm())
 
 
 def test_random_fourier_features_approach_their_kernel():

@@ -9,6 +9,7 @@ from noiseproof.data.features.maps import (
     GroupNormMap,
     MirrorMap,
     RandomFourierMap,
+    RmsNormMap,
     ScatteringMap,
     UnitNormMap,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "GroupNormMap",
     "MirrorMap",
     "RandomFourierMap",
+    "RmsNormMap",
     "Scattering",
     "ScatteringMap",
     "UnitNormMap",

@@ -13,6 +13,7 @@ from noiseproof.data.features.maps import (
     GroupNormMap,
     MirrorMap,
     RandomFourierMap,
+    RmsNormMap,
     ScatteringMap,
     UnitNormMap,
 )
@@ -22,6 +23,7 @@ _KINDS: dict[str, type] = {
     "scattering": ScatteringMap,
     "mirror": MirrorMap,
     "group-norm": GroupNormMap,
+    "rms-norm": RmsNormMap,
     "unit-norm": UnitNormMap,
     "fourier": RandomFourierMap,
     "bins": BinsMap,

@@ -113,6 +113,23 @@ class GroupNormMap:
 
 
 @dataclass(frozen=True)
+class RmsNormMap:
+    """Each record scaled to root mean square 1, in the shape it has: bounded features for proofs that need them."""
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Unchanged."""
+        return shape
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """The scaled records; one that is zero everywhere stays so."""
+        parts = []
+        for chunk in features.split(4096):
+            norms = torch.linalg.vector_norm(chunk.flatten(1), dim=1) / math.sqrt(math.prod(chunk.shape[1:]))
+            parts.append(chunk / norms.clamp_min(1e-12).view(-1, *[1] * (chunk.dim() - 1)))
+        return torch.cat(parts)
+
+
+@dataclass(frozen=True)
 class UnitNormMap:
     """Each record flattened, a constant appended, and scaled to norm 1: bounded features for proofs that need them."""
 
