@@ -226,11 +226,17 @@ def test_parts_of_the_records_add_up(monkeypatch):
 
 
 def test_a_linear_network_learns_what_differs_where_records_vary_least():
-    dataset, test = pictures(4000), pictures(2000, seed=1)
-    plain, conditioned = (
-        npf.accuracy(fit(dataset, precondition=share, epochs=20, batch=1000), test) for share in (0.0, 0.1)
+    every = pictures(6000)
+    dataset, test = (
+        Dataset("bars", every.features[part], every.labels[part], every.public)
+        for part in (slice(4000), slice(4000, None))
     )
-    assert conditioned > plain + 0.05
+    plain, conditioned = (
+        npf.accuracy(fit(dataset, precondition=share, epochs=20, batch=1000, learning_rate=1.0), test)
+        for share in (0.0, 0.1)
+    )
+    # Over seeds the gain is 0.39 with a standard deviation of 0.005.
+    assert conditioned > plain + 0.3
 
 
 def test_off_is_what_it_always_was():
