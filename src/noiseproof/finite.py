@@ -21,4 +21,5 @@ def all_finite(numbers: torch.Tensor) -> bool:
         quick = numbers.sum()
     if math.isfinite(quick.item()):
         return True
-    return all(bool(part.isfinite().all()) for part in numbers.reshape(-1).split(_CHUNK))
+    rows = numbers if numbers.dim() else numbers[None]
+    return all(bool(part.isfinite().all()) for part in rows.split(max(1, _CHUNK * len(rows) // max(1, rows.numel()))))

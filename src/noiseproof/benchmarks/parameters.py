@@ -8,7 +8,6 @@ Wall-clock seconds: ours may use all cores, the loop has one.
 
 from __future__ import annotations
 
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from noiseproof.benchmarks import memory
 from noiseproof.guarantees import Budget, Reproducible
 from noiseproof.parameters import Collection, DpPg, published_sensitivity
 from noiseproof.parameters.layout import Layout
@@ -42,9 +42,11 @@ def rows(parameters: int = PARAMETERS, models: int = MODELS, sample: int = SAMPL
         Collection(values[:, :1000], Layout((("0.weight", (min(1000, parameters),)),))), budget, rng=Reproducible(0)
     )
     before = [_seconds(partial(_loop, slices, method, score)) for score in (_integral, _density)]
-    peak = _peak()
-    ours = _seconds(lambda: method.publish(collection, budget, rng=Reproducible(0)))
-    grown = _peak() - peak
+    times: list[float] = []
+    grown = memory.added(
+        lambda: times.append(_seconds(lambda: method.publish(collection, budget, rng=Reproducible(0))))
+    )
+    [ours] = times
     after = [_seconds(partial(_loop, slices, method, score)) for score in (_integral, _density)]
     what = f"publishing {parameters:,} parameters of {models} networks"
     found = []
@@ -88,7 +90,3 @@ def _seconds(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

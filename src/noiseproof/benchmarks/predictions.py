@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from noiseproof.benchmarks import memory
 from noiseproof.data.dataset import Public
 from noiseproof.guarantees import Budget, Card, Randomness, Reproducible, Secure
 from noiseproof.networks import Network
@@ -91,13 +92,8 @@ def _row(what: str, ours: float, theirs: float) -> dict[str, Any]:
 
 def _memory() -> tuple[float, float]:
     """Megabytes that a million answers add to the process's peak, and those of the answers alone."""
-    import resource
-
     release = _release(Network("lu-mlp", (FEATURES,), CLASSES).build(0).eval(), Reproducible(0))
     # One record a million times, which takes the memory of one.
     features = torch.rand(1, FEATURES).expand(MILLION, FEATURES)
     release.predict(features[:4096])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    answers = release.predict(features)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return grown, answers.numel() * answers.element_size() / 2**20
+    return memory.added(lambda: release.predict(features)), MILLION * CLASSES * 4 / 2**20

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import re
 import statistics
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from noiseproof.benchmarks import memory
 from noiseproof.gradients import NoisyGradients, PrivateGradients
 from noiseproof.guarantees import Reproducible
 
@@ -238,12 +236,12 @@ def rows(
             draws = {"exact": steps["noisy-gradient"], "plain": noisy_gradient(setting, "plain")}
             slow = _take_turns(draws, max(1, repeats // 15), warm=0)
             table.append(_row("cnn, noisy-gradient, exact draw / B x P draw", slow["exact"], slow["plain"], "ms"))
-        if memory_batch and Path("/proc/self/clear_refs").exists():
+        if memory_batch and memory.measurable():
             # Peers that write every record's gradient out would need 7 GB and more for the CNN.
             frugal = [peer for peer in peers if network != "cnn" or peer in ("non-private torch", "Opacus, ghost")]
-            added = {name: _memory(network, name, memory_batch) for name in ("ours", *frugal)}
+            megabytes = {name: _memory(network, name, memory_batch) for name in ("ours", *frugal)}
             what = f"{network}, memory of a step of {memory_batch} / "
-            table += [_row(what + peer, added["ours"], added[peer], "MB") for peer in frugal]
+            table += [_row(what + peer, megabytes["ours"], megabytes[peer], "MB") for peer in frugal]
     return table
 
 
@@ -280,18 +278,7 @@ def _measure(network: str, contender: str, batch: int) -> float:
     small = CONTENDERS[contender](Setting(network, 2))
     small()  # imports and pools that a first step makes
     step = CONTENDERS[contender](Setting(network, batch))
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _resident("VmRSS")
-    for _ in range(3):
-        step()
-    return (_resident("VmHWM") - before) / 1024
-
-
-def _resident(field: str) -> float:
-    """A field of the process's memory, in kilobytes."""
-    found = re.search(rf"{field}:\s+(\d+)", Path(f"/proc/{os.getpid()}/status").read_text())
-    assert found is not None
-    return float(found[1])
+    return memory.added(lambda: [step() for _ in range(3)])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,14 @@
+"""What work adds to a process at its peak is seen, also after a higher peak."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from noiseproof.benchmarks import memory
+
+
+@pytest.mark.skipif(not memory.measurable(), reason="this system does not let a process forget its peak")
+def test_memory_that_work_takes_and_gives_back_is_seen_after_a_higher_peak():
+    torch.ones(64 << 20)  # 256 MB
+    assert 120 < memory.added(lambda: torch.ones(32 << 20)) < 140
