@@ -1,14 +1,23 @@
-"""Memory: what some work adds to the process at its peak."""
+"""Memory: what some work adds to a process at its peak."""
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _PEAK = Path("/proc/self/clear_refs")
+
+
+def alone(measure: Callable[..., T], *arguments: object) -> T:
+    """What `measure` (of a module) finds in a new process, where no earlier work has left memory lying about."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(measure, arguments)
 
 
 def measurable() -> bool:
@@ -17,7 +26,7 @@ def measurable() -> bool:
 
 
 def added(work: Callable[[], Any]) -> float:
-    """Megabytes that `work` adds to the process at its peak."""
+    """Megabytes that `work` adds to the process at its peak; memory that was freed before and kept is not seen."""
     if not measurable():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         work()

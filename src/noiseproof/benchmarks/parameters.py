@@ -32,21 +32,13 @@ Scores = Callable[[Any, npt.NDArray[np.float64], float], npt.NDArray[np.float64]
 
 def rows(parameters: int = PARAMETERS, models: int = MODELS, sample: int = SAMPLE) -> list[dict[str, Any]]:
     """Seconds of ours and of scipy's loop, by both scores; then megabytes beside the collection's."""
-    generator = torch.Generator().manual_seed(0)
-    values = torch.empty(models, parameters).normal_(generator=generator).mul_(0.02)
-    collection = Collection(values, Layout((("0.weight", (parameters,)),)))
-    method, budget = DpPg(models=models), Budget(_EPSILON)
-    chosen = torch.randperm(parameters, generator=generator)[:sample]
+    values = _values(parameters, models)
+    method = DpPg(models=models)
+    chosen = torch.randperm(parameters, generator=torch.Generator().manual_seed(1))[:sample]
     slices = values[:, chosen].T.double().numpy()
-    method.publish(
-        Collection(values[:, :1000], Layout((("0.weight", (min(1000, parameters),)),))), budget, rng=Reproducible(0)
-    )
+    _publish(values[:, :1000])
     before = [_seconds(partial(_loop, slices, method, score)) for score in (_integral, _density)]
-    times: list[float] = []
-    grown = memory.added(
-        lambda: times.append(_seconds(lambda: method.publish(collection, budget, rng=Reproducible(0))))
-    )
-    [ours] = times
+    ours = _seconds(lambda: _publish(values))
     after = [_seconds(partial(_loop, slices, method, score)) for score in (_integral, _density)]
     what = f"publishing {parameters:,} parameters of {models} networks"
     found = []
@@ -55,6 +47,7 @@ def rows(parameters: int = PARAMETERS, models: int = MODELS, sample: int = SAMPL
         label = f"{what} / a loop of scipy's gaussian_kde ({name})"
         found.append({"what": label, "ours": ours, "theirs": theirs, "ratio": ours / theirs, "unit": "s"})
     size = values.numel() * values.element_size() / 2**20
+    grown = memory.alone(_grown, parameters, models)
     return [
         *found,
         {"what": f"{what}: memory / the networks", "ours": grown, "theirs": size, "ratio": grown / size, "unit": "MB"},
@@ -84,6 +77,23 @@ def _integral(estimate: Any, points: npt.NDArray[np.float64], window: float) -> 
 
 def _density(estimate: Any, points: npt.NDArray[np.float64], window: float) -> npt.NDArray[np.float64]:
     return np.asarray(estimate(points) * window)
+
+
+def _values(parameters: int, models: int) -> torch.Tensor:
+    return torch.empty(models, parameters).normal_(generator=torch.Generator().manual_seed(0)).mul_(0.02)
+
+
+def _publish(values: torch.Tensor) -> None:
+    models, parameters = values.shape
+    collection = Collection(values, Layout((("0.weight", (parameters,)),)))
+    DpPg(models=models).publish(collection, Budget(_EPSILON), rng=Reproducible(0))
+
+
+def _grown(parameters: int, models: int) -> float:
+    """Megabytes that publishing adds, in a process of its own."""
+    values = _values(parameters, models)
+    _publish(values[:, :1000])
+    return memory.added(lambda: _publish(values))
 
 
 def _seconds(work: Callable[[], Any]) -> float:

@@ -9,10 +9,7 @@ contender in a process of its own.
 from __future__ import annotations
 
 import copy
-import json
 import statistics
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -239,7 +236,7 @@ def rows(
         if memory_batch and memory.measurable():
             # Peers that write every record's gradient out would need 7 GB and more for the CNN.
             frugal = [peer for peer in peers if network != "cnn" or peer in ("non-private torch", "Opacus, ghost")]
-            megabytes = {name: _memory(network, name, memory_batch) for name in ("ours", *frugal)}
+            megabytes = {name: memory.alone(_measure, network, name, memory_batch) for name in ("ours", *frugal)}
             what = f"{network}, memory of a step of {memory_batch} / "
             table += [_row(what + peer, megabytes["ours"], megabytes[peer], "MB") for peer in frugal]
     return table
@@ -266,22 +263,9 @@ def _take_turns(steps: dict[str, Step], repeats: int, warm: int = 2) -> dict[str
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def _memory(network: str, contender: str, batch: int) -> float:
-    """Megabytes that steps add to a process at their peak, measured in a process of its own."""
-    command = [sys.executable, "-m", __name__, network, contender, str(batch)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout)["megabytes"])
-
-
 def _measure(network: str, contender: str, batch: int) -> float:
-    """Run in the process of its own: the peak of three steps, over what was resident before the first."""
+    """Megabytes that three steps add to a process of their own at their peak."""
     small = CONTENDERS[contender](Setting(network, 2))
     small()  # imports and pools that a first step makes
     step = CONTENDERS[contender](Setting(network, batch))
     return memory.added(lambda: [step() for _ in range(3)])
-
-
-if __name__ == "__main__":
-    # Only as the process of its own in which `_memory` has a contender measured.
-    network, contender, batch = sys.argv[1:]
-    print(json.dumps({"megabytes": _measure(network, contender, int(batch))}))
