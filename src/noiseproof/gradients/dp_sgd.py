@@ -47,7 +47,7 @@ class DpSgd(GradientMethod):
     mechanisms, and of the two of `Preconditioner.release` if `precondition` asks for them. Unit: record. Neighbours: as
     the budget says. Assumptions: see `PrivateGradients`. Settings must not have been tuned on the private records. Abadi
     et al. 2016; Mironov, Talwar, Zhang 2019; Koskela et al. 2020 (PLD).
-    Costs: some 1.2 to 2 times the time of training without privacy.
+    Costs: some 1.3 to 2 times the time of training without privacy.
     """
 
     name: ClassVar[str] = "dp-sgd"
