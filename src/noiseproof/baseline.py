@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from noiseproof.guarantees import Budget, Randomness
 
 
+_ENOUGH = 5_000
+"""Steps after which more passes change a baseline's accuracy little."""
+
+
 @register
 @dataclass(frozen=True)
 class Baseline(Method):
@@ -106,3 +110,8 @@ class Baseline(Method):
             return scores
 
         return Game("none: a record that only memory can label", play, "add-or-remove", budget.delta)
+
+
+def reference_for(records: int) -> Baseline:
+    """The baseline to hold a release against: as many passes as `Baseline` makes, or fewer over many records."""
+    return Baseline(epochs=min(Baseline.epochs, _ENOUGH * Baseline.batch / records))

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from noiseproof import accuracy, load, load_bundle
+from noiseproof.baseline import Baseline, reference_for
+from noiseproof.errors import NoiseproofError
 from noiseproof.guarantees import accountants
 from noiseproof.guarantees.events import sampled_gaussian
 
@@ -146,3 +148,18 @@ def test_nan_and_text_among_numbers_are_refused_without_naming_a_value(noiseproo
     assert outcome.code == 1
     assert "age" in outcome.err
     assert "JaneDoe" not in outcome.err
+
+
+def test_what_was_paid_for_is_kept_if_the_baseline_fails(noiseproof, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise NoiseproofError("the baseline fails.")
+
+    monkeypatch.setattr(Baseline, "fit", fail)
+    outcome = noiseproof("train", "dp-sgd", "--data", "digits", "--set", "epochs=1", "--out", tmp_path / "bundle")
+    assert outcome.code != 0
+    assert load_bundle(tmp_path / "bundle").card.verdict == "proven"
+
+
+def test_a_baseline_passes_over_many_records_less_often():
+    assert reference_for(1000) == Baseline()
+    assert reference_for(60_000).epochs * 60_000 == 5000 * Baseline.batch

@@ -74,6 +74,7 @@ def run(
     from contextlib import ExitStack
 
     from noiseproof import bundles, methods, recipes, releases
+    from noiseproof.baseline import reference_for
     from noiseproof.cli import output
     from noiseproof.data import load
     from noiseproof.errors import SettingError, UnsupportedError
@@ -142,13 +143,14 @@ def run(
     for sentence in kept.damaged if kept is not None else ():
         output.note(f"{sentence} The one before it was used.")
     seconds = time.perf_counter() - started
+    if out is not None:
+        # Before anything else, which might be interrupted: it has been paid for.
+        release.save(out)
     accuracy = measure(release)
     if chosen.name == "none":
         reference: float | None = accuracy
     else:
-        reference = measure(fit(methods.build("none"), True)) if baseline else None
-    if out is not None:
-        release.save(out)
+        reference = measure(fit(reference_for(len(split.train)), True)) if baseline else None
     card = release.card
     if json:
         output.emit(
