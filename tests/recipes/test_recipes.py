@@ -118,6 +118,7 @@ def test_a_training_that_can_be_interrupted_goes_without_a_preconditioner(tmp_pa
     assert "statistics sigmas" not in card.ran
     usual, interruptible = (recipes.get("scattering").method(60, 8.0, interruptible=value) for value in (False, True))
     assert interruptible.learning_rate > usual.learning_rate
+    assert interruptible == recipes.get("scattering").method(60, 8.0, {"precondition": 0.0})
     assert recipes.get("unit").method(60, 8.0, interruptible=True) == recipes.get("unit").method(60, 8.0)
     assert "statistics sigmas" in npf.train("dp-sgd", dataset, epsilon=8, seed=0, epochs=1).card.ran
     kept = Checkpoints(tmp_path / "others")

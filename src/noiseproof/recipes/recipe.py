@@ -74,10 +74,12 @@ class Recipe:
     ) -> methods.Method:
         """DP-SGD as the recipe has it; `settings` of the user's own go before the recipe's.
 
-        One that is `interruptible` is without a preconditioner, whose statistics checkpoints do not hold.
+        One that is `interruptible` is without a preconditioner, whose statistics checkpoints do not hold. Without one, by
+        that or by the user's own setting, steps are longer.
         """
         cooked = dict(self.settings(records, epsilon))
-        if interruptible and cooked.get("precondition"):
+        off = interruptible or (settings or {}).get("precondition") == 0
+        if off and cooked.get("precondition"):
             cooked |= {"precondition": 0.0, "learning_rate": round(_LONGER * cooked["learning_rate"], 4)}
         return methods.build(METHOD, {**cooked, **(settings or {})})
 

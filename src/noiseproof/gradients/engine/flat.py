@@ -15,7 +15,8 @@ class Flat:
         self.parameters = parameters
         self.sizes = [parameter.numel() for parameter in parameters]
         self.size = sum(self.sizes)
-        self._like = [parameter.detach() for parameter in parameters]
+        # Shapes alone: a parameter that moves elsewhere must not be kept where it was.
+        self._like = [torch.empty(parameter.shape, device="meta") for parameter in parameters]
 
     @property
     def uniform(self) -> bool:
