@@ -1,7 +1,8 @@
 """How long does a training step take, privately and not, and how much memory, against torch, Opacus and plain vmap?
 
 A step is everything: gathering the batch, forward, backward, norms, clipping, sum, noise, update. All contenders take
-turns within one run, so that whatever else the machine does slows them alike; medians of many steps, and ratios of ours
+turns within one run, so that whatever else the machine does slows them alike, and each takes a step unmeasured before the
+one that is measured, as in a training, so that none inherits another's caches; medians of many steps, and ratios of ours
 over theirs (below 1: ours is less). Peak memory is what a step adds to a process that has everything loaded, each
 contender in a process of its own.
 """
@@ -231,7 +232,7 @@ def rows(
         if network == "cnn":
             table.append(_row("cnn, noisy-gradient step / dp-sgd step", times["noisy-gradient"], times["ours"], "ms"))
             draws = {"exact": steps["noisy-gradient"], "plain": noisy_gradient(setting, "plain")}
-            slow = _take_turns(draws, max(1, repeats // 15), warm=0)
+            slow = _take_turns(draws, max(1, repeats // 15), warm=0, before=False)
             table.append(_row("cnn, noisy-gradient, exact draw / B x P draw", slow["exact"], slow["plain"], "ms"))
         if memory_batch and memory.measurable():
             # Peers that write every record's gradient out would need 7 GB and more for the CNN.
@@ -246,8 +247,11 @@ def _row(what: str, mine: float, theirs: float, unit: str) -> dict[str, Any]:
     return {"what": what, "ours": mine, "theirs": theirs, "ratio": mine / theirs, "unit": unit}
 
 
-def _take_turns(steps: dict[str, Step], repeats: int, warm: int = 2) -> dict[str, float]:
-    """The median milliseconds of every step, measured in turns after warming up; slow ones join every fifth turn."""
+def _take_turns(steps: dict[str, Step], repeats: int, warm: int = 2, *, before: bool = True) -> dict[str, float]:
+    """The median milliseconds of every step, measured in turns after warming up; slow ones join every fifth turn.
+
+    With `before` each takes one unmeasured step before a measured one.
+    """
     times: dict[str, list[float]] = {name: [] for name in steps}
     pauses = dict.fromkeys(steps, 1)
     for turn in range(warm + repeats):
@@ -257,6 +261,8 @@ def _take_turns(steps: dict[str, Step], repeats: int, warm: int = 2) -> dict[str
             times = {name: [] for name in steps}
         for name, step in steps.items():
             if (turn - warm) % pauses[name] == 0:
+                if before:
+                    step()
                 start = time.perf_counter()
                 step()
                 times[name].append(1000 * (time.perf_counter() - start))

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from noiseproof.errors import SettingError
-from noiseproof.gradients.engine import RecordGradients
-from noiseproof.gradients.private_gradients import PrivateGradients, clip_weights
+from noiseproof.gradients.engine import RecordGradients, clip_weights
+from noiseproof.gradients.private_gradients import PrivateGradients
 from noiseproof.guarantees import Gaussian
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import nn
 
 from noiseproof.data.stored_tensor import StoredTensor
 from noiseproof.errors import SettingError, UnsupportedError
-from noiseproof.gradients.private_gradients import clip_weights
+from noiseproof.gradients.engine import clip_weights
 from noiseproof.gradients.ranks import ALONE, Ranks
 from noiseproof.guarantees import Gaussian, Neighbours, gaussian_dp
 

@@ -71,9 +71,7 @@ class PrivateGradients(BatchGradients):
         return accountants.epsilon(self.events.event, delta, accountant=accountant, neighbours=neighbours).epsilon
 
     def _accumulate(self, gradients: RecordGradients) -> None:
-        self._add(
-            gradients.weighted_vector(clip_weights(gradients.squared_norms(), self.clip, 1 / self.expected_batch))
-        )
+        self._add(gradients.clipped_vector(self.clip, 1 / self.expected_batch))
 
     def _event(self) -> DpEvent:
         return sampled_gaussian(self.rate, self.sigma)
@@ -86,15 +84,6 @@ class PrivateGradients(BatchGradients):
         """The sum of the clipped gradients, noised, over the expected batch: records were weighted by its inverse."""
         scale = Gaussian(clip / self.expected_batch, sigma).scale(self._rng, self.coordinates)
         return self.ranks.noised(self._take_sum(), lambda part: self._rng.add_gaussian(part, scale, out=part))
-
-
-def clip_weights(squared_norms: torch.Tensor, clip: float, share: float = 1.0) -> torch.Tensor:
-    """What each record's gradient is multiplied by, so that its norm is at most `clip`; `share` multiplies all alike.
-
-    A hair below clip / norm, so that float32's rounding of the norm cannot push a record over. A record whose gradient
-    is not finite has the weight 0 or NaN, with which it is left out of a weighted sum, since no factor could bound it.
-    """
-    return squared_norms.rsqrt().mul_(clip * share * (1 - 1e-5)).clamp_max_(share)
 
 
 def bounded(gradient: torch.Tensor, clip: float) -> torch.Tensor:

@@ -10,8 +10,7 @@ from torch import nn
 
 from noiseproof.errors import SettingError
 from noiseproof.gradients.batch_gradients import BatchGradients
-from noiseproof.gradients.engine import RecordGradients
-from noiseproof.gradients.private_gradients import clip_weights
+from noiseproof.gradients.engine import RecordGradients, clip_weights
 from noiseproof.guarantees.events import DpEvent, NonPrivateDpEvent
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class QuantileGradients(BatchGradients):
         self.clip = float(batch.squared_norms().sqrt().quantile(self._quantile))
         share = 1 / self.expected_batch
         if self._by == "all":
-            mean = batch.weighted_vector(clip_weights(batch.squared_norms(), self.clip, share))
+            mean = batch.clipped_vector(self.clip, share)
         else:
             squared = batch.squared_norms(by="layer")
             weights = clip_weights(squared, self.clip / math.sqrt(squared.shape[1]), share)

@@ -66,37 +66,35 @@ def add_in_blocks(
     The result is `out`, which may be `value`, or a new tensor. The work happens in the processor's memory, whatever
     the device, and needs no more than the result and a block.
     """
-    source, result = _opened(value, out)
+    source, result = opened(value, out)
     old, new = source.numpy(), result.numpy()
 
     def work(block: slice, bits: Bits) -> None:
         noisy(old[block], block, bits, new[block])
 
     in_blocks(value.numel(), streams, work)
-    return _closed(value, out, result)
+    return closed(value, out, result)
 
 
-def add_block_by_block(
-    value: torch.Tensor,
-    out: torch.Tensor | None,
+def in_torch(
+    source: torch.Tensor,
+    result: torch.Tensor,
     streams: Streams,
     noisy: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
-) -> torch.Tensor:
-    """As `add_in_blocks`, for noise that torch makes of whole numbers with threads of its own.
+) -> None:
+    """As `add_in_blocks`, from one opened vector to another, for noise that torch makes of whole numbers.
 
-    `noisy(block of value, as many random integers of its width, block of result)` is called for one block after another.
+    `noisy(block of source, as many random integers of its width, block of result)` is called for one block after another.
     Other threads would only be in torch's way: its own go on spinning for a while after each operation.
     """
-    source, result = _opened(value, out)
     width = torch.int32 if source.dtype == torch.float32 else torch.int64
     for number, (old, new) in enumerate(zip(source.split(BLOCK), result.split(BLOCK), strict=True)):
         whole = torch.empty(old.shape, dtype=width)
         streams(number).fill(whole.numpy())
         noisy(old, whole, new)
-    return _closed(value, out, result)
 
 
-def _opened(value: torch.Tensor, out: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+def opened(value: torch.Tensor, out: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """`value` and where its noisy twin goes, as vectors in the processor's memory: `out` itself where that can be."""
     source = value.detach()
     if source.device.type != "cpu" or source.dtype not in (torch.float32, torch.float64):
@@ -106,7 +104,7 @@ def _opened(value: torch.Tensor, out: torch.Tensor | None) -> tuple[torch.Tensor
     return source, out.detach().view(-1) if out is not None and direct else torch.empty_like(source)
 
 
-def _closed(value: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
+def closed(value: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
     """The result as the caller wants it."""
     if out is None:
         return result.view(value.shape).to(value.device, value.dtype)
@@ -115,9 +113,19 @@ def _closed(value: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor)
 
 def check_value(value: torch.Tensor, out: torch.Tensor | None = None) -> None:
     """Refuse what noise cannot be added to; the message never contains the value."""
+    check_kind(value, out)
+    check_finite(all_finite(value))
+
+
+def check_kind(value: torch.Tensor, out: torch.Tensor | None) -> None:
+    """Refuse values that are no floating-point numbers, and an `out` of another kind."""
     if not value.is_floating_point():
         raise SettingError(f"noise is added to floating-point tensors, not to {value.dtype}; convert it first.")
     if out is not None and (out.shape, out.dtype, out.device) != (value.shape, value.dtype, value.device):
         raise SettingError("out must have the shape, dtype and device of the value that noise is added to.")
-    if not all_finite(value):
+
+
+def check_finite(finite: bool) -> None:
+    """Refuse values of which some are not finite."""
+    if not finite:
         raise NoiseproofError("a value to be released is NaN or infinite; check what it was computed from.")

@@ -10,8 +10,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from noiseproof import kernels
 from noiseproof.errors import SettingError
-from noiseproof.guarantees.blocks import Floats, add_block_by_block, add_in_blocks, check_value
+from noiseproof.finite import all_finite
+from noiseproof.guarantees.blocks import (
+    Floats,
+    add_in_blocks,
+    check_finite,
+    check_kind,
+    check_value,
+    closed,
+    in_torch,
+    opened,
+)
 from noiseproof.guarantees.chacha import KEY_BYTES, Bits, Streams
 from noiseproof.guarantees.lattice import check_scale, check_scales
 from noiseproof.guarantees.randomness import Randomness, check_sample
@@ -55,11 +66,26 @@ class Reproducible(Randomness):
 
     def add_gaussian(self, value: torch.Tensor, scale: float, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """`value` plus independent Normal(0, scale^2) on every coordinate, of `value`'s dtype and device."""
-        check_value(value, out)
         check_scale(scale)
+        check_kind(value, out)
         if value.device.type != "cpu":
+            check_finite(all_finite(value))
             normals = torch.empty_like(value).normal_(generator=self._on(value.device))
             return torch.add(value.detach(), normals, alpha=scale, out=out)
+        if kernels.suit(value) and (out is None or kernels.suit(out)):
+            result = torch.empty_like(value.detach()) if out is None else out
+            self._add_normals(value, result, scale)
+            return result
+        source, result = opened(value, out)
+        self._add_normals(source, result, scale)
+        return closed(value, out, result)
+
+    def _add_normals(self, source: torch.Tensor, result: torch.Tensor, scale: float) -> None:
+        """Into `result`, by a kernel or by torch."""
+        streams = self._streams()
+        if kernels.suit(source, result):
+            check_finite(kernels.add_normals(source, self._key, self._calls, scale, result))
+            return
 
         def noisy(old: torch.Tensor, whole: torch.Tensor, new: torch.Tensor) -> None:
             # A uniform u between -1 and 1 becomes the normal sqrt(2) erfinv(u). As far from 0 as an integer goes becomes
@@ -67,7 +93,8 @@ class Reproducible(Randomness):
             most = (1 - torch.finfo(old.dtype).eps / 2) / -float(torch.iinfo(whole.dtype).min)
             torch.add(old, whole.to(old.dtype).mul_(most).erfinv_(), alpha=math.sqrt(2) * scale, out=new)
 
-        return add_block_by_block(value, out, self._streams(), noisy)
+        check_finite(all_finite(source))
+        in_torch(source, result, streams, noisy)
 
     def add_laplace(
         self, value: torch.Tensor, scale: float | torch.Tensor, *, out: torch.Tensor | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from noiseproof import kernels
 from noiseproof.predictions.composition import Law, part_epsilon
 
 if TYPE_CHECKING:
@@ -47,17 +48,23 @@ class NeuronNoise:
 
     def answers(self, logits: torch.Tensor, rng: Randomness | NoiseAhead) -> torch.Tensor:
         """Noisy class probabilities (queries, classes), from the network's logits."""
+        if isinstance(rng, NoiseAhead):
+            return self._seeded_answers(logits, *rng.take(len(logits), logits.dtype))
         # Classes along the first dimension: over that torch's softmax is many times faster than over a short last one.
         columns = logits.t().contiguous()
+        chosen = rng.choose(torch.softmax(columns, 0).mul_(self._keenness).t())[None, :]
+        add = rng.add_laplace if self.law == "laplace" else rng.add_gaussian
+        columns.scatter_(0, chosen, add(columns.gather(0, chosen), self.scale))
+        return torch.softmax(columns, 0).t()
+
+    def _seeded_answers(self, logits: torch.Tensor, uniforms: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """The answers with draws that were made before: uniforms that choose the neurons, and noise for them."""
+        if self.classes <= kernels.MOST_CLASSES and kernels.suit(logits):
+            return kernels.answers(logits, self._keenness, uniforms, noise)
+        columns = logits.t().contiguous()
         preferences = torch.softmax(columns, 0).mul_(self._keenness)
-        if isinstance(rng, NoiseAhead):
-            uniforms, noise = rng.take(len(logits), logits.dtype)
-            below = torch.softmax(preferences, 0).cumsum_(0) < uniforms
-            columns.scatter_add_(0, below.sum(0, keepdim=True), noise)
-        else:
-            chosen = rng.choose(preferences.t())[None, :]
-            add = rng.add_laplace if self.law == "laplace" else rng.add_gaussian
-            columns.scatter_(0, chosen, add(columns.gather(0, chosen), self.scale))
+        below = torch.softmax(preferences, 0).cumsum_(0) < uniforms
+        columns.scatter_add_(0, below.sum(0, keepdim=True), noise)
         return torch.softmax(columns, 0).t()
 
     @cached_property

@@ -57,6 +57,13 @@ def assert_same(batch: RecordGradients, expected: list[torch.Tensor], tolerance:
         for found, gradient in zip(batch.weighted_sum(weights), expected, strict=True):
             close(found, torch.tensordot(weights, gradient, dims=1), scale * records)
         close(batch.weighted_vector(weights), weights @ rows, scale * records)
+        norms = rows.norm(dim=1)
+        clip = float(norms.median())
+        shares = (clip / norms.clamp_min(1e-30)).clamp(max=1)
+        # Clipping stays a hair below the norm.
+        torch.testing.assert_close(
+            batch.clipped_vector(clip, 0.5), shares @ rows / 2, rtol=2e-5, atol=2e-5 * scale * records
+        )
         close(batch.inner(vectors), rows @ flat, scale * width**0.5)
         close(batch.gram(), rows @ rows.T, scale**2 * width**0.5)
 

@@ -28,6 +28,11 @@ class Contribution(ABC):
     def squared_norms(self) -> torch.Tensor:
         """||g_i||^2, (B,)."""
 
+    @property
+    def rows(self) -> tuple[torch.Tensor, ...]:
+        """Errors and activations, a row a record, if the gradients are their outer products; errors if they are these."""
+        return ()
+
     @abstractmethod
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the parameter's shape."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch._utils import _unflatten_dense_tensors
@@ -15,6 +16,7 @@ class Flat:
         self.parameters = parameters
         self.sizes = [parameter.numel() for parameter in parameters]
         self.size = sum(self.sizes)
+        self._starts = [0, *accumulate(self.sizes)]
         # Shapes alone: a parameter that moves elsewhere must not be kept where it was.
         self._like = [torch.empty(parameter.shape, device="meta") for parameter in parameters]
 
@@ -28,6 +30,10 @@ class Flat:
         """A vector with nothing in it yet, of the first tensor's dtype and device."""
         first = self.parameters[0]
         return torch.empty(self.size, dtype=first.dtype, device=first.device)
+
+    def place(self, vector: torch.Tensor, index: int) -> torch.Tensor:
+        """A view of a vector: where one of the tensors lies."""
+        return vector.as_strided(self._like[index].shape, self._like[index].stride(), self._starts[index])
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of a vector, one of each tensor's shape."""

@@ -18,6 +18,14 @@ FEW = 4
 """A product with so many times more rows than columns is faster made the other way round and turned (measured)."""
 
 
+def matrix_product(errors: torch.Tensor, activations: torch.Tensor, out: torch.Tensor) -> None:
+    """`out` becomes the sum of the outer products of two matrices' rows."""
+    if FEW * activations.shape[1] <= errors.shape[1]:
+        out.copy_((activations.T @ errors).T)
+    else:
+        torch.mm(errors.T, activations, out=out)
+
+
 class Factor:
     """One side of a sum of outer products: vectors at `T` positions of `B` records, (B, T, D).
 
@@ -58,6 +66,11 @@ class Sums(Explicit):
         """||g_i||^2, (B,), which the weight beside the bias may have needed already."""
         return super().squared_norms() if self._errors.rows is None else self._errors.squared_norms
 
+    @property
+    def rows(self) -> tuple[torch.Tensor, ...]:
+        """The errors, of records that have one row of them."""
+        return () if self._errors.rows is None else (self._errors.rows,)
+
 
 class OuterProducts(Contribution):
     """g_i = sum_t e_it a_it^T, from errors e (B, T, rows) and activations a (B, T, columns)."""
@@ -84,6 +97,13 @@ class OuterProducts(Contribution):
             return squared_lengths(self._kept.flatten(1))
         return (self._errors.positions_gram * self._activations.positions_gram).sum((1, 2))
 
+    @property
+    def rows(self) -> tuple[torch.Tensor, ...]:
+        """Errors and activations, of records that have one row of each."""
+        if self._errors.rows is None or self._activations.rows is None:
+            return ()
+        return self._errors.rows, self._activations.rows
+
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i: one matrix product over all records and positions."""
         if self._kept is not None:
@@ -99,10 +119,7 @@ class OuterProducts(Contribution):
             super().write_sum(weights, out)
             return
         errors, activations = self._weighted_pair(weights)
-        if FEW * activations.shape[1] <= errors.shape[1]:
-            out.copy_((activations.T @ errors).T)
-        else:
-            torch.mm(errors.T, activations, out=out)
+        matrix_product(errors, activations, out)
 
     def _weighted_pair(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Errors and activations at all positions, (B x T, D), one of them weighted."""

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from noiseproof.errors import SettingError
+from noiseproof.gradients.engine.clipping import clip_weights, clipped_rows
 from noiseproof.gradients.engine.contribution import Contribution
 from noiseproof.gradients.engine.flat import Flat
 from noiseproof.gradients.engine.room import Room
@@ -75,6 +76,14 @@ class RecordGradients:
             else:
                 place.copy_(part.weighted_sum(column))
         return vector
+
+    def clipped_vector(self, clip: float, share: float = 1.0) -> torch.Tensor:
+        """The sum of the gradients, each scaled to norm `clip` at most and then by `share`, as one vector.
+
+        A record whose gradient is not finite is left out.
+        """
+        vector = clipped_rows(self._contributions, self._flat, clip, share)
+        return self.weighted_vector(clip_weights(self.squared_norms(), clip, share)) if vector is None else vector
 
     def inner(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
         """<g_i, v>, (B,), for one list of tensors shaped like the parameters."""

@@ -1,0 +1,90 @@
+"""Compiled kernels: chains of small operations made one, for float32 numbers in the processor's memory.
+
+Each does what a few lines of torch beside its caller do, and the caller takes those where no kernel was built (there was
+no C compiler when the package was installed) or the numbers are of another kind. They share torch's own threads. The
+environment variable NOISEPROOF_KERNELS=off leaves them alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from importlib import import_module
+from typing import Any
+
+import torch  # before the kernels, which then find its OpenMP threads and start none of their own
+
+
+def _load() -> Any:
+    if os.environ.get("NOISEPROOF_KERNELS") == "off":
+        return None
+    try:
+        return import_module("noiseproof.kernels._compiled")
+    except ImportError:
+        return None
+
+
+compiled = _load()
+"""The compiled functions, or None."""
+
+MOST_CLASSES: int = 0 if compiled is None else compiled.MOST_CLASSES
+"""How many classes `answers` takes."""
+
+
+def suit(*tensors: torch.Tensor) -> bool:
+    """Whether there are kernels, and these tensors are what they take: float32 on the processor, without gaps."""
+    return compiled is not None and all(
+        tensor.dtype == torch.float32 and tensor.is_cpu and tensor.is_contiguous() for tensor in tensors
+    )
+
+
+def add_normals(value: torch.Tensor, key: bytes, call: int, scale: float, out: torch.Tensor) -> bool:
+    """`out` becomes `value` plus normals of that scale, from the bits of that key and call; False if a value is not finite."""
+    finite: bool = compiled.add_normals(key, call, value.data_ptr(), out.data_ptr(), value.numel(), scale)
+    return finite
+
+
+class Layer:
+    """A layer that saw one row a record: errors and activations give its weight's gradients, errors its bias's."""
+
+    __slots__ = ("activations", "errors", "scaled", "sums")
+
+    def __init__(self, errors: torch.Tensor) -> None:
+        self.errors = errors
+        self.activations: torch.Tensor | None = None
+        """None if the weight is not trained."""
+        self.scaled: torch.Tensor | None = None
+        """Where the clipped errors go, of which the weight's sum is made."""
+        self.sums: torch.Tensor | None = None
+        """Where the sum of the clipped errors goes, which is the bias's; None if no bias is trained."""
+
+    def addresses(self) -> tuple[int, int, int, int, int, int]:
+        """The fields of kernels.h's Layer."""
+        errors, activations, scaled, sums = self.errors, self.activations, self.scaled, self.sums
+        start, width = (0, 0) if activations is None else (activations.data_ptr(), activations.shape[1])
+        scaled_start = 0 if scaled is None else scaled.data_ptr()
+        return errors.data_ptr(), errors.shape[1], start, width, scaled_start, 0 if sums is None else sums.data_ptr()
+
+
+def clip_layers(layers: Collection[Layer], clip: float, share: float) -> bool:
+    """Scale every record's errors so that its gradient over all layers has the norm `clip` at most, then by `share`.
+
+    False if a record's gradient is not finite, or there are too many layers: then nothing was made.
+    """
+    if len(layers) > compiled.MOST_LAYERS:
+        return False
+    records = next(iter(layers)).errors.shape[0]
+    weights = torch.empty(records)
+    given = [layer.addresses() for layer in layers]
+    positive: bool = compiled.clip_layers(given, records, clip, share, weights.data_ptr())
+    return positive
+
+
+def answers(logits: torch.Tensor, keenness: float, uniforms: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """The answers of Lu et al.'s Algorithm 1 (`NeuronNoise.answers`), for `MOST_CLASSES` classes at most."""
+    queries, classes = logits.shape
+    result = torch.empty_like(logits)
+    compiled.answer(
+        logits.data_ptr(), queries, classes, keenness, uniforms.data_ptr(), noise.data_ptr(), result.data_ptr()
+    )
+    return result

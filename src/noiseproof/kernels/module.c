@@ -1,0 +1,92 @@
+/* The Python module `noiseproof.kernels._compiled`: kernels called with addresses, which `__init__.py` makes safe. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "kernels.h"
+
+#define ADDRESS(name) ((void *)(uintptr_t)(name))
+
+static PyObject *py_add_normals(PyObject *self, PyObject *args) {
+    const char *key;
+    Py_ssize_t length;
+    unsigned long long call, old, new;
+    long long count;
+    float scale;
+    if (!PyArg_ParseTuple(args, "y#KKKLf", &key, &length, &call, &old, &new, &count, &scale)) return NULL;
+    if (length != 32) return PyErr_Format(PyExc_ValueError, "a key has 32 bytes, not %zd", length);
+    uint32_t parts[8];
+    for (int i = 0; i < 8; i++) { /* little-endian, whatever the machine is */
+        const unsigned char *at = (const unsigned char *)key + 4 * i;
+        parts[i] = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    }
+    int finite;
+    Py_BEGIN_ALLOW_THREADS;
+    finite = add_normals(parts, call, ADDRESS(old), ADDRESS(new), count, scale);
+    Py_END_ALLOW_THREADS;
+    return PyBool_FromLong(finite);
+}
+
+static PyObject *py_make_normals(PyObject *self, PyObject *args) {
+    unsigned long long whole, normals;
+    long long count;
+    if (!PyArg_ParseTuple(args, "KLK", &whole, &count, &normals)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    make_normals(ADDRESS(whole), count, ADDRESS(normals));
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_clip_layers(PyObject *self, PyObject *args) {
+    PyObject *given;
+    long long records;
+    unsigned long long weights;
+    float clip, share;
+    if (!PyArg_ParseTuple(args, "O!LffK", &PyList_Type, &given, &records, &clip, &share, &weights)) return NULL;
+    const Py_ssize_t count = PyList_GET_SIZE(given);
+    if (count > MOST_LAYERS) return PyErr_Format(PyExc_ValueError, "at most %d layers", MOST_LAYERS);
+    Layer layers[MOST_LAYERS];
+    for (Py_ssize_t i = 0; i < count; i++) {
+        unsigned long long errors, activations, scaled, sums;
+        long long error_columns, activation_columns;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(given, i), "KLKLKK", &errors, &error_columns, &activations,
+                              &activation_columns, &scaled, &sums))
+            return NULL;
+        layers[i] = (Layer){ADDRESS(errors),    error_columns,   ADDRESS(activations),
+                            activation_columns, ADDRESS(scaled), ADDRESS(sums)};
+    }
+    int positive;
+    Py_BEGIN_ALLOW_THREADS;
+    positive = clip_layers(layers, (int)count, records, clip, share, ADDRESS(weights));
+    Py_END_ALLOW_THREADS;
+    return PyBool_FromLong(positive);
+}
+
+static PyObject *py_answer(PyObject *self, PyObject *args) {
+    unsigned long long logits, uniforms, noise, answers;
+    long long queries, classes;
+    float keenness;
+    if (!PyArg_ParseTuple(args, "KLLfKKK", &logits, &queries, &classes, &keenness, &uniforms, &noise, &answers))
+        return NULL;
+    if (classes > MOST_CLASSES) return PyErr_Format(PyExc_ValueError, "at most %d classes", MOST_CLASSES);
+    Py_BEGIN_ALLOW_THREADS;
+    answer(ADDRESS(logits), queries, classes, keenness, ADDRESS(uniforms), ADDRESS(noise), ADDRESS(answers));
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"add_normals", py_add_normals, METH_VARARGS, "See kernels.h."},
+    {"make_normals", py_make_normals, METH_VARARGS, "See kernels.h."},
+    {"clip_layers", py_clip_layers, METH_VARARGS, "See kernels.h."},
+    {"answer", py_answer, METH_VARARGS, "See kernels.h."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_compiled", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__compiled(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && (PyModule_AddIntMacro(module, MOST_CLASSES) < 0 || PyModule_AddIntMacro(module, MOST_LAYERS) < 0))
+        Py_CLEAR(module);
+    return module;
+}

@@ -1,0 +1,99 @@
+/* Vectors: sixteen numbers at a time, and the functions of them that the kernels need.
+ *
+ * Written with the compiler's own vectors, so that the same text becomes AVX-512, AVX2, SSE or NEON; CLONED functions are
+ * compiled for several processors, and the right one is taken when the library is loaded.
+ */
+#ifndef NOISEPROOF_VECTORS_H
+#define NOISEPROOF_VECTORS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__linux__)
+#define CLONED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONED
+#endif
+/* Helpers must become part of the clone that calls them, or they would be compiled for the oldest processor. */
+#define HELPER static inline __attribute__((always_inline))
+
+#define LANES 16
+
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+
+HELPER floats load(const float *from) {
+    floats all;
+    memcpy(&all, from, sizeof all);
+    return all;
+}
+
+HELPER void store(float *to, floats all) { memcpy(to, &all, sizeof all); }
+
+HELPER floats as_floats(ints all) { return __builtin_convertvector(all, floats); }
+
+HELPER ints as_ints(floats all) { return __builtin_convertvector(all, ints); }
+
+/* `mask` has all bits set where `yes` is wanted, and none elsewhere. */
+HELPER floats select_floats(ints mask, floats yes, floats no) {
+    return (floats)((mask & (ints)yes) | (~mask & (ints)no));
+}
+
+/* Whether any bit of a mask is set. */
+HELPER int any(ints mask) {
+    typedef int8_t bytes __attribute__((vector_size(LANES)));
+    bytes narrow = __builtin_convertvector(mask, bytes);
+    uint64_t halves[2];
+    memcpy(halves, &narrow, sizeof halves);
+    return (halves[0] | halves[1]) != 0;
+}
+
+HELPER floats larger(floats one, floats other) { return select_floats(one > other, one, other); }
+
+#define SWAP(a, by)                                                                                                 \
+    __builtin_shufflevector(a, a, 0 ^ by, 1 ^ by, 2 ^ by, 3 ^ by, 4 ^ by, 5 ^ by, 6 ^ by, 7 ^ by, 8 ^ by, 9 ^ by, \
+                            10 ^ by, 11 ^ by, 12 ^ by, 13 ^ by, 14 ^ by, 15 ^ by)
+
+HELPER float sum_of(floats all) {
+    all += SWAP(all, 8);
+    all += SWAP(all, 4);
+    all += SWAP(all, 2);
+    all += SWAP(all, 1);
+    return all[0];
+}
+
+/* The natural logarithm of positive normal numbers, to about one unit in the last place (the polynomial is Cephes'). */
+HELPER floats logarithm(floats x) {
+    ints bits = (ints)x;
+    ints exponent = (bits - 0x3f3504f3) >> 23; /* so that the mantissa lies between sqrt(1/2) and sqrt(2) */
+    floats m = (floats)(bits - (exponent << 23)) - 1.0f;
+    floats p = 7.0376836292e-2f + 0 * m;
+    p = p * m - 1.1514610310e-1f;
+    p = p * m + 1.1676998740e-1f;
+    p = p * m - 1.2420140846e-1f;
+    p = p * m + 1.4249322787e-1f;
+    p = p * m - 1.6668057665e-1f;
+    p = p * m + 2.0000714765e-1f;
+    p = p * m - 2.4999993993e-1f;
+    p = p * m + 3.3333331174e-1f;
+    floats e = as_floats(exponent), square = m * m;
+    return m + (square * (p * m - 0.5f) + e * -2.12194440e-4f) + e * 0.693359375f;
+}
+
+/* e^x for x at most 0 (below -87 it gives the smallest normal number or so), to about one unit in the last place. */
+HELPER floats exponential(floats x) {
+    x = select_floats(x < -87.0f, -87.0f + 0 * x, x); /* which keeps what is not a number */
+    ints n = as_ints(x * 1.44269504088896341f - 0.5f); /* towards 0, so to the nearest for x below 0 */
+    floats whole = as_floats(n);
+    floats r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    floats p = 1.9875691500e-4f + 0 * r;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    return (p * r * r + r + 1.0f) * (floats)((n + 127) << 23);
+}
+
+#endif

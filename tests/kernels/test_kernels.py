@@ -1,0 +1,233 @@
+"""Compiled kernels do what the lines of torch beside their callers do, bit by bit or to float32's precision."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+from torch import nn
+
+from noiseproof import kernels
+from noiseproof.errors import NoiseproofError
+from noiseproof.gradients.engine import PerRecordGradients, clip_weights
+from noiseproof.gradients.engine.clipping import clipped_rows
+from noiseproof.guarantees import Reproducible
+from noiseproof.predictions import NeuronNoise
+from noiseproof.predictions.neuron import NoiseAhead
+
+pytestmark = pytest.mark.skipif(
+    kernels.compiled is None, reason="no C compiler was there when noiseproof was installed"
+)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """`without(f)`: what f() gives where no kernels were built."""
+
+    def call(function):
+        with monkeypatch.context() as patched:
+            patched.setattr(kernels, "compiled", None)
+            return function()
+
+    return call
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 255, 256, 257, 10_000, 2**17 - 1, 2**17, 2**17 + 1, 300_001])
+def test_noise_is_the_same_with_kernels_and_without(count, without):
+    value = torch.linspace(-3, 3, count)
+    noisy = Reproducible(7).add_gaussian(value, 2.0)
+    torch.testing.assert_close(noisy, without(lambda: Reproducible(7).add_gaussian(value, 2.0)), rtol=2e-6, atol=2e-6)
+
+
+def test_calls_draw_from_streams_of_their_own(without):
+    value = torch.zeros(1000)
+
+    def draws():
+        rng = Reproducible(1)
+        rng._calls = 2**32 - 1  # the nonce's next word
+        return torch.stack([rng.add_gaussian(value, 1.0) for _ in range(3)])
+
+    noise = draws()
+    torch.testing.assert_close(noise, without(draws), rtol=2e-6, atol=2e-6)
+    assert np.abs(np.corrcoef(noise.numpy()) - np.eye(3)).max() < 0.2  # six standard deviations
+
+
+def test_noise_does_not_depend_on_the_number_of_threads():
+    value, threads = torch.randn(100_000, generator=torch.Generator().manual_seed(0)), torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(Reproducible(2).add_gaussian(value, 1.0))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, 300, 999])
+def test_a_value_that_is_not_finite_is_refused_wherever_it_is(bad, place):
+    value = torch.full((1000,), torch.finfo(torch.float32).max)
+    assert Reproducible(0).add_gaussian(value, 1.0).isfinite().all()
+    value[place] = bad
+    with pytest.raises(NoiseproofError, match="NaN or infinite"):
+        Reproducible(0).add_gaussian(value, 1.0)
+
+
+def test_noise_can_be_added_in_place_and_leaves_the_value_alone_otherwise():
+    value = torch.randn(1000, requires_grad=True)
+    old = value.detach().clone()
+    noisy = Reproducible(0).add_gaussian(value, 1.0)
+    assert torch.equal(value.detach(), old)
+    assert not noisy.requires_grad
+    assert Reproducible(0).add_gaussian(old, 1.0, out=old) is old
+    assert torch.equal(old, noisy)
+
+
+def test_normals_are_the_inverse_error_function_of_uniforms_as_far_as_integers_go():
+    limits = np.iinfo(np.int32)
+    powers = 2 ** np.arange(31)
+    chosen = np.random.default_rng(0).integers(limits.min, limits.max, 100_000, endpoint=True)
+    near = limits.max - np.arange(2000)
+    whole = np.concatenate([[limits.min, limits.max, 0, 1, -1], powers, -powers, chosen, near, -near]).astype(np.int32)
+    normals = np.empty(len(whole), dtype=np.float32)
+    kernels.compiled.make_normals(whole.ctypes.data, len(whole), normals.ctypes.data)
+    uniforms = whole.astype(np.float32) * np.float32((1 - 2**-24) / 2**31)
+    np.testing.assert_allclose(normals, special.erfinv(uniforms.astype(np.float64)), rtol=1e-6)
+    assert np.isfinite(normals).all()
+    assert normals[0] == -normals[1] < -3.8
+    assert normals[2] == 0
+
+
+def layers_of(widths: list[int], bias: bool) -> nn.Module:
+    torch.manual_seed(len(widths))
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after, bias=bias), nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+def gradients_of(module: nn.Module, features: torch.Tensor, scale: float = 1.0):
+    engine = PerRecordGradients(module)
+    batch = engine.backward(scale * module(features).square().sum(1))
+    engine.close()
+    return batch
+
+
+@given(st.lists(st.integers(1, 70), min_size=2, max_size=4), st.integers(1, 40), st.booleans(), st.floats(1e-3, 1e3))
+@settings(max_examples=60, deadline=None)
+def test_clipped_sums_are_those_of_weights_by_norms(widths, records, bias, clip):
+    module = layers_of(widths, bias)
+    batch = gradients_of(module, torch.randn(records, widths[0], generator=torch.Generator().manual_seed(records)))
+    expected = batch.weighted_vector(clip_weights(batch.squared_norms(), clip, 0.25))
+    found = clipped_rows(batch._contributions, batch._flat, clip, 0.25)
+    assert found is not None
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_wide_layers_and_many_records_are_clipped_in_threads(without):
+    module = layers_of([700, 300, 5], True)
+    features = torch.randn(500, 700, generator=torch.Generator().manual_seed(1))
+    clipped = gradients_of(module, features).clipped_vector(0.1)
+    torch.testing.assert_close(clipped, without(lambda: gradients_of(module, features).clipped_vector(0.1)))
+
+
+def test_no_clipped_record_is_longer_than_the_norm():
+    module = layers_of([50, 40, 30], True)
+    for scale in (1e-6, 1.0, 1e6, 1e12):
+        for record in torch.randn(20, 1, 50, generator=torch.Generator().manual_seed(2)):
+            assert gradients_of(module, record, scale).clipped_vector(0.37).double().norm() <= 0.37
+
+
+@pytest.mark.parametrize("frozen", ["0.weight", "0.bias", "2.weight", "2.bias"])
+def test_layers_of_which_only_a_part_is_trained_are_clipped_too(frozen, without):
+    module = layers_of([9, 8, 7], True)
+    dict(module.named_parameters())[frozen].requires_grad_(False)
+    features = torch.randn(12, 9, generator=torch.Generator().manual_seed(3))
+    clipped = gradients_of(module, features).clipped_vector(0.1)
+    torch.testing.assert_close(clipped, without(lambda: gradients_of(module, features).clipped_vector(0.1)))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+def test_a_record_whose_gradient_is_not_finite_is_left_out(bad):
+    module = nn.Linear(4, 3)
+    features = torch.randn(6, 4, generator=torch.Generator().manual_seed(4))
+    others = gradients_of(module, features[1:]).clipped_vector(0.1)
+    features[0] = bad
+    torch.testing.assert_close(gradients_of(module, features).clipped_vector(0.1), others)
+
+
+def test_a_record_without_gradient_adds_nothing():
+    module = nn.Linear(4, 3, bias=False)
+    features = torch.randn(6, 4, generator=torch.Generator().manual_seed(4))
+    others = gradients_of(module, features[1:]).clipped_vector(0.1)
+    features[0] = 0
+    torch.testing.assert_close(gradients_of(module, features).clipped_vector(0.1), others)
+
+
+def test_layers_that_share_their_errors_or_their_weight_are_clipped_without_kernels():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(5, 5), nn.Linear(5, 5)
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return self.one(self.one(features)) + self.other(features)
+
+    torch.manual_seed(0)
+    batch = gradients_of(Twice(), torch.randn(8, 5))
+    expected = batch.weighted_vector(clip_weights(batch.squared_norms(), 0.1))
+    torch.testing.assert_close(batch.clipped_vector(0.1), expected)
+
+
+@given(st.integers(1, 100), st.integers(2, 40), st.floats(0.01, 50), st.sampled_from(["laplace", "gaussian"]))
+@settings(max_examples=40, deadline=None)
+def test_answers_are_those_of_torch(queries, classes, epsilon, law):
+    noise = NeuronNoise(epsilon, classes, neuron=0.7, probability=0.9, law=law)
+    logits = 8 * torch.randn(queries, classes, generator=torch.Generator().manual_seed(classes))
+    found = noise.answers(logits, NoiseAhead(noise, Reproducible(5)))
+    # In float64 no kernel is taken; the draws are the same but for rounding.
+    uniforms, draws = NoiseAhead(noise, Reproducible(5)).take(queries, torch.float32)
+    expected = noise._seeded_answers(logits.double(), uniforms.double(), draws.double())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_an_answer_of_a_broken_network_is_not_a_number():
+    noise = NeuronNoise(1.0, 3, neuron=0.7, probability=0.9, law="gaussian")
+    logits = torch.zeros(20, 3)
+    logits[3, 1] = float("nan")
+    found = noise.answers(logits, NoiseAhead(noise, Reproducible(5)))
+    assert found[3].isnan().all()
+    assert found[[*range(3), *range(4, 20)]].isfinite().all()
+
+
+def test_more_classes_than_the_kernel_takes_are_answered_without_it():
+    classes = kernels.MOST_CLASSES + 1
+    noise = NeuronNoise(1.0, classes, neuron=0.7, probability=0.9, law="gaussian")
+    found = noise.answers(torch.zeros(4, classes), NoiseAhead(noise, Reproducible(5)))
+    torch.testing.assert_close(found.sum(1), torch.ones(4), rtol=0, atol=1e-4)
+
+
+def test_numbers_of_another_kind_do_not_suit():
+    matrix = torch.zeros(4, 3)
+    assert kernels.suit(matrix, matrix[1:])
+    assert not kernels.suit(matrix, matrix.double())
+    assert not kernels.suit(matrix.t())
+
+
+def test_the_environment_can_leave_kernels_alone():
+    program = "from noiseproof import kernels; print(kernels.compiled)"
+    environment = {**os.environ, "NOISEPROOF_KERNELS": "off"}
+    printed = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.strip() == "None"
