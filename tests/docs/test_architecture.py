@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "noiseproof"
 PLACES = ("inputs", "losses", "gradients", "parameters", "predictions")
 LAYERS = (
-    ("errors", "finite", "progress"),
+    ("errors", "finite", "kernels", "progress"),
     ("guarantees", "data", "networks"),
     ("releases", "bundles", "methods"),
     ("scale",),

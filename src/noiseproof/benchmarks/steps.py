@@ -1,10 +1,10 @@
 """How long does a training step take, privately and not, and how much memory, against torch, Opacus and plain vmap?
 
 A step is everything: gathering the batch, forward, backward, norms, clipping, sum, noise, update. All contenders take
-turns within one run, so that whatever else the machine does slows them alike, and each takes a step unmeasured before the
-one that is measured, as in a training, so that none inherits another's caches; medians of many steps, and ratios of ours
-over theirs (below 1: ours is less). Peak memory is what a step adds to a process that has everything loaded, each
-contender in a process of its own.
+turns within one run, so that whatever else the machine does slows them alike. In a training a step follows its own kind;
+so that none inherits another's caches, short steps are taken several times a turn and the first not measured. Medians of
+many steps, and ratios of ours over theirs (below 1: ours is less). Peak memory is what a step adds to a process that has
+everything loaded, each contender in a process of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from noiseproof.guarantees import Reproducible
 
 Step = Callable[[], Any]
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.01
+TURN = 15.0
+"""Milliseconds of a turn: shorter steps are taken several times, and the last two thirds of them measured."""
 
 
 class Lstm(nn.Module):
@@ -232,7 +234,7 @@ def rows(
         if network == "cnn":
             table.append(_row("cnn, noisy-gradient step / dp-sgd step", times["noisy-gradient"], times["ours"], "ms"))
             draws = {"exact": steps["noisy-gradient"], "plain": noisy_gradient(setting, "plain")}
-            slow = _take_turns(draws, max(1, repeats // 15), warm=0, before=False)
+            slow = _take_turns(draws, max(1, repeats // 15), warm=0)
             table.append(_row("cnn, noisy-gradient, exact draw / B x P draw", slow["exact"], slow["plain"], "ms"))
         if memory_batch and memory.measurable():
             # Peers that write every record's gradient out would need 7 GB and more for the CNN.
@@ -247,25 +249,23 @@ def _row(what: str, mine: float, theirs: float, unit: str) -> dict[str, Any]:
     return {"what": what, "ours": mine, "theirs": theirs, "ratio": mine / theirs, "unit": unit}
 
 
-def _take_turns(steps: dict[str, Step], repeats: int, warm: int = 2, *, before: bool = True) -> dict[str, float]:
-    """The median milliseconds of every step, measured in turns after warming up; slow ones join every fifth turn.
-
-    With `before` each takes one unmeasured step before a measured one.
-    """
+def _take_turns(steps: dict[str, Step], repeats: int, warm: int = 2) -> dict[str, float]:
+    """The median milliseconds of every step, measured in turns after warming up; slow ones join every fifth turn."""
     times: dict[str, list[float]] = {name: [] for name in steps}
-    pauses = dict.fromkeys(steps, 1)
+    pauses, rows = dict.fromkeys(steps, 1), dict.fromkeys(steps, 1)
     for turn in range(warm + repeats):
         if turn == warm > 0:
             fastest = min(values[-1] for values in times.values())
             pauses = {name: 5 if values[-1] > 5 * fastest else 1 for name, values in times.items()}
+            rows = {name: max(1, int(TURN / values[-1])) for name, values in times.items()}
             times = {name: [] for name in steps}
         for name, step in steps.items():
             if (turn - warm) % pauses[name] == 0:
-                if before:
+                for taken in range(rows[name]):
+                    start = time.perf_counter()
                     step()
-                start = time.perf_counter()
-                step()
-                times[name].append(1000 * (time.perf_counter() - start))
+                    if taken >= rows[name] // 3:
+                        times[name].append(1000 * (time.perf_counter() - start))
     return {name: statistics.median(values) for name, values in times.items()}
 
 

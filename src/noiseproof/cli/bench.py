@@ -23,16 +23,17 @@ def run(
     json: Json = False,
 ) -> None:
     """Measure this library against plain torch and its peers: interleaved, medians, ratios; nothing from a table."""
-    from noiseproof import benchmarks
+    from noiseproof import benchmarks, kernels
     from noiseproof.cli import output
 
     rows = benchmarks.run(against=against, only=only, repeats=repeats, progress=output.RichProgress())
     if json:
-        output.emit({"rows": rows})
+        output.emit({"rows": rows, "kernels": kernels.compiled is not None})
         return
     output.show(
         None,
         ("what", "ours", "theirs", "ratio", "unit"),
         [(row["what"], row["ours"], row["theirs"], row["ratio"], row.get("unit", "ms")) for row in rows],
-        caption="ratio: ours over theirs, both measured in this run, interleaved; medians.",
+        caption="ratio: ours over theirs, both measured in this run, interleaved; medians. "
+        f"{'With' if kernels.compiled is not None else 'Without'} compiled kernels.",
     )

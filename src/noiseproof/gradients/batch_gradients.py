@@ -90,13 +90,13 @@ class BatchGradients(ABC):
         sampler = PoissonSampler(records.pop(), self.rate, steps, self._sampling, self.ranks)
         self._expect(sampler.records)
         size = micro_batch or sampler.records
+        device = tensors[0].device
         for _ in range(steps):
-            drawn = sampler.draw()
-            pieces = drawn.split(size) if len(drawn) > size else (drawn,)
-            self._start([len(piece) for piece in pieces])
+            drawn = sampler.draw().to(device)
+            pieces = drawn.split(size) if drawn.shape[0] > size else (drawn,)
+            self._start([piece.shape[0] for piece in pieces])
             for piece in pieces:
-                index = piece.to(tensors[0].device)
-                yield tuple(tensor.index_select(0, index) for tensor in tensors)
+                yield tuple([tensor.index_select(0, piece) for tensor in tensors])
             self._check_finished()
 
     def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -118,7 +118,7 @@ class BatchGradients(ABC):
                 "the one that ran, so draw the records there and call `backward` once for each batch."
             )
         expected = self._sizes[0]
-        found = 0 if losses is None else (len(losses) if losses.dim() == 1 else -1)
+        found = 0 if losses is None else (losses.shape[0] if losses.dim() == 1 else -1)
         if found != expected:
             raise NoiseproofError(
                 f"the batch has {expected} records, but the losses have shape "

@@ -121,7 +121,9 @@ def check_kind(value: torch.Tensor, out: torch.Tensor | None) -> None:
     """Refuse values that are no floating-point numbers, and an `out` of another kind."""
     if not value.is_floating_point():
         raise SettingError(f"noise is added to floating-point tensors, not to {value.dtype}; convert it first.")
-    if out is not None and (out.shape, out.dtype, out.device) != (value.shape, value.dtype, value.device):
+    if out is None or out is value:
+        return
+    if (out.shape, out.dtype, out.device) != (value.shape, value.dtype, value.device):
         raise SettingError("out must have the shape, dtype and device of the value that noise is added to.")
 
 

@@ -72,7 +72,7 @@ class Reproducible(Randomness):
             check_finite(all_finite(value))
             normals = torch.empty_like(value).normal_(generator=self._on(value.device))
             return torch.add(value.detach(), normals, alpha=scale, out=out)
-        if kernels.suit(value) and (out is None or kernels.suit(out)):
+        if kernels.suit(value) and (out is None or out is value):
             result = torch.empty_like(value.detach()) if out is None else out
             self._add_normals(value, result, scale)
             return result

@@ -2,8 +2,6 @@
 #include "kernels.h"
 #include "vectors.h"
 
-#include <math.h>
-
 #define BLOCK (1 << 17) /* coordinates that share a nonce, as in blocks.py */
 #define GROUP (16 * LANES) /* coordinates made at a time: sixteen of ChaCha20's blocks */
 
@@ -61,12 +59,11 @@ HELPER floats inverse_error(floats x) {
     static const float far[9] = {-0.000200214257f, 0.000100950558f, 0.00134934322f, -0.00367342844f, 0.00573950773f,
                                  -0.0076224613f,   0.00943887047f,  1.00167406f,    2.83297682f};
     floats w = -logarithm((1.0f - x) * (1.0f + x));
-    floats v = w - 2.5f, p = near[0] + 0 * v;
+    floats v = w - 2.5f, p = all_of(near[0]);
     for (int i = 1; i < 9; i++) p = p * v + near[i];
     ints tail = w >= 5.0f;
     if (any(tail)) { /* about one vector in twenty */
-        floats q = far[0] + 0 * v, u;
-        for (int lane = 0; lane < LANES; lane++) u[lane] = sqrtf(w[lane]) - 3.0f;
+        floats q = all_of(far[0]), u = root(w) - 3.0f;
         for (int i = 1; i < 9; i++) q = q * u + far[i];
         p = select_floats(tail, q, p);
     }

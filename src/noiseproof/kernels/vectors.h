@@ -6,6 +6,7 @@
 #ifndef NOISEPROOF_VECTORS_H
 #define NOISEPROOF_VECTORS_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -30,6 +31,8 @@ HELPER floats load(const float *from) {
 }
 
 HELPER void store(float *to, floats all) { memcpy(to, &all, sizeof all); }
+
+HELPER floats all_of(float one) { return one + (floats){0}; }
 
 HELPER floats as_floats(ints all) { return __builtin_convertvector(all, floats); }
 
@@ -63,12 +66,19 @@ HELPER float sum_of(floats all) {
     return all[0];
 }
 
+HELPER floats root(floats all) {
+    float each[LANES];
+    store(each, all);
+    for (int lane = 0; lane < LANES; lane++) each[lane] = sqrtf(each[lane]); /* which becomes one instruction */
+    return load(each);
+}
+
 /* The natural logarithm of positive normal numbers, to about one unit in the last place (the polynomial is Cephes'). */
 HELPER floats logarithm(floats x) {
     ints bits = (ints)x;
     ints exponent = (bits - 0x3f3504f3) >> 23; /* so that the mantissa lies between sqrt(1/2) and sqrt(2) */
     floats m = (floats)(bits - (exponent << 23)) - 1.0f;
-    floats p = 7.0376836292e-2f + 0 * m;
+    floats p = all_of(7.0376836292e-2f);
     p = p * m - 1.1514610310e-1f;
     p = p * m + 1.1676998740e-1f;
     p = p * m - 1.2420140846e-1f;
@@ -83,11 +93,11 @@ HELPER floats logarithm(floats x) {
 
 /* e^x for x at most 0 (below -87 it gives the smallest normal number or so), to about one unit in the last place. */
 HELPER floats exponential(floats x) {
-    x = select_floats(x < -87.0f, -87.0f + 0 * x, x); /* which keeps what is not a number */
+    x = select_floats(x < -87.0f, all_of(-87.0f), x); /* which keeps what is not a number */
     ints n = as_ints(x * 1.44269504088896341f - 0.5f); /* towards 0, so to the nearest for x below 0 */
     floats whole = as_floats(n);
     floats r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    floats p = 1.9875691500e-4f + 0 * r;
+    floats p = all_of(1.9875691500e-4f);
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;

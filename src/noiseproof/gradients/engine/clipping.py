@@ -30,9 +30,9 @@ def clipped_rows(
     which take longer than their arithmetic if a batch is small.
     """
     layers: dict[int, kernels.Layer] = {}
-    weights: list[tuple[kernels.Layer, int]] = []
+    products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
     vector = flat.empty()
-    for index, part in enumerate(contributions):
+    for part, place in zip(contributions, flat.places(vector), strict=True):
         rows = () if part is None else part.rows
         if not rows or not kernels.suit(*rows):
             return None
@@ -41,15 +41,14 @@ def clipped_rows(
             id(errors), kernels.Layer(errors)
         )  # a weight and the bias beside it share their errors
         if len(rows) == 1 and layer.sums is None:
-            layer.sums = flat.place(vector, index)
+            layer.sums = place
         elif len(rows) == 2 and layer.activations is None:
             layer.activations, layer.scaled = rows[1], torch.empty_like(errors)
-            weights.append((layer, index))
+            products.append((layer.scaled, layer.activations, place))
         else:
             return None
     if not kernels.clip_layers(layers.values(), clip, share):
         return None
-    for layer, index in weights:
-        assert layer.scaled is not None and layer.activations is not None
-        matrix_product(layer.scaled, layer.activations, flat.place(vector, index))
+    for product in products:
+        matrix_product(*product)
     return vector

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 from torch._utils import _unflatten_dense_tensors
@@ -16,8 +15,8 @@ class Flat:
         self.parameters = parameters
         self.sizes = [parameter.numel() for parameter in parameters]
         self.size = sum(self.sizes)
-        self._starts = [0, *accumulate(self.sizes)]
         # Shapes alone: a parameter that moves elsewhere must not be kept where it was.
+        self._last: tuple[torch.Tensor, list[torch.Tensor]] | None = None
         self._like = [torch.empty(parameter.shape, device="meta") for parameter in parameters]
 
     @property
@@ -31,10 +30,13 @@ class Flat:
         first = self.parameters[0]
         return torch.empty(self.size, dtype=first.dtype, device=first.device)
 
-    def place(self, vector: torch.Tensor, index: int) -> torch.Tensor:
-        """A view of a vector: where one of the tensors lies."""
-        return vector.as_strided(self._like[index].shape, self._like[index].stride(), self._starts[index])
-
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of a vector, one of each tensor's shape."""
-        return list(_unflatten_dense_tensors(vector, self._like))
+        last, self._last = self._last, None
+        return last[1] if last is not None and last[0] is vector else list(_unflatten_dense_tensors(vector, self._like))
+
+    def places(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """As `split`, for a vector that is filled now and split next."""
+        views = self.split(vector)
+        self._last = vector, views
+        return views

@@ -141,7 +141,8 @@ def upstream_of(tensors: Iterable[object]) -> tuple[Node, ...]:
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor):
             if tensor.requires_grad:
-                nodes.append(torch.autograd.graph.get_gradient_edge(tensor).node)
+                made = tensor.grad_fn
+                nodes.append(torch.autograd.graph.get_gradient_edge(tensor).node if made is None else made)
         elif isinstance(tensor, tuple | list):
             nodes.extend(upstream_of(tensor))
         elif isinstance(tensor, dict):

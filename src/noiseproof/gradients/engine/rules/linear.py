@@ -23,9 +23,8 @@ def settle_linear(
     """Contributions of y = W x + b at the positions of `activation`, where only some rows of W or b may be in use."""
 
     def settle(error: torch.Tensor) -> Contributions:
-        errors, activations = (
-            Factor(records_first(matched(tensor, weight.dtype), record_dim)) for tensor in (error, activation)
-        )
+        errors = Factor(records_first(matched(error, weight.dtype), record_dim))
+        activations = Factor(records_first(matched(activation, weight.dtype), record_dim))
         found: Contributions = []
         if weight.requires_grad:
             found.append((weight, _placed(OuterProducts(errors, activations), weight, weight_rows)))

@@ -57,7 +57,7 @@ class PairRule(Rule):
         if not (self.tape.recording and output.requires_grad):
             return
         given = args[0] if args else next(iter(kwargs.values()))
-        activation = given.detach()
+        activation = given.detach() if given.requires_grad else given
         self.tape.attach(
             (output,),
             self.path,
