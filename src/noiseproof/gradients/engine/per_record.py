@@ -57,6 +57,7 @@ class PerRecordGradients:
         self._indices = {id(parameter): index for index, parameter in enumerate(self.parameters)}
         self.layers: dict[str, list[int]] = self._group()
         """Modules that own parameters, by path: the places of their parameters in `parameters`."""
+        self._members = list(self.layers.values())
         self._unchecked = check
         self._tape = Tape()
         self._handles = [handle for rule in rules_for(module, self._tape, vmapped) for handle in rule.attach()]
@@ -78,7 +79,7 @@ class PerRecordGradients:
             for parameter, part in capture.settle(*errors):
                 uses[self._index(parameter)].append(part)
         contributions = [added(parts) if parts else None for parts in uses]
-        return RecordGradients(records, self._flat, list(self.layers.values()), contributions)
+        return RecordGradients(records, self._flat, self._members, contributions)
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of a vector over all parameters, one of each parameter's shape."""
@@ -134,12 +135,12 @@ class PerRecordGradients:
         separation = None
         self._tape.errors_only = True
         try:
-            if self._unchecked and len(losses) > 1:
+            if self._unchecked and losses.shape[0] > 1:
                 separation = Separation(losses, targets, captures)
             errors = torch.autograd.grad(losses, targets, torch.ones_like(losses), allow_unused=True)
         finally:
             self._tape.errors_only = False
-        check_shapes(captures, errors, len(losses))
+        check_shapes(captures, errors, losses.shape[0])
         if separation is not None:
             separation.check(errors)
             self._unchecked = False
