@@ -1,5 +1,7 @@
 """Attacks gain on a network that has memorised, nothing on one that has seen nobody, and see answers only."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -148,6 +150,14 @@ def test_a_class_that_no_shadow_model_saw_is_taken_for_nonmembers(drawn, network
     shadows = ShadowModels.drawn(network, pool, count=2, training=Training(epochs=1))
     found = ShadowAttack.fit(shadows, training=Training(epochs=1)).against(target, split, resamples=50)
     assert not found.guesses[found.labels == 2].any()
+
+
+def test_an_attack_network_for_all_classes_does_not_look_at_labels(attacks, drawn, target, split):
+    attack = ShadowAttack.fit(drawn, by_class=False, training=Training(epochs=2, lr=0.01))
+    others = dataclasses.replace(split.records, labels=(split.records.labels + 1) % 3)
+    assert torch.equal(attack.scores(target, split.records), attack.scores(target, others))
+    by_class = attacks["shadow"]
+    assert not torch.equal(by_class.scores(target, split.records), by_class.scores(target, others))
 
 
 def test_a_release_that_answers_nan_is_reported(split):

@@ -57,13 +57,14 @@ def test_lira_beats_the_loss_threshold_and_both_beat_nothing(split):
 
 
 @pytest.mark.slow
-def test_with_the_papers_loss_the_network_fits_as_theirs_and_shadows_gain_at_least_as_much(split):
+def test_with_the_papers_loss_the_network_fits_as_theirs_and_leaks_as_much(split):
     training = Training(epochs=100, batch=100, lr=1e-3, l2=1e-3, loss=convexified)
     target, train, test = trained(split, training)
     assert train == pytest.approx(0.9916, abs=0.01)
     assert test == pytest.approx(0.6484, abs=0.04)
     shadows = ShadowModels.drawn(NETWORK, split.pool, count=30, size=1200, training=training, seed=1)
     found = ShadowAttack.fit(shadows).against(target, split)
-    # The paper has an advantage of .36; over several splits this attack has .49 to .51, and .79 with the plain loss.
-    assert found.advantage >= 0.36
-    assert found.measures["advantage"].high < 0.6
+    # Over ten splits an attack network for each class has .49 to .53 (.79 with the plain loss) ...
+    assert 0.4 < found.advantage < 0.6
+    # ... and one for all classes, which is what the paper describes, .36 to .41; the paper has .36.
+    assert ShadowAttack.fit(shadows, by_class=False).against(target, split).advantage == pytest.approx(0.36, abs=0.1)

@@ -18,10 +18,11 @@ ATTACK_TRAINING = Training(epochs=100, batch=100, lr=0.01, l2=1e-6)
 
 
 class ShadowAttack(Attack):
-    """Shokri et al. (2017) as in Lu et al.: per class a network (64 tanh) from probability vectors to membership.
+    """Shokri et al. (2017): networks (64 tanh) from probability vectors to membership, one for each class.
 
-    It is trained on the shadow models' answers to what they were and were not trained on, and decides at one half.
-    Records of a class that no shadow model has seen are taken for non-members.
+    They are trained on the shadow models' answers to what these were and were not trained on, and decide at one half.
+    Records of a class that no shadow model has seen are taken for non-members. With `by_class=False` there is one network
+    for all classes, as Lu et al. have it (section 3.3): it does not know a record's class, and so tells less.
     """
 
     name: ClassVar[str] = "shadow"
@@ -39,6 +40,7 @@ class ShadowAttack(Attack):
         shadows: ShadowModels,
         *,
         hidden: int = 64,
+        by_class: bool = True,
         training: Training = ATTACK_TRAINING,
         seed: int = 0,
         progress: Progress = SILENT,
@@ -46,11 +48,14 @@ class ShadowAttack(Attack):
         """Train the attack networks, all classes at once."""
         vectors, inside, labels = _examples(shadows)
         classes = shadows.pool.classes
-        members = [(labels == index).nonzero().flatten() for index in range(classes)]
-        known = [index for index in range(classes) if len(members[index])]
-        # Where each class's network is in the stack; -1 for classes that the pool does not have.
-        place = torch.full((classes,), -1)
-        place[known] = torch.arange(len(known))
+        if by_class:
+            members = [(labels == index).nonzero().flatten() for index in range(classes)]
+            known = [index for index in range(classes) if len(members[index])]
+            # Where each class's network is in the stack; -1 for classes that the pool does not have.
+            place = torch.full((classes,), -1)
+            place[known] = torch.arange(len(known))
+        else:
+            members, known, place = [torch.arange(len(vectors))], [0], torch.zeros(classes, dtype=torch.long)
         network = Network("mlp", (classes,), 2, {"hidden": hidden, "activation": "tanh"})
         networks = fit_stack(
             network,

@@ -42,7 +42,6 @@ PLANS: Mapping[Scale, Plan] = {
         scale="small",
         repeats=1,
         epochs=40,
-        attack_epochs=30,
         most_records=1_200,
         shadows=5,
         notes=("scale small: at most 1,200 records, 40 epochs, 5 shadow models and one repeat; expect other numbers.",),

@@ -56,7 +56,7 @@ class Repeat(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """A curve's value at one epsilon: test accuracy, and how much the shadow attack gains (TPR - FPR)."""
+    """A curve's value at one epsilon: test accuracy, and how much the paper's attack gains (TPR - FPR)."""
 
     curve: str
     epsilon: float
@@ -79,7 +79,9 @@ class RunResult:
     accuracies: dict[str, tuple[float, float]]
     """Training and test accuracy by loss: `original`, `paper` and `code`."""
     leak: float
-    """Of the baseline, under the shadow attack."""
+    """Of the baseline, under the paper's attack: shadow models, and one attack network for all classes."""
+    leak_by_class: float
+    """The same with an attack network for each class, as Shokri et al. have it."""
     limit: float
     """The accuracy that Algorithm 1 goes to as epsilon goes to 0."""
     points: tuple[Point, ...]
@@ -112,7 +114,8 @@ def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:
     losses = {"original": None, "paper": Convexified(alpha, "paper"), "code": Convexified(alpha, "code")}
     networks = {name: _train(network, split.members, plan, loss, own) for name, loss in losses.items()}
     baseline = networks[BASELINE]
-    attack = _attack(network, split, plan, row, losses[BASELINE], own)
+    shadows = _shadows(network, split, plan, row, losses[BASELINE], own)
+    attack, by_class = (_attack(shadows, plan, own, by_class=by_class) for by_class in (False, True))
     logits = baseline.logits(split.records.features)[0]
     tested = logits[size:]
     accuracies = {name: tuple(_accuracies(trained, split)) for name, trained in networks.items()}
@@ -133,6 +136,7 @@ def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:
         alpha=alpha,
         accuracies=accuracies,  # type: ignore[arg-type]
         leak=_leak(attack, logits.softmax(1), split),
+        leak_by_class=_leak(by_class, logits.softmax(1), split),
         limit=limit_accuracy(top, second, dataset.classes),
         points=tuple(point for curve in curves for point in curve),
         seconds=time.perf_counter() - started,
@@ -150,10 +154,10 @@ def _training(plan: Plan, loss: Convexified | None) -> Training:
     return plain if loss is None else Training(epochs=plan.epochs, batch=plan.batch, l2=1e-3, loss=loss)
 
 
-def _attack(
+def _shadows(
     network: Network, split: AttackSplit, plan: Plan, row: str, loss: Convexified | None, seed: int
-) -> ShadowAttack:
-    shadows = ShadowModels.drawn(
+) -> ShadowModels:
+    return ShadowModels.drawn(
         network,
         split.attackers,
         count=plan.shadow_count(row),
@@ -161,10 +165,13 @@ def _attack(
         training=_training(plan, loss),
         seed=seed,
     )
+
+
+def _attack(shadows: ShadowModels, plan: Plan, seed: int, *, by_class: bool) -> ShadowAttack:
     training = Training(
         epochs=plan.attack_epochs, batch=ATTACK_TRAINING.batch, lr=ATTACK_TRAINING.lr, l2=ATTACK_TRAINING.l2
     )
-    return ShadowAttack.fit(shadows, training=training, seed=seed)
+    return ShadowAttack.fit(shadows, by_class=by_class, training=training, seed=seed)
 
 
 def _accuracies(trained: StackedNetwork, split: AttackSplit) -> Iterator[float]:

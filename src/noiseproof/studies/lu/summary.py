@@ -67,6 +67,11 @@ class Summary:
         """What the shadow attack gains against the baseline."""
         return fmean(run.leak for run in self.runs)
 
+    @property
+    def leak_by_class(self) -> float:
+        """What it gains with an attack network for each class."""
+        return fmean(run.leak_by_class for run in self.runs)
+
     @cached_property
     def sensitivity(self) -> Sensitivity:
         """The paper's chain for what was trained."""
