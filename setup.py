@@ -8,7 +8,7 @@ setup(
     ext_modules=[
         Extension(
             "noiseproof.kernels._compiled",
-            sources=[f"{KERNELS}/{name}.c" for name in ("clipping", "module", "neuron", "normals")],
+            sources=[f"{KERNELS}/{name}.c" for name in ("clipping", "lattice", "module", "neuron", "normals")],
             depends=[f"{KERNELS}/{name}.h" for name in ("kernels", "vectors")],
             # Nothing here asks for errno or traps; products and sums may be fused, as torch's own kernels do.
             extra_compile_args=[

@@ -19,7 +19,7 @@ from noiseproof import kernels
 from noiseproof.errors import NoiseproofError
 from noiseproof.gradients.engine import PerRecordGradients, clip_weights
 from noiseproof.gradients.engine.clipping import clipped_rows
-from noiseproof.guarantees import Reproducible
+from noiseproof.guarantees import Reproducible, Secure
 from noiseproof.predictions import NeuronNoise
 from noiseproof.predictions.neuron import NoiseAhead
 
@@ -231,3 +231,36 @@ def test_the_environment_can_leave_kernels_alone():
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert printed.stdout.strip() == "None"
+
+
+@pytest.mark.parametrize("add", ["add_gaussian", "add_laplace"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 40_000, 2**17 + 1])
+def test_secure_noise_is_the_same_to_the_last_bit(add, dtype, count, without):
+    value = 10 * torch.randn(count, dtype=dtype, generator=torch.Generator().manual_seed(count))
+    for scale in (3.7e-5, 1.0, 123.4):
+
+        def noisy(scale=scale):
+            return getattr(Secure._for_test(bytes(range(32))), add)(value, scale)
+
+        assert torch.equal(noisy(), without(noisy))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_secure_noise_on_the_largest_values_is_the_same_to_the_last_bit(dtype, without):
+    largest = torch.finfo(dtype).max
+    value = torch.tensor([largest, -largest, largest / 3, 2.0**61, -(2.0**62), 0.5, -0.5, 1.5, 0.0], dtype=dtype)
+
+    def noisy():
+        return Secure._for_test(bytes(32)).add_gaussian(value, 1e-3)
+
+    assert torch.equal(noisy(), without(noisy))
+
+
+def test_secure_noise_reaches_rows_that_lie_apart(without):
+    value = torch.zeros(50, 4)[:, ::2]
+
+    def noisy():
+        return Secure._for_test(bytes(32)).add_gaussian(value, 1.0, out=value.clone())
+
+    assert torch.equal(noisy(), without(noisy))

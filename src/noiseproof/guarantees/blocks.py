@@ -60,6 +60,7 @@ def add_in_blocks(
     out: torch.Tensor | None,
     streams: Streams,
     noisy: Callable[[Floats, slice, Bits, Floats], None],
+    size: int = BLOCK,
 ) -> torch.Tensor:
     """Call `noisy(block of value, where, bits, block of result)` for every block, and return the result.
 
@@ -72,7 +73,7 @@ def add_in_blocks(
     def work(block: slice, bits: Bits) -> None:
         noisy(old[block], block, bits, new[block])
 
-    in_blocks(value.numel(), streams, work)
+    in_blocks(value.numel(), streams, work, size)
     return closed(value, out, result)
 
 

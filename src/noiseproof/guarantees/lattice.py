@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from noiseproof import kernels
 from noiseproof.errors import SettingError
 from noiseproof.guarantees.blocks import Floats
 from noiseproof.guarantees.chacha import Bits
@@ -74,12 +75,14 @@ def add(law: Law, value: Floats, scale: float | npt.NDArray[np.float64], bits: B
         mantissa, exponent = np.frexp(scale)
         steps = np.ldexp(1.0, exponent - _SCALE_BITS)
         ratio = mantissa * 2.0**_SCALE_BITS
+    noisy = draw(law, ratio, value.size, bits)
+    if isinstance(steps, float) and kernels.add_on_lattice(value, noisy, steps, out):
+        return
     # Times a power of two: exact, but for overflow, which is clipped, and underflow, which would round to 0 as well.
     with np.errstate(over="ignore", under="ignore"):
         rounded = np.multiply(value, 1 / steps, dtype=np.float64)
     np.clip(rounded, -_LARGEST, _LARGEST, out=rounded)
     np.rint(rounded, out=rounded)
-    noisy = draw(law, ratio, value.size, bits)
     noisy += rounded.astype(np.int64)
     np.multiply(noisy, steps, out=rounded)
     with np.errstate(over="ignore", under="ignore"):

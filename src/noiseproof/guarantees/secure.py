@@ -21,6 +21,8 @@ from noiseproof.guarantees.selection import choose
 from noiseproof.guarantees.strips import Law, gaussian, laplace
 
 _SAMPLE_BLOCK = 1 << 20
+_NOISE_BLOCK = 1 << 19
+"""Larger than others': what a block's few doubtful draws cost is the same for any size, and threads wait for each other in it."""
 
 
 class Secure(Randomness):
@@ -87,7 +89,7 @@ class Secure(Randomness):
         def noisy(old: Floats, where: slice, bits: Bits, new: Floats) -> None:
             lattice.add(law, old, one if each is None else each[where], bits, new)
 
-        return add_in_blocks(value, out, self._streams(), noisy)
+        return add_in_blocks(value, out, self._streams(), noisy, _NOISE_BLOCK)
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
         """Independent float64 uniforms in [0, 1), multiples of 2^-53."""

@@ -40,6 +40,7 @@ import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import numpy.typing as npt
 
+from noiseproof import kernels
 from noiseproof.guarantees.chacha import Bits
 
 Integers = npt.NDArray[np.int64]
@@ -48,7 +49,6 @@ Reals = npt.NDArray[np.float64]
 
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**28, 2.0**32
 _SLOTS = 1024
-_SIDE = np.uint64(2 * _SLOTS - 1)
 _FIRST_BITS = 33
 _MARGIN = 1 + 2.0**-16
 _DOUBT = 2.0**-28
@@ -202,6 +202,12 @@ def _propose(law: Law, scale: float | Reals, count: int, bits: Bits) -> tuple[In
         part = drawn[start : start + _CHUNK]
         words, product, width = room[:, : part.size]
         bits.fill(words)
+        if table is not None and kernels.compiled is not None:
+            places = product.view(np.int64)
+            open_ = kernels.propose(words, table, law.strips.certain, _side(law), part, places)
+            doubts.append(places[:open_] + start)
+            doubtful.append(words[places[:open_]])
+            continue
         slots = _slots(law, words)
         if table is None:
             left, width = _integer_ends(law, slots, scale[start : start + _CHUNK])  # type: ignore[index]
@@ -227,7 +233,12 @@ def _propose(law: Law, scale: float | Reals, count: int, bits: Bits) -> tuple[In
 
 
 def _slots(law: Law, words: Words) -> Integers:
-    return (words & (_SIDE if law.sides == 2 else _SIDE >> np.uint64(1))).view(np.int64)
+    return (words & np.uint64(_side(law))).view(np.int64)
+
+
+def _side(law: Law) -> int:
+    """The bits of a word that pick its slot."""
+    return law.sides * _SLOTS - 1
 
 
 def _integer_ends(law: Law, slots: Integers, scale: float | Reals) -> tuple[Integers, Words]:

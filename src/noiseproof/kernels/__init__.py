@@ -1,4 +1,4 @@
-"""Compiled kernels: chains of small operations made one, for float32 numbers in the processor's memory.
+"""Compiled kernels: chains of small operations made one, for numbers in the processor's memory (float32, if not said otherwise).
 
 Each does what a few lines of torch beside its caller do, and the caller takes those where no kernel was built (there was
 no C compiler when the package was installed) or the numbers are of another kind. They share torch's own threads. The
@@ -12,7 +12,13 @@ from collections.abc import Collection
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch  # before the kernels, which then find its OpenMP threads and start none of their own
+
+Floats = npt.NDArray[np.floating[Any]]
+Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
 
 def _load() -> Any:
@@ -42,6 +48,25 @@ def add_normals(value: torch.Tensor, key: bytes, call: int, scale: float, out: t
     """`out` becomes `value` plus normals of that scale, from the bits of that key and call; False if a value is not finite."""
     finite: bool = compiled.add_normals(key, call, value.data_ptr(), out.data_ptr(), value.numel(), scale)
     return finite
+
+
+def propose(
+    random: Words, ends: tuple[Integers, Words], certain: Words, side: int, drawn: Integers, doubts: Integers
+) -> int:
+    """`strips.draw`'s proposals at one scale: how many their first bits leave open, whose places begin `doubts`."""
+    places = (array.ctypes.data for array in (*ends, certain))
+    found: int = compiled.propose(random.ctypes.data, random.size, *places, side, drawn.ctypes.data, doubts.ctypes.data)
+    return found
+
+
+def add_on_lattice(value: Floats, noise: Integers, step: float, out: Floats) -> bool:
+    """`out` becomes `value` rounded to multiples of `step` plus `noise` of them; False if this is not for a kernel to do."""
+    wide = value.dtype == np.float64
+    suits = value.dtype == out.dtype and (wide or value.dtype == np.float32)
+    if compiled is None or not (suits and value.flags.c_contiguous and out.flags.c_contiguous):
+        return False
+    compiled.add_on_lattice(value.ctypes.data, noise.ctypes.data, noise.size, step, out.ctypes.data, wide)
+    return True
 
 
 class Layer:

@@ -11,6 +11,15 @@ int add_normals(const uint32_t key[8], uint64_t call, const float *old, float *n
 /* normals.c: what `add_normals` makes of ChaCha20's bits, read as integers: standard normals over sqrt(2). */
 void make_normals(const int32_t *whole, int64_t count, float *normals);
 
+/* lattice.c: strips.py's `_propose` at one scale. `drawn` gets a proposal a random word; the result says how many of them
+ * their first bits leave open, and `doubts` (room for `count`) gets these ones' places, in order. */
+int64_t propose(const uint64_t *random, int64_t count, const int64_t *left, const uint64_t *width,
+                const uint64_t *certain, uint64_t side, int64_t *drawn, int64_t *doubts);
+
+/* lattice.c: out[i] = step * (value[i] / step, rounded, + noise[i]); `step` is a power of two. */
+void add_floats_on_lattice(const float *value, const int64_t *noise, int64_t count, double step, float *out);
+void add_doubles_on_lattice(const double *value, const int64_t *noise, int64_t count, double step, double *out);
+
 /* A layer that saw one row a record: its weight's gradients are outer products of errors and activations, its bias's
  * are the errors. */
 typedef struct {

@@ -36,6 +36,34 @@ static PyObject *py_make_normals(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *py_propose(PyObject *self, PyObject *args) {
+    unsigned long long random, left, width, certain, side, drawn, doubts;
+    long long count;
+    if (!PyArg_ParseTuple(args, "KLKKKKKK", &random, &count, &left, &width, &certain, &side, &drawn, &doubts)) return NULL;
+    int64_t found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = propose(ADDRESS(random), count, ADDRESS(left), ADDRESS(width), ADDRESS(certain), side, ADDRESS(drawn),
+                    ADDRESS(doubts));
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromLongLong(found);
+}
+
+static PyObject *py_add_on_lattice(PyObject *self, PyObject *args) {
+    unsigned long long value, noise, out;
+    long long count;
+    double step;
+    int wide;
+    if (!PyArg_ParseTuple(args, "KKLdKp", &value, &noise, &count, &step, &out, &wide)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    if (wide) {
+        add_doubles_on_lattice(ADDRESS(value), ADDRESS(noise), count, step, ADDRESS(out));
+    } else {
+        add_floats_on_lattice(ADDRESS(value), ADDRESS(noise), count, step, ADDRESS(out));
+    }
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_clip_layers(PyObject *self, PyObject *args) {
     PyObject *given;
     long long records;
@@ -77,6 +105,8 @@ static PyObject *py_answer(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"add_normals", py_add_normals, METH_VARARGS, "See kernels.h."},
     {"make_normals", py_make_normals, METH_VARARGS, "See kernels.h."},
+    {"propose", py_propose, METH_VARARGS, "See kernels.h."},
+    {"add_on_lattice", py_add_on_lattice, METH_VARARGS, "See kernels.h."},
     {"clip_layers", py_clip_layers, METH_VARARGS, "See kernels.h."},
     {"answer", py_answer, METH_VARARGS, "See kernels.h."},
     {NULL, NULL, 0, NULL},

@@ -1,0 +1,53 @@
+/* Lattice: secure noise, integers all the way but for exact products with powers of two; see strips.py and lattice.py,
+ * whose lines give the same numbers to the last bit. */
+#include "kernels.h"
+#include "vectors.h"
+
+#define FIRST_BITS 33
+#define RUN 64 /* draws between two looks for doubtful ones */
+
+CLONED int64_t propose(const uint64_t *restrict random, int64_t count, const int64_t *restrict left,
+                       const uint64_t *restrict width, const uint64_t *restrict certain, uint64_t side,
+                       int64_t *restrict drawn, int64_t *restrict doubts) {
+    int64_t found = 0;
+    for (int64_t first = 0; first < count; first += RUN) {
+        const int64_t here = count - first < RUN ? count - first : RUN;
+        uint8_t open[RUN] = {0};
+        for (int64_t i = 0; i < here; i++) {
+            const uint64_t word = random[first + i], slot = word & side;
+            const uint64_t product = (word >> (64 - FIRST_BITS)) * width[slot];
+            drawn[first + i] = left[slot] + (int64_t)(product >> FIRST_BITS);
+            open[i] = (product & (((uint64_t)1 << FIRST_BITS) - 1)) >= certain[slot];
+        }
+        for (int part = 0; part < RUN; part += 8) {
+            uint64_t any_of_eight;
+            memcpy(&any_of_eight, open + part, sizeof any_of_eight);
+            if (!any_of_eight) continue; /* nine times in ten */
+            for (int i = part; i < part + 8; i++) {
+                doubts[found] = first + i;
+                found += open[i];
+            }
+        }
+    }
+    return found;
+}
+
+/* One coordinate: n is the value over the step, rounded to even, and no further than 2^61 from 0. */
+HELPER double on_lattice(double value, double inverse, int64_t noise, double step) {
+    double scaled = value * inverse;
+    scaled = scaled > 0x1p61 ? 0x1p61 : scaled;
+    scaled = scaled < -0x1p61 ? -0x1p61 : scaled;
+    /* As rint does, which would not become vectors: beyond 2^52 there is nothing to round, and adding it rounds. */
+    const double size = fabs(scaled), whole = size < 0x1p52 ? (size + 0x1p52) - 0x1p52 : size;
+    return (double)((int64_t)copysign(whole, scaled) + noise) * step;
+}
+
+CLONED void add_floats_on_lattice(const float *value, const int64_t *noise, int64_t count, double step, float *out) {
+    const double inverse = 1 / step;
+    for (int64_t i = 0; i < count; i++) out[i] = (float)on_lattice(value[i], inverse, noise[i], step);
+}
+
+CLONED void add_doubles_on_lattice(const double *value, const int64_t *noise, int64_t count, double step, double *out) {
+    const double inverse = 1 / step;
+    for (int64_t i = 0; i < count; i++) out[i] = on_lattice(value[i], inverse, noise[i], step);
+}
