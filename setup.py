@@ -8,8 +8,10 @@ setup(
     ext_modules=[
         Extension(
             "noiseproof.kernels._compiled",
-            sources=[f"{KERNELS}/{name}.c" for name in ("clipping", "lattice", "module", "neuron", "normals")],
-            depends=[f"{KERNELS}/{name}.h" for name in ("kernels", "vectors")],
+            sources=[
+                f"{KERNELS}/{name}.c" for name in ("clipping", "lattice", "module", "neuron", "normals", "wide_normals")
+            ],
+            depends=[f"{KERNELS}/{name}.h" for name in ("kernels", "normals", "vectors")],
             # Nothing here asks for errno or traps; products and sums may be fused, as torch's own kernels do.
             extra_compile_args=[
                 *("-O3", "-std=c11", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),

@@ -7,6 +7,15 @@
 #define LARGE (1 << 16) /* numbers from which on several threads are faster than one */
 #define STRIP 128       /* columns that are summed at a time */
 
+#define SWAP(a, by) __builtin_shufflevector(a, a, 0 ^ by, 1 ^ by, 2 ^ by, 3 ^ by, 4 ^ by, 5 ^ by, 6 ^ by, 7 ^ by)
+
+HELPER float sum_of(floats all) {
+    all += SWAP(all, 4);
+    all += SWAP(all, 2);
+    all += SWAP(all, 1);
+    return all[0];
+}
+
 HELPER float squared_length(const float *row, int64_t columns) {
     floats one = {0}, other = {0};
     int64_t i = 0;

@@ -1,4 +1,4 @@
-/* Neuron: an answer of Algorithm 1 (Lu et al. 2022), sixteen queries at a time. */
+/* Neuron: an answer of Algorithm 1 (Lu et al. 2022), eight queries at a time. */
 #include "kernels.h"
 #include "vectors.h"
 

@@ -1,4 +1,4 @@
-/* Vectors: sixteen numbers at a time, and the functions of them that the kernels need.
+/* Vectors: LANES numbers at a time (eight, if not said otherwise), and the functions of them that the kernels need.
  *
  * Written with the compiler's own vectors, so that the same text becomes AVX-512, AVX2, SSE or NEON; CLONED functions are
  * compiled for several processors, and the right one is taken when the library is loaded.
@@ -11,6 +11,7 @@
 #include <string.h>
 
 #if defined(__x86_64__) && defined(__linux__)
+#define SEVERAL_PROCESSORS
 #define CLONED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CLONED
@@ -18,7 +19,9 @@
 /* Helpers must become part of the clone that calls them, or they would be compiled for the oldest processor. */
 #define HELPER static inline __attribute__((always_inline))
 
-#define LANES 16
+#ifndef LANES
+#define LANES 8
+#endif
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
@@ -43,28 +46,23 @@ HELPER floats select_floats(ints mask, floats yes, floats no) {
     return (floats)((mask & (ints)yes) | (~mask & (ints)no));
 }
 
+/* A mask of where numbers (which are such) are at least 0: by the sign, since comparing more numbers than the processor's
+ * vectors have falls apart. */
+HELPER ints not_negative(floats x) { return ~((ints)x >> 31); }
+
 /* Whether any bit of a mask is set. */
 HELPER int any(ints mask) {
-    typedef int8_t bytes __attribute__((vector_size(LANES)));
-    bytes narrow = __builtin_convertvector(mask, bytes);
-    uint64_t halves[2];
-    memcpy(halves, &narrow, sizeof halves);
-    return (halves[0] | halves[1]) != 0;
+    typedef uint64_t half __attribute__((vector_size(2 * LANES)));
+    half halves[2];
+    memcpy(halves, &mask, sizeof halves);
+    const half both = halves[0] | halves[1];
+    uint64_t pairs[LANES / 4], all = 0;
+    memcpy(pairs, &both, sizeof pairs);
+    for (int i = 0; i < LANES / 4; i++) all |= pairs[i];
+    return all != 0;
 }
 
 HELPER floats larger(floats one, floats other) { return select_floats(one > other, one, other); }
-
-#define SWAP(a, by)                                                                                                 \
-    __builtin_shufflevector(a, a, 0 ^ by, 1 ^ by, 2 ^ by, 3 ^ by, 4 ^ by, 5 ^ by, 6 ^ by, 7 ^ by, 8 ^ by, 9 ^ by, \
-                            10 ^ by, 11 ^ by, 12 ^ by, 13 ^ by, 14 ^ by, 15 ^ by)
-
-HELPER float sum_of(floats all) {
-    all += SWAP(all, 8);
-    all += SWAP(all, 4);
-    all += SWAP(all, 2);
-    all += SWAP(all, 1);
-    return all[0];
-}
 
 HELPER floats root(floats all) {
     float each[LANES];

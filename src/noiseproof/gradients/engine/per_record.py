@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -126,7 +126,7 @@ class PerRecordGradients:
 
     def _errors(
         self, losses: torch.Tensor, found: list[tuple[Capture, tuple[Target, ...]]]
-    ) -> list[tuple[Capture, list[torch.Tensor | None]]]:
+    ) -> list[tuple[Capture, tuple[torch.Tensor | None, ...]]]:
         """The gradients of all captures' targets, for those that the losses depend on."""
         targets: list[Any] = [target for _, those in found for target in those]
         if not targets:
@@ -144,6 +144,11 @@ class PerRecordGradients:
         if separation is not None:
             separation.check(errors)
             self._unchecked = False
-        arrived: Iterator[torch.Tensor | None] = iter(errors)
-        each = [(capture, [next(arrived) for _ in those]) for capture, those in found]
-        return [(capture, some) for capture, some in each if any(error is not None for error in some)]
+        each: list[tuple[Capture, tuple[torch.Tensor | None, ...]]] = []
+        arrived = 0
+        for capture, those in found:
+            some = errors[arrived : arrived + len(those)]
+            arrived += len(those)
+            if not all(error is None for error in some):
+                each.append((capture, some))
+        return each

@@ -6,9 +6,9 @@ followed by a backward pass leaves nothing behind, and a backward pass finds the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch.autograd.graph import GradientEdge, Node
@@ -35,16 +35,17 @@ class Capture(NamedTuple):
     targets: tuple[Target, ...] | None = None
     """Whose gradients are needed; None for the layer's own output (an edge to it would be a cycle, never freed)."""
     output_nr: int = 0
-    kept: tuple[tuple[torch.Tensor, int], ...] = ()
+    kept: Sequence[tuple[torch.Tensor, int]] = ()
     """The activations and the versions they had, to notice when they are overwritten."""
 
     def check_unchanged(self) -> None:
         """Refuse activations that were overwritten after the layer had seen them."""
-        if any(tensor._version != version for tensor, version in self.kept):
-            raise UnsupportedError(
-                f"the input of the layer {self.path} was changed in place after the layer had used it; make the "
-                "operation that follows on it out of place."
-            )
+        for tensor, version in self.kept:
+            if tensor._version != version:
+                raise UnsupportedError(
+                    f"the input of the layer {self.path} was changed in place after the layer had used it; make the "
+                    "operation that follows on it out of place."
+                )
 
 
 class Tape:
@@ -83,10 +84,10 @@ class Tape:
         """Hang a capture on the nodes that made `outputs` from `inputs`; `keep` are the activations `settle` needs."""
         made = [(output.grad_fn, output.output_nr) for output in outputs if output.grad_fn is not None]
         if made:
-            versions = tuple((tensor, tensor._version) for tensor in keep)
+            versions = [(tensor, tensor._version) for tensor in keep]
             capture = Capture(path, settle, record_dim, upstream_of(inputs), targets, made[0][1], versions)
             for node, _ in made:
-                _notes(node)[self] = capture
+                node.metadata[self] = capture  # type: ignore[index]
 
     def captures_behind(
         self, losses: torch.Tensor, names: Mapping[int, str]
@@ -105,7 +106,8 @@ class Tape:
             if node in seen:
                 continue
             seen.add(node)
-            capture = _notes(node).get(self)
+            # torch keeps a dictionary with every node (typed as a method there, but a property).
+            capture: Capture | None = node.metadata.get(self)  # type: ignore[attr-defined]
             if capture is not None:
                 if id(capture) not in taken:  # a layer with several outputs is met at each of them
                     taken.add(id(capture))
@@ -126,13 +128,8 @@ class Tape:
                         "pass while the engine was paused), so its per-record gradients are not known; name the "
                         'module that uses it in vmapped=(...), where "" is the whole network.'
                     )
-            stack.extend(behind for behind, _ in following if behind is not None)
+            stack += [behind for behind, _ in following if behind is not None]
         return found
-
-
-def _notes(node: Node) -> dict[Tape, Capture]:
-    """The dictionary that torch keeps with every node (typed as a method there, but a property)."""
-    return cast("dict[Tape, Capture]", node.metadata)
 
 
 def upstream_of(tensors: Iterable[object]) -> tuple[Node, ...]:
