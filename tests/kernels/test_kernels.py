@@ -247,6 +247,19 @@ def test_secure_noise_is_the_same_to_the_last_bit(add, dtype, count, without):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 65, 100_001])
+def test_secure_noise_with_a_scale_each_is_the_same_to_the_last_bit(dtype, count, without):
+    generator = torch.Generator().manual_seed(count)
+    value = 10 * torch.randn(count, dtype=dtype, generator=generator)
+    scales = torch.rand(count, dtype=torch.float64, generator=generator).mul(20).sub(10).exp()
+
+    def noisy():
+        return Secure._for_test(bytes(range(32))).add_laplace(value, scales)
+
+    assert torch.equal(noisy(), without(noisy))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_secure_noise_on_the_largest_values_is_the_same_to_the_last_bit(dtype, without):
     largest = torch.finfo(dtype).max
     value = torch.tensor([largest, -largest, largest / 3, 2.0**61, -(2.0**62), 0.5, -0.5, 1.5, 0.0], dtype=dtype)

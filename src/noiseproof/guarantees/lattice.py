@@ -76,7 +76,7 @@ def add(law: Law, value: Floats, scale: float | npt.NDArray[np.float64], bits: B
         steps = np.ldexp(1.0, exponent - _SCALE_BITS)
         ratio = mantissa * 2.0**_SCALE_BITS
     noisy = draw(law, ratio, value.size, bits)
-    if isinstance(steps, float) and kernels.add_on_lattice(value, noisy, steps, out):
+    if kernels.add_on_lattice(value, noisy, steps, out):
         return
     # Times a power of two: exact, but for overflow, which is clipped, and underflow, which would round to 0 as well.
     with np.errstate(over="ignore", under="ignore"):

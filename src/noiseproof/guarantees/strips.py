@@ -202,9 +202,14 @@ def _propose(law: Law, scale: float | Reals, count: int, bits: Bits) -> tuple[In
         part = drawn[start : start + _CHUNK]
         words, product, width = room[:, : part.size]
         bits.fill(words)
-        if table is not None and kernels.compiled is not None:
+        if kernels.compiled is not None:
             places = product.view(np.int64)
-            open_ = kernels.propose(words, table, law.strips.certain, _side(law), part, places)
+            rest = (law.strips.certain, _side(law), part, places)
+            if table is None:
+                own = np.ascontiguousarray(scale[start : start + _CHUNK])  # type: ignore[index]
+                open_ = kernels.propose_each(words, own, (law.strips.left, law.strips.right), *rest)
+            else:
+                open_ = kernels.propose(words, table, *rest)
             doubts.append(places[:open_] + start)
             doubtful.append(words[places[:open_]])
             continue

@@ -18,6 +18,7 @@ import torch  # before the kernels, which then find its OpenMP threads and start
 
 Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
 
@@ -62,13 +63,27 @@ def propose(
     return found
 
 
-def add_on_lattice(value: Floats, noise: Integers, step: float, out: Floats) -> bool:
-    """`out` becomes `value` rounded to multiples of `step` plus `noise` of them; False if this is not for a kernel to do."""
+def propose_each(
+    random: Words, scale: Reals, ends: tuple[Reals, Reals], certain: Words, side: int, drawn: Integers, doubts: Integers
+) -> int:
+    """The same with a scale a draw; `ends` are in units of it."""
+    places = (array.ctypes.data for array in (scale, *ends, certain))
+    found: int = compiled.propose_each(
+        random.ctypes.data, random.size, *places, side, drawn.ctypes.data, doubts.ctypes.data
+    )
+    return found
+
+
+def add_on_lattice(value: Floats, noise: Integers, steps: float | Reals, out: Floats) -> bool:
+    """`out` becomes `value` rounded to multiples of a step (or of one each) plus `noise` of them; False if no kernel suits."""
     wide = value.dtype == np.float64
     suits = value.dtype == out.dtype and (wide or value.dtype == np.float32)
     if compiled is None or not (suits and value.flags.c_contiguous and out.flags.c_contiguous):
         return False
-    compiled.add_on_lattice(value.ctypes.data, noise.ctypes.data, noise.size, step, out.ctypes.data, wide)
+    each = not isinstance(steps, float)
+    at = np.ascontiguousarray(steps, dtype=np.float64)
+    places = (value.ctypes.data, noise.ctypes.data, noise.size, at.ctypes.data, each, out.ctypes.data)
+    compiled.add_on_lattice(*places, wide)
     return True
 
 

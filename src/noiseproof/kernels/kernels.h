@@ -16,9 +16,15 @@ void make_normals(const int32_t *whole, int64_t count, float *normals);
 int64_t propose(const uint64_t *random, int64_t count, const int64_t *left, const uint64_t *width,
                 const uint64_t *certain, uint64_t side, int64_t *drawn, int64_t *doubts);
 
-/* lattice.c: out[i] = step * (value[i] / step, rounded, + noise[i]); `step` is a power of two. */
-void add_floats_on_lattice(const float *value, const int64_t *noise, int64_t count, double step, float *out);
-void add_doubles_on_lattice(const double *value, const int64_t *noise, int64_t count, double step, double *out);
+/* The same with a scale a draw; `left` and `right` are the strips' ends in units of the scale. */
+int64_t propose_each(const uint64_t *random, int64_t count, const double *scale, const double *left, const double *right,
+                     const uint64_t *certain, uint64_t side, int64_t *drawn, int64_t *doubts);
+
+/* lattice.c: out[i] = step * (value[i] / step, rounded, + noise[i]); steps are powers of two, one or one each. */
+void add_floats_on_lattice(const float *value, const int64_t *noise, int64_t count, const double *steps, int each,
+                           float *out);
+void add_doubles_on_lattice(const double *value, const int64_t *noise, int64_t count, const double *steps, int each,
+                            double *out);
 
 /* A layer that saw one row a record: its weight's gradients are outer products of errors and activations, its bias's
  * are the errors. */

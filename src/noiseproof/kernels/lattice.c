@@ -6,6 +6,27 @@
 #define FIRST_BITS 33
 #define RUN 64 /* draws between two looks for doubtful ones */
 
+/* A proposal from the strip [left, left + width), and whether its first bits leave it open. */
+HELPER int64_t proposed(uint64_t word, int64_t left, uint64_t width, uint64_t certain, uint8_t *open) {
+    const uint64_t product = (word >> (64 - FIRST_BITS)) * width;
+    *open = (product & (((uint64_t)1 << FIRST_BITS) - 1)) >= certain;
+    return left + (int64_t)(product >> FIRST_BITS);
+}
+
+/* Note the places of open proposals, of which there are few. */
+HELPER int64_t noted(const uint8_t open[RUN], int64_t first, int64_t *doubts, int64_t found) {
+    for (int part = 0; part < RUN; part += 8) {
+        uint64_t any_of_eight;
+        memcpy(&any_of_eight, open + part, sizeof any_of_eight);
+        if (!any_of_eight) continue; /* nine times in ten */
+        for (int i = part; i < part + 8; i++) {
+            doubts[found] = first + i;
+            found += open[i];
+        }
+    }
+    return found;
+}
+
 CLONED int64_t propose(const uint64_t *restrict random, int64_t count, const int64_t *restrict left,
                        const uint64_t *restrict width, const uint64_t *restrict certain, uint64_t side,
                        int64_t *restrict drawn, int64_t *restrict doubts) {
@@ -15,19 +36,26 @@ CLONED int64_t propose(const uint64_t *restrict random, int64_t count, const int
         uint8_t open[RUN] = {0};
         for (int64_t i = 0; i < here; i++) {
             const uint64_t word = random[first + i], slot = word & side;
-            const uint64_t product = (word >> (64 - FIRST_BITS)) * width[slot];
-            drawn[first + i] = left[slot] + (int64_t)(product >> FIRST_BITS);
-            open[i] = (product & (((uint64_t)1 << FIRST_BITS) - 1)) >= certain[slot];
+            drawn[first + i] = proposed(word, left[slot], width[slot], certain[slot], open + i);
         }
-        for (int part = 0; part < RUN; part += 8) {
-            uint64_t any_of_eight;
-            memcpy(&any_of_eight, open + part, sizeof any_of_eight);
-            if (!any_of_eight) continue; /* nine times in ten */
-            for (int i = part; i < part + 8; i++) {
-                doubts[found] = first + i;
-                found += open[i];
-            }
+        found = noted(open, first, doubts, found);
+    }
+    return found;
+}
+
+CLONED int64_t propose_each(const uint64_t *restrict random, int64_t count, const double *restrict scale,
+                            const double *restrict left, const double *restrict right, const uint64_t *restrict certain,
+                            uint64_t side, int64_t *restrict drawn, int64_t *restrict doubts) {
+    int64_t found = 0;
+    for (int64_t first = 0; first < count; first += RUN) {
+        const int64_t here = count - first < RUN ? count - first : RUN;
+        uint8_t open[RUN] = {0};
+        for (int64_t i = 0; i < here; i++) {
+            const uint64_t word = random[first + i], slot = word & side;
+            const int64_t begin = (int64_t)(left[slot] * scale[first + i]), end = (int64_t)(right[slot] * scale[first + i]);
+            drawn[first + i] = proposed(word, begin, (uint64_t)(end - begin), certain[slot], open + i);
         }
+        found = noted(open, first, doubts, found);
     }
     return found;
 }
@@ -42,12 +70,22 @@ HELPER double on_lattice(double value, double inverse, int64_t noise, double ste
     return (double)((int64_t)copysign(whole, scaled) + noise) * step;
 }
 
-CLONED void add_floats_on_lattice(const float *value, const int64_t *noise, int64_t count, double step, float *out) {
-    const double inverse = 1 / step;
-    for (int64_t i = 0; i < count; i++) out[i] = (float)on_lattice(value[i], inverse, noise[i], step);
+CLONED void add_floats_on_lattice(const float *value, const int64_t *noise, int64_t count, const double *steps, int each,
+                                  float *out) {
+    if (each) {
+        for (int64_t i = 0; i < count; i++) out[i] = (float)on_lattice(value[i], 1 / steps[i], noise[i], steps[i]);
+    } else {
+        const double step = *steps, inverse = 1 / step;
+        for (int64_t i = 0; i < count; i++) out[i] = (float)on_lattice(value[i], inverse, noise[i], step);
+    }
 }
 
-CLONED void add_doubles_on_lattice(const double *value, const int64_t *noise, int64_t count, double step, double *out) {
-    const double inverse = 1 / step;
-    for (int64_t i = 0; i < count; i++) out[i] = on_lattice(value[i], inverse, noise[i], step);
+CLONED void add_doubles_on_lattice(const double *value, const int64_t *noise, int64_t count, const double *steps, int each,
+                                   double *out) {
+    if (each) {
+        for (int64_t i = 0; i < count; i++) out[i] = on_lattice(value[i], 1 / steps[i], noise[i], steps[i]);
+    } else {
+        const double step = *steps, inverse = 1 / step;
+        for (int64_t i = 0; i < count; i++) out[i] = on_lattice(value[i], inverse, noise[i], step);
+    }
 }

@@ -48,17 +48,29 @@ static PyObject *py_propose(PyObject *self, PyObject *args) {
     return PyLong_FromLongLong(found);
 }
 
-static PyObject *py_add_on_lattice(PyObject *self, PyObject *args) {
-    unsigned long long value, noise, out;
+static PyObject *py_propose_each(PyObject *self, PyObject *args) {
+    unsigned long long random, scale, left, right, certain, side, drawn, doubts;
     long long count;
-    double step;
-    int wide;
-    if (!PyArg_ParseTuple(args, "KKLdKp", &value, &noise, &count, &step, &out, &wide)) return NULL;
+    if (!PyArg_ParseTuple(args, "KLKKKKKKK", &random, &count, &scale, &left, &right, &certain, &side, &drawn, &doubts))
+        return NULL;
+    int64_t found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = propose_each(ADDRESS(random), count, ADDRESS(scale), ADDRESS(left), ADDRESS(right), ADDRESS(certain), side,
+                         ADDRESS(drawn), ADDRESS(doubts));
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromLongLong(found);
+}
+
+static PyObject *py_add_on_lattice(PyObject *self, PyObject *args) {
+    unsigned long long value, noise, steps, out;
+    long long count;
+    int each, wide;
+    if (!PyArg_ParseTuple(args, "KKLKpKp", &value, &noise, &count, &steps, &each, &out, &wide)) return NULL;
     Py_BEGIN_ALLOW_THREADS;
     if (wide) {
-        add_doubles_on_lattice(ADDRESS(value), ADDRESS(noise), count, step, ADDRESS(out));
+        add_doubles_on_lattice(ADDRESS(value), ADDRESS(noise), count, ADDRESS(steps), each, ADDRESS(out));
     } else {
-        add_floats_on_lattice(ADDRESS(value), ADDRESS(noise), count, step, ADDRESS(out));
+        add_floats_on_lattice(ADDRESS(value), ADDRESS(noise), count, ADDRESS(steps), each, ADDRESS(out));
     }
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
@@ -106,6 +118,7 @@ static PyMethodDef methods[] = {
     {"add_normals", py_add_normals, METH_VARARGS, "See kernels.h."},
     {"make_normals", py_make_normals, METH_VARARGS, "See kernels.h."},
     {"propose", py_propose, METH_VARARGS, "See kernels.h."},
+    {"propose_each", py_propose_each, METH_VARARGS, "See kernels.h."},
     {"add_on_lattice", py_add_on_lattice, METH_VARARGS, "See kernels.h."},
     {"clip_layers", py_clip_layers, METH_VARARGS, "See kernels.h."},
     {"answer", py_answer, METH_VARARGS, "See kernels.h."},
