@@ -148,6 +148,16 @@ def test_no_clipped_record_is_longer_than_the_norm():
             assert gradients_of(module, record, scale).clipped_vector(0.37).double().norm() <= 0.37
 
 
+def test_norms_do_not_shrink_by_rounding_however_wide_a_layer_is():
+    # Equal numbers round the same way in every partial sum.
+    module = nn.Linear(400_000, 1, bias=False)
+    nn.init.constant_(module.weight, 1e-3)
+    for value in (0.1, 0.7, 1.3):
+        record = torch.full((1, 400_000), value)
+        clipped = gradients_of(module, record).clipped_vector(0.37).double()
+        assert 0.37 * (1 - 2e-5) < clipped.norm() <= 0.37
+
+
 @pytest.mark.parametrize("frozen", ["0.weight", "0.bias", "2.weight", "2.bias"])
 def test_layers_of_which_only_a_part_is_trained_are_clipped_too(frozen, without):
     module = layers_of([9, 8, 7], True)

@@ -2,37 +2,29 @@
 #include "kernels.h"
 #include "vectors.h"
 
-#include <math.h>
+#include <float.h>
 
 #define LARGE (1 << 16) /* numbers from which on several threads are faster than one */
 #define STRIP 128       /* columns that are summed at a time */
 
-#define SWAP(a, by) __builtin_shufflevector(a, a, 0 ^ by, 1 ^ by, 2 ^ by, 3 ^ by, 4 ^ by, 5 ^ by, 6 ^ by, 7 ^ by)
+#define PARTS 16        /* sums that are kept side by side, so that the compiler can make vectors of them */
 
-HELPER float sum_of(floats all) {
-    all += SWAP(all, 4);
-    all += SWAP(all, 2);
-    all += SWAP(all, 1);
-    return all[0];
-}
-
-HELPER float squared_length(const float *row, int64_t columns) {
-    floats one = {0}, other = {0};
+/* In double precision: rounding must not let a record's gradient pass for shorter than it is. */
+HELPER double squared_length(const float *row, int64_t columns) {
+    double parts[PARTS] = {0}, total = 0;
     int64_t i = 0;
-    for (; i + 2 * LANES <= columns; i += 2 * LANES) {
-        floats first = load(row + i), second = load(row + i + LANES);
-        one += first * first;
-        other += second * second;
+    for (; i + PARTS <= columns; i += PARTS) {
+        for (int part = 0; part < PARTS; part++) parts[part] += (double)row[i + part] * row[i + part];
     }
-    float total = sum_of(one + other);
-    for (; i < columns; i++) total += row[i] * row[i];
+    for (; i < columns; i++) total += (double)row[i] * row[i];
+    for (int part = 0; part < PARTS; part++) total += parts[part];
     return total;
 }
 
-CLONED static float squared_norm(const Layer *layers, int count, int64_t record) {
-    float total = 0;
+CLONED static double squared_norm(const Layer *layers, int count, int64_t record) {
+    double total = 0;
     for (const Layer *layer = layers; layer < layers + count; layer++) {
-        float factor = layer->sums ? 1 : 0;
+        double factor = layer->sums ? 1 : 0;
         if (layer->activations) {
             factor += squared_length(layer->activations + record * layer->activation_columns, layer->activation_columns);
         }
@@ -62,10 +54,11 @@ int clip_layers(const Layer *layers, int count, int64_t records, float clip, flo
     for (int i = 0; i < count; i++) width += layers[i].error_columns + layers[i].activation_columns;
 #pragma omp parallel for schedule(static) reduction(&& : positive) if (records * width >= LARGE)
     for (int64_t record = 0; record < records; record++) {
-        /* A hair below, so that rounding of the norm cannot push a record over (clip_weights does the same). */
-        const float weight = clip * share * (1 - 1e-5f) / sqrtf(squared_norm(layers, count, record));
-        weights[record] = weight > share ? share : weight;
-        positive = positive && weights[record] > 0;
+        const double squared = squared_norm(layers, count, record);
+        /* A hair below, so that rounding to float32 cannot push a record over (clip_weights does the same). */
+        const double weight = (double)clip * share * (1 - 1e-5) / sqrt(squared);
+        weights[record] = weight > share ? share : (float)weight;
+        positive = positive && squared <= FLT_MAX && weights[record] > 0;
     }
     if (!positive) return 0;
     for (int i = 0; i < count; i++) {

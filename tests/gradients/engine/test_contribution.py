@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from noiseproof.gradients.engine.contribution import Blocks, Contribution, Explicit
+from noiseproof.gradients.engine.contribution import Blocks, Contribution, Explicit, squared_lengths
 
 
 def rows_of(contribution: Contribution) -> torch.Tensor:
@@ -39,3 +39,12 @@ def test_a_block_and_a_whole_add_up():
     part = block(1, 3, 2)
     for both in (part.plus([whole]), whole.plus([part])):
         torch.testing.assert_close(rows_of(both), rows_of(part) + 1)
+
+
+@pytest.mark.parametrize("columns", [1, 4096, 4097, 100_000, 400_000, 3_000_000])
+@pytest.mark.parametrize("value", [0.1, 0.7, 1.3])
+def test_rounding_does_not_shorten_long_rows(columns, value):
+    # Equal numbers round the same way in every partial sum, which is the worst case.
+    rows = torch.full((2, columns), value)
+    exact = columns * float(rows[0, 0]) ** 2
+    assert (squared_lengths(rows).double() / exact).sqrt() == pytest.approx([1, 1], abs=5e-6)
