@@ -29,17 +29,16 @@ def clipped_rows(
     A kernel does in one pass what norms, weights, products with them and sums of biases would in some twenty operations,
     which take longer than their arithmetic if a batch is small.
     """
+    every = [() if part is None else part.rows for part in contributions]
+    if not all(every) or not all(kernels.suit(*rows) for rows in every):
+        return None
     layers: dict[int, kernels.Layer] = {}
     products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
     vector = flat.empty()
-    for part, place in zip(contributions, flat.places(vector), strict=True):
-        rows = () if part is None else part.rows
-        if not rows or not kernels.suit(*rows):
-            return None
+    for rows, place in zip(every, flat.places(vector), strict=True):
         errors = rows[0]
-        layer = layers.setdefault(
-            id(errors), kernels.Layer(errors)
-        )  # a weight and the bias beside it share their errors
+        # A weight and the bias beside it share their errors.
+        layer = layers.setdefault(id(errors), kernels.Layer(errors))
         if len(rows) == 1 and layer.sums is None:
             layer.sums = place
         elif len(rows) == 2 and layer.activations is None:
