@@ -20,8 +20,7 @@ HELPER int64_t noted(const uint8_t open[RUN], int64_t first, int64_t *doubts, in
         memcpy(&any_of_eight, open + part, sizeof any_of_eight);
         if (!any_of_eight) continue; /* nine times in ten */
         for (int i = part; i < part + 8; i++) {
-            doubts[found] = first + i;
-            found += open[i];
+            if (open[i]) doubts[found++] = first + i;
         }
     }
     return found;
