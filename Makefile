@@ -46,7 +46,7 @@ docs-serve: $(STAMP)
 
 # Three seeds of every row of docs/results.md; finished runs are kept in runs/results. ONLY=mnist,adult-0.5 picks rows.
 results: $(STAMP)
-	OMP_NUM_THREADS=2 $(BIN)/python -m noiseproof.benchmarks.results $(if $(ONLY),--only $(ONLY))
+	OMP_NUM_THREADS=2 $(BIN)/python -m bench.results $(if $(ONLY),--only $(ONLY))
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from noiseproof.audits import audit
-from noiseproof.guarantees import Budget, Claim, Game
 from noiseproof.methods import get
+from noiseproof.privacy import Budget, Claim, Game
 
 
 def private_mean(records: torch.Tensor, trials: int, generator: torch.Generator) -> torch.Tensor:

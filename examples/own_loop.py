@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import noiseproof as npf
-from noiseproof.gradients import PrivateGradients
-from noiseproof.guarantees import calibration
+from noiseproof import PrivateGradients
+from noiseproof.privacy import calibration
 
 EPSILON, DELTA, RATE, STEPS = 3.0, 1e-5, 0.25, 80
 

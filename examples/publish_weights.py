@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import noiseproof as npf
 from noiseproof.audits import audit
-from noiseproof.guarantees import Budget
 from noiseproof.methods import get
+from noiseproof.privacy import Budget
 
 
 def main() -> None:

@@ -12,71 +12,40 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Names are imported when they are first used: `import noiseproof` and `noiseproof --help` stay quick.
 _HOMES = {
-    "Budget": "noiseproof.guarantees",
-    "Card": "noiseproof.guarantees",
+    "Budget": "noiseproof.privacy",
+    "Card": "noiseproof.privacy",
     "Dataset": "noiseproof.data",
     "Network": "noiseproof.networks",
+    "PrivateGradients": "noiseproof.engine",
     "accuracy": "noiseproof.releases",
+    "compare": "noiseproof.run",
     "load": "noiseproof.data",
-    "load_bundle": "noiseproof.bundles",
-    "train": "noiseproof.training",
+    "load_bundle": "noiseproof.releases",
+    "train": "noiseproof.run",
 }
-_MODULES = (
-    "attacks",
-    "audits",
-    "compare",
-    "data",
-    "gradients",
-    "guarantees",
-    "inputs",
-    "losses",
-    "methods",
-    "networks",
-    "parameters",
-    "predictions",
-    "recipes",
-    "releases",
-    "studies",
-)
+_MODULES = ("attacks", "audits", "data", "engine", "methods", "networks", "privacy", "releases", "run")
 
 __all__ = [*_HOMES, *_MODULES]
 
 if TYPE_CHECKING:
-    from noiseproof import (
-        attacks,
-        audits,
-        compare,
-        data,
-        gradients,
-        guarantees,
-        inputs,
-        losses,
-        methods,
-        networks,
-        parameters,
-        predictions,
-        recipes,
-        releases,
-        studies,
-    )
-    from noiseproof.bundles import load as load_bundle
+    from noiseproof import attacks, audits, data, engine, methods, networks, privacy, releases, run
     from noiseproof.data import Dataset, load
-    from noiseproof.guarantees import Budget, Card
+    from noiseproof.engine import PrivateGradients
     from noiseproof.networks import Network
-    from noiseproof.releases import accuracy
-    from noiseproof.training import train
+    from noiseproof.privacy import Budget, Card
+    from noiseproof.releases import accuracy, load_bundle
+    from noiseproof.run import compare, train
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"noiseproof.{name}")
     if name in _HOMES:
-        home = importlib.import_module(_HOMES[name])
-        return getattr(home, "load" if name == "load_bundle" else name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'noiseproof' has no attribute {name!r}")
 
 

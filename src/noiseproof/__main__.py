@@ -1,5 +1,7 @@
 """`python -m noiseproof` is `noiseproof`."""
 
+from __future__ import annotations
+
 from noiseproof.cli import main
 
 if __name__ == "__main__":

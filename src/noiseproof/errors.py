@@ -3,6 +3,8 @@
 No message ever contains a private value: columns, shapes, counts and file names may be named, records may not.
 """
 
+from __future__ import annotations
+
 
 class NoiseproofError(Exception):
     """Something failed; the message is one sentence for people. The command line exits with 1."""

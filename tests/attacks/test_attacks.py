@@ -1,5 +1,7 @@
 """Attacks gain on a network that has memorised, nothing on one that has seen nobody, and see answers only."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
@@ -17,8 +19,8 @@ from noiseproof.attacks import (
     attack_names,
     infer_membership,
 )
-from noiseproof.attacks.roc import best_threshold
-from noiseproof.attacks.target import logit_confidence
+from noiseproof.attacks.attack import logit_confidence
+from noiseproof.attacks.result import best_threshold
 from noiseproof.errors import BudgetError, DataError, SettingError
 from noiseproof.networks import Training
 

@@ -1,5 +1,7 @@
 """On Location, the papers' over-fitted network: what each attack gains, at the papers' settings."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 import torch

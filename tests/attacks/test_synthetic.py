@@ -1,5 +1,7 @@
 """Synthetic records that copy real ones are found out; independent ones give nothing away."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
@@ -53,7 +55,7 @@ def test_a_class_with_too_few_synthetic_records_is_compared_with_all(split):
 
 
 def test_a_data_release_is_attacked_by_name(split):
-    from noiseproof.releases import DataRelease
+    from noiseproof.releases.release import DataRelease
 
     release = DataRelease(copies(split.members, 2, 2), card=None, settings={})
     assert infer_membership(release, split, "nearest").auc > 0.9

@@ -11,7 +11,7 @@ import torch
 from noiseproof.audits import AuditError, audit
 from noiseproof.audits.mechanisms import gaussian_game, laplace_game
 from noiseproof.errors import NoiseproofError
-from noiseproof.guarantees import Audit, Card, Claim, Game, Proof
+from noiseproof.privacy import Audit, Card, Claim, Game, Proof
 
 
 def revealing(**promises):

@@ -12,7 +12,7 @@ from scipy.stats import binom, kstest, laplace, norm
 from noiseproof.audits import audit
 from noiseproof.audits.mechanisms import gaussian_game, laplace_game, randomised_response_game
 from noiseproof.errors import SettingError
-from noiseproof.guarantees import gaussian_dp
+from noiseproof.privacy import gaussian_dp
 
 AUDITS = 200
 MOST = 27

@@ -14,17 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from noiseproof.audits import (
-    AuditError,
-    Guesses,
-    guess,
-    one_run_bound,
-    one_run_epsilon,
-    one_run_gaussian_epsilon,
-)
+from noiseproof.audits import AuditError, Guesses, guess, one_run_bound, one_run_epsilon, one_run_gaussian_epsilon
 from noiseproof.audits.one_run import _gaussian, contradicts, flip, p_value
 from noiseproof.errors import SettingError
-from noiseproof.guarantees import gaussian_dp
+from noiseproof.privacy import gaussian_dp
 
 CASES = [(1000, 1000, 700), (1000, 200, 190), (1000, 100, 100), (5000, 1000, 995), (50, 50, 40), (10_000, 500, 400)]
 

@@ -16,7 +16,7 @@ import torch
 from noiseproof.audits import AuditError, play
 from noiseproof.audits.mechanisms import gaussian_game, laplace_game
 from noiseproof.errors import DataError, SettingError, UnsupportedError
-from noiseproof.guarantees import Game
+from noiseproof.privacy import Game
 from noiseproof.progress import Progress, Task
 
 SECRET = "the patient is 47"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noiseproof import bundles
+from noiseproof.releases import bundles
 
 
 def test_the_document_has_the_contracts_keys(noiseproof):

@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """One comparison, of one method, at two budgets."""
-    from noiseproof.compare import Plan, compare
+    from noiseproof.run import Plan, compare
 
     out = tmp_path_factory.mktemp("runs") / "small"
     plan = Plan("breast-cancer", epsilons=(1.0, 4.0), methods=("dp-sgd",), trials=20)

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from noiseproof import load, load_bundle
+from noiseproof.methods.parameters import train_collection
 from noiseproof.networks import Network, Training
-from noiseproof.parameters import train_collection
 
 KEYS = {"method", "accuracy", "baseline_accuracy", "card", "seconds", "out"}
 

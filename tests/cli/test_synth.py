@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from noiseproof.guarantees import Card
+from noiseproof.privacy import Card
 
 QUICK = ("--set", "steps=2", "--set", "generator-steps=10", "--set", "generated=50")
 SCHEMA = {

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from noiseproof import accuracy, load, load_bundle
-from noiseproof.baseline import Baseline, reference_for
 from noiseproof.errors import NoiseproofError
-from noiseproof.guarantees import accountants
-from noiseproof.guarantees.events import sampled_gaussian
+from noiseproof.methods.baseline import Baseline, reference_for
+from noiseproof.privacy import accountants
+from noiseproof.privacy.events import sampled_gaussian
 
 QUICK = ("--set", "epochs=2", "--no-baseline")
 

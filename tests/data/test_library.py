@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from noiseproof.data import catalogue, library, load
-from noiseproof.data.fetch import Download
 from noiseproof.data.library import named_sets
+from noiseproof.data.named import Download
 from noiseproof.errors import DataError
 
 

@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from noiseproof.data import Dataset, from_arrays, load, read_schema
-from noiseproof.data.stored import store_parquet
-from noiseproof.data.stored_tensor import MappedArray, StoredTensor
+from noiseproof.data.stored import MappedArray, StoredTensor, store_parquet
 from noiseproof.errors import DataError, SettingError
-from noiseproof.training import train
+from noiseproof.run.training import train
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,8 +79,8 @@ def test_a_stored_tensor_gives_what_a_tensor_gives(folder, look):
 
 def test_slices_and_long_lists_stay_on_disk_and_too_much_is_refused(folder, monkeypatch):
     path, memory = folder
-    monkeypatch.setattr("noiseproof.data.stored_tensor.SMALL", 4 * 30 * 10)
-    monkeypatch.setattr("noiseproof.data.stored_tensor.LARGEST", 4 * 30 * 100)
+    monkeypatch.setattr("noiseproof.data.stored.SMALL", 4 * 30 * 10)
+    monkeypatch.setattr("noiseproof.data.stored.LARGEST", 4 * 30 * 100)
     stored = everything(path)
     assert isinstance(stored[5:250], StoredTensor)
     many = stored[torch.arange(299, 0, -2)]
@@ -98,7 +97,7 @@ def test_slices_and_long_lists_stay_on_disk_and_too_much_is_refused(folder, monk
 
 def test_training_from_disk_gives_the_weights_of_training_in_memory(folder, monkeypatch):
     path, _ = folder
-    monkeypatch.setattr("noiseproof.data.stored_tensor.SMALL", 4 * 30 * 40)
+    monkeypatch.setattr("noiseproof.data.stored.SMALL", 4 * 30 * 40)
     stored = load(path).train
     assert isinstance(stored.features, StoredTensor)
     memory = Dataset("memory", stored.features + 0, stored.labels, stored.public)
@@ -225,7 +224,7 @@ BIG = """
 import resource, sys, time
 import torch
 from noiseproof.data import load
-from noiseproof.training import train
+from noiseproof.run import train
 torch.set_num_threads(1)
 split = load(sys.argv[1])
 features = split.train.features

@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
+from bench import Benchmark
 from noiseproof import methods
-from noiseproof.benchmarks import Benchmark
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

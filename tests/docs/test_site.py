@@ -22,17 +22,18 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "attacks",
     "audits",
-    "compare",
     "data",
-    "gradients",
-    "guarantees",
-    "inputs",
-    "losses",
+    "engine",
+    "methods",
+    "methods.gradients",
+    "methods.inputs",
+    "methods.losses",
+    "methods.parameters",
+    "methods.predictions",
     "networks",
-    "parameters",
-    "predictions",
-    "recipes",
-    "studies",
+    "privacy",
+    "releases",
+    "run",
 )
 
 

@@ -16,12 +16,12 @@ from scipy import special
 from torch import nn
 
 from noiseproof import kernels
+from noiseproof.engine import PerRecordGradients, clip_weights
+from noiseproof.engine.clipping import clipped_rows
 from noiseproof.errors import NoiseproofError
-from noiseproof.gradients.engine import PerRecordGradients, clip_weights
-from noiseproof.gradients.engine.clipping import clipped_rows
-from noiseproof.guarantees import Reproducible, Secure
-from noiseproof.predictions import NeuronNoise
-from noiseproof.predictions.neuron import NoiseAhead
+from noiseproof.methods.predictions import NeuronNoise
+from noiseproof.methods.predictions.neuron import NoiseAhead
+from noiseproof.privacy import Reproducible, Secure
 
 pytestmark = pytest.mark.skipif(
     kernels.compiled is None, reason="no C compiler was there when noiseproof was installed"

@@ -1,5 +1,7 @@
 """What holds for every network that can be built by name."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 from torch import nn

@@ -1,5 +1,7 @@
 """Networks that are trained together end as if each had been trained alone."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 from torch import nn

@@ -1,5 +1,7 @@
 """A stack of networks computes what its networks compute one by one."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 from torch import nn

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from noiseproof.compare import Plan, recommend, verdict_sentence
+from noiseproof.run import Plan, recommend, verdict_sentence
 
 
 def made_row(

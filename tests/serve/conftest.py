@@ -22,12 +22,12 @@ import torch
 import uvicorn
 
 from noiseproof.data.dataset import Public
-from noiseproof.guarantees import Card, Claim, Proof, Reproducible
-from noiseproof.guarantees.events import GaussianDpEvent
-from noiseproof.ledger import Database, History, Keys, Ledger
 from noiseproof.networks import Network
-from noiseproof.releases import ModelRelease, PredictionRelease
+from noiseproof.privacy import Card, Claim, Proof, Reproducible
+from noiseproof.privacy.events import GaussianDpEvent
+from noiseproof.releases.release import ModelRelease, PredictionRelease
 from noiseproof.serve import Settings, create_app
+from noiseproof.serve.ledger import Database, History, Keys, Ledger
 
 PUBLIC = Public(shape=(4,), classes=("no", "yes", "perhaps"))
 
@@ -203,7 +203,7 @@ class Cluster:
     def workers(self):
         """The process ids of the workers."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(pid) for pid in children if "noiseproof.serve.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+        return [int(pid) for pid in children if "noiseproof.serve.server" in Path(f"/proc/{pid}/cmdline").read_text()]
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)

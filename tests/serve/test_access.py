@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from noiseproof.ledger import Caller
-from noiseproof.serve.authentication import Doorman
+from noiseproof.serve.access import Doorman, Rates
+from noiseproof.serve.ledger import Caller
 from noiseproof.serve.problems import Problem
-from noiseproof.serve.rates import Rates
 
 PATHS = [
     "/v1/models",

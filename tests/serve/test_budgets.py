@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from noiseproof.guarantees import gaussian_dp
+from noiseproof.privacy import gaussian_dp
 
 
 def test_a_budget_tells_what_is_spent_and_left_of_the_models_and_of_ones_own(service, rows):

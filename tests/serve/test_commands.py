@@ -9,7 +9,7 @@ import pytest
 
 from noiseproof.cli import main
 from noiseproof.cli.client import _shaped
-from noiseproof.ledger import Database, Keys
+from noiseproof.serve.ledger import Database, Keys
 
 
 @pytest.fixture

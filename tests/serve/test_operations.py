@@ -14,7 +14,7 @@ def test_alive_but_not_ready_while_the_ledger_is_away(service, monkeypatch):
     def away(*_):
         raise LedgerError("away")
 
-    monkeypatch.setattr("noiseproof.ledger.Database.reading", away)
+    monkeypatch.setattr("noiseproof.serve.ledger.Database.reading", away)
     assert service.http.get("/healthz").status_code == 200
     response = service.http.get("/readyz")
     assert response.status_code == 503

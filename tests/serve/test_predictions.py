@@ -186,7 +186,7 @@ def test_no_answer_is_released_that_could_not_be_kept_for_a_retry(service, rows,
         raise LedgerError("away")
 
     with monkeypatch.context() as crash:
-        crash.setattr("noiseproof.ledger.answers.Answers.keep", away)
+        crash.setattr("noiseproof.serve.ledger.answers.Answers.keep", away)
         refused(service.ask(rows(2), **{"Idempotency-Key": "again"}), 503, "ledger-unavailable")
     assert service.ask(rows(2), **{"Idempotency-Key": "again"}).status_code == 200
     assert service.spent == 2
@@ -254,7 +254,7 @@ def test_nothing_is_answered_while_the_ledger_is_away_and_all_is_well_when_it_is
         raise LedgerError("away")
 
     with monkeypatch.context() as outage:
-        outage.setattr("noiseproof.ledger.Ledger.spend_together", away)
+        outage.setattr("noiseproof.serve.ledger.Ledger.spend_together", away)
         response = service.ask(rows(2))
         refused(response, 503, "ledger-unavailable")
         assert response.headers["retry-after"] == "1"

@@ -1,17 +1,15 @@
 """Membership inference: does a release give away whose records it was made from?"""
 
-from noiseproof.attacks.attack import Attack
-from noiseproof.attacks.label_only import LabelOnlyAttack
+from __future__ import annotations
+
+from noiseproof.attacks.attack import Attack, AttackSplit, Predicts, split_for_attack
 from noiseproof.attacks.lira import LiraAttack
-from noiseproof.attacks.loss import LossAttack
 from noiseproof.attacks.membership import attack_names, infer_membership
 from noiseproof.attacks.picture import plot_roc
 from noiseproof.attacks.result import AttackResult, ClassResult, Interval
-from noiseproof.attacks.shadow import ShadowAttack
-from noiseproof.attacks.shadow_models import ShadowModels
-from noiseproof.attacks.split import AttackSplit, split_for_attack
+from noiseproof.attacks.shadow import ShadowAttack, ShadowModels
 from noiseproof.attacks.synthetic import density_ratio, nearest_record
-from noiseproof.attacks.target import Predicts
+from noiseproof.attacks.thresholds import LabelOnlyAttack, LossAttack
 
 __all__ = [
     "Attack",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
 import torch
 
 from noiseproof.attacks.result import AttackResult
-from noiseproof.attacks.split import AttackSplit
-from noiseproof.attacks.target import Counted, Predicts
 from noiseproof.data.dataset import Dataset
+from noiseproof.errors import DataError, SettingError
 
 
 class Attack(ABC):
@@ -44,3 +44,123 @@ class Attack(ABC):
             seed=seed,
             resamples=resamples,
         )
+
+
+# What an attack may see of its target.
+
+
+_TINY = 1e-30
+"""Probabilities are taken to be at least this, so that an answer of exactly 0 or 1 has a finite score."""
+
+
+class Predicts(Protocol):
+    """Anything that answers records with class probabilities: a `ModelRelease`, a `PredictionRelease`."""
+
+    def predict(self, features: torch.Tensor) -> torch.Tensor:
+        """Class probabilities, (records, classes)."""
+
+
+class Counted:
+    """A target that counts the answers it gave: one a record."""
+
+    def __init__(self, target: Predicts) -> None:
+        self._target = target
+        self.queries = 0
+
+    def predict(self, features: torch.Tensor) -> torch.Tensor:
+        """The target's answer."""
+        answers = self._target.predict(features)
+        self.queries += len(features)
+        if not torch.isfinite(answers).all():
+            raise DataError(
+                "the release answered NaN or infinity; its training diverged, so there is nothing to attack."
+            )
+        return answers
+
+
+def confidence(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The logarithm of the probability that each answer gives to the true label: minus its loss."""
+    chosen = answers.double().gather(-1, labels[..., None]).squeeze(-1)
+    return chosen.clamp(min=_TINY).log()
+
+
+def logit_confidence(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """log(p / (1 - p)) of the probability p given to the true label, near normal over trainings (Carlini et al. 2022).
+
+    1 - p is summed from the other classes: in float32 a confident p is exactly 1 while they are still positive.
+    """
+    others = answers.double().scatter(-1, labels[..., None], 0.0).sum(-1)
+    return confidence(answers, labels) - others.clamp(min=_TINY).log()
+
+
+# The set-up of a membership attack: who was trained on, who was not, and what the attacker may train on.
+
+
+@dataclass(frozen=True)
+class AttackSplit:
+    """Records that the target was trained on, records of the same kind that it was not, and the attacker's own.
+
+    `pool` is what shadow models are trained on. Without one the attack is an auditor's: shadow models are trained on
+    random parts of the members and non-members themselves, as the strongest attacks do. That tells them nothing about
+    who is a member of the *target*.
+    """
+
+    members: Dataset
+    nonmembers: Dataset
+    pool: Dataset | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.members) or not len(self.nonmembers):
+            raise DataError("a membership attack needs at least one member and one non-member.")
+
+    @property
+    def records(self) -> Dataset:
+        """The members, then the non-members."""
+        return replace(
+            self.members,
+            features=torch.cat([self.members.features, self.nonmembers.features]),
+            labels=torch.cat([self.members.labels, self.nonmembers.labels]),
+        )
+
+    @property
+    def membership(self) -> torch.Tensor:
+        """For each of `records` whether it is a member."""
+        return torch.arange(len(self.members) + len(self.nonmembers)) < len(self.members)
+
+    @property
+    def attackers(self) -> Dataset:
+        """What shadow models are trained on: the pool, or without one the members and non-members."""
+        return self.records if self.pool is None else self.pool
+
+    def limited(self, queries: int, seed: int = 0) -> AttackSplit:
+        """Equally many random members and non-members, together at most `queries`, for a target that charges."""
+        size = min(len(self.members), len(self.nonmembers), queries // 2)
+        if size < 1:
+            raise SettingError(f"{queries} answers are too few for an attack: it needs a member and a non-member.")
+        generator = torch.Generator().manual_seed(seed)
+
+        def some(records: Dataset) -> Dataset:
+            return records.take(torch.randperm(len(records), generator=generator)[:size].to(records.labels.device))
+
+        return replace(self, members=some(self.members), nonmembers=some(self.nonmembers))
+
+
+def split_for_attack(dataset: Dataset, seed: int = 0, *, size: int | None = None) -> AttackSplit:
+    """Cut a data set at random into members (train the target on these), as many non-members, and a pool apart.
+
+    `size` is the number of members (default: a quarter of the records), so that the pool, which takes the rest, holds
+    enough for shadow models that are trained on `size` records and compared with as many others. This is the game of
+    the papers: a record is drawn from members and non-members with equal chances and the attacker says which it was.
+
+    Formal guarantee
+    ----------------
+    None: an attack measures, on the trusted side, how much a release gives away about real records.
+    """
+    size = len(dataset) // 4 if size is None else size
+    if size < 1 or 2 * size >= len(dataset):
+        raise SettingError(
+            f"{dataset.name} has {len(dataset)} records, too few for {size} members, as many non-members and a pool."
+        )
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).to(dataset.labels.device)
+    members, nonmembers, pool = order[:size], order[size : 2 * size], order[2 * size :]
+    return AttackSplit(dataset.take(members), dataset.take(nonmembers), dataset.take(pool))

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from noiseproof.attacks.attack import Attack
-from noiseproof.attacks.shadow_models import ShadowModels
-from noiseproof.attacks.target import Predicts, logit_confidence
+from noiseproof.attacks.attack import Attack, Predicts, logit_confidence
+from noiseproof.attacks.shadow import ShadowModels
 from noiseproof.data.dataset import Dataset
 from noiseproof.errors import SettingError
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from typing import Literal, get_args
 
-from noiseproof.attacks.label_only import LabelOnlyAttack
+from noiseproof.attacks.attack import AttackSplit, Predicts
 from noiseproof.attacks.lira import LiraAttack
-from noiseproof.attacks.loss import LossAttack
 from noiseproof.attacks.result import AttackResult
-from noiseproof.attacks.shadow import ShadowAttack
-from noiseproof.attacks.shadow_models import ShadowModels
-from noiseproof.attacks.split import AttackSplit
+from noiseproof.attacks.shadow import ShadowAttack, ShadowModels
 from noiseproof.attacks.synthetic import density_ratio, nearest_record
-from noiseproof.attacks.target import Predicts
+from noiseproof.attacks.thresholds import LabelOnlyAttack, LossAttack
 from noiseproof.errors import SettingError
 from noiseproof.networks import Network, Training, suggest
 from noiseproof.progress import SILENT, Progress
-from noiseproof.releases import DataRelease
+from noiseproof.releases.release import DataRelease
 
 AttackName = Literal["shadow", "loss", "lira", "lira-offline", "gap", "label-only", "nearest", "density-ratio"]
 ON_ANSWERS: tuple[AttackName, ...] = ("shadow", "loss", "lira", "lira-offline", "gap", "label-only")

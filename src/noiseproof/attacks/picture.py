@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from noiseproof.attacks.result import AttackResult
-from noiseproof.attacks.roc import Roc, bootstrap
+from noiseproof.attacks.result import AttackResult, Roc, bootstrap
 
 # Okabe and Ito's colours, told apart by all kinds of colour vision; line styles tell them apart in grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from noiseproof.attacks.attack import AttackSplit
 from noiseproof.attacks.result import AttackResult
-from noiseproof.attacks.split import AttackSplit
 from noiseproof.data.dataset import Dataset
 from noiseproof.errors import SettingError
 

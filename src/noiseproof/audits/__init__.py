@@ -1,5 +1,7 @@
 """Audits: lower bounds on epsilon, from playing against a mechanism."""
 
+from __future__ import annotations
+
 from noiseproof.audits.audit import AuditResult, audit
 from noiseproof.audits.one_run import Guesses, guess, one_run_bound, one_run_epsilon, one_run_gaussian_epsilon
 from noiseproof.audits.trials import AuditError, play

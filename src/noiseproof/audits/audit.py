@@ -9,9 +9,9 @@ import numpy as np
 
 from noiseproof.audits.trials import play
 from noiseproof.audits.two_worlds import Bound, Estimator, counting_bound, gaussian_bound
-from noiseproof.guarantees.budget import Neighbours
-from noiseproof.guarantees.card import Audit, Claim, Proof, Unit, Verdict, verdict
-from noiseproof.guarantees.game import Game
+from noiseproof.privacy.budget import Neighbours
+from noiseproof.privacy.card import Audit, Claim, Proof, Unit, Verdict, verdict
+from noiseproof.privacy.game import Game
 from noiseproof.progress import SILENT, Progress
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
-from noiseproof.guarantees import gaussian_dp
-from noiseproof.guarantees.budget import check_delta, check_epsilon
-from noiseproof.guarantees.card import Claim, Proof
-from noiseproof.guarantees.game import Game
+from noiseproof.privacy import gaussian_dp
+from noiseproof.privacy.budget import check_delta, check_epsilon
+from noiseproof.privacy.card import Claim, Proof
+from noiseproof.privacy.game import Game
 
 
 @dataclass(frozen=True)

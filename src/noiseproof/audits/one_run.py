@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from noiseproof.audits.trials import AuditError
 from noiseproof.errors import SettingError
-from noiseproof.guarantees import gaussian_dp
+from noiseproof.privacy import gaussian_dp
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
-from noiseproof.guarantees.game import Game
+from noiseproof.privacy.game import Game
 from noiseproof.progress import SILENT, Progress
 
 _CHUNK = 500

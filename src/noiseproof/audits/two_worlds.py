@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from noiseproof.audits.confidence import clopper_pearson_upper, normal_deviations, pooled_upper, wilson_upper
 from noiseproof.errors import SettingError
-from noiseproof.guarantees import gaussian_dp
+from noiseproof.privacy import gaussian_dp
 
 Scores = NDArray[np.float64]
 Estimator = Literal["counting", "gaussian"]
@@ -198,3 +197,44 @@ def _between(low: Scores | np.float64, high: Scores | np.float64) -> Scores:
     """A finite threshold above `low` and not above `high`, in the middle where there is one."""
     middle = np.nan_to_num(low) / 2 + np.nan_to_num(high) / 2
     return np.where((middle > low) & (middle <= high), middle, high)
+
+
+# Confidence: exact upper bounds on error rates from counted errors.
+
+
+def clopper_pearson_upper(errors: ArrayLike, trials: int, alpha: ArrayLike) -> NDArray[np.float64]:
+    """The rate that `errors` of `trials` independent trials of one rate stay below, with confidence 1 - alpha.
+
+    Exact for every rate and number of trials (Clopper and Pearson 1934); one-sided; broadcasts.
+    """
+    from scipy.special import betainccinv
+
+    errors = np.asarray(errors, dtype=np.float64)
+    # Where every trial is an error the upper bound is 1; the beta quantile has no second parameter there.
+    rest = np.maximum(trials - errors, 0.5)
+    return np.where(errors >= trials, 1.0, betainccinv(errors + 1, rest, np.asarray(alpha, dtype=np.float64)))
+
+
+def pooled_upper(errors: int, trials: int, alpha: float) -> float:
+    """The *mean* rate that `errors` of `trials` independent trials stay below, with confidence 1 - alpha.
+
+    The trials may have different rates: for k <= N p - 1 a sum of N independent Bernoulli variables of mean rate p is
+    at most k no more often than a binomial one is (Hoeffding 1956, theorem 4), so the Clopper-Pearson bound holds for
+    the mean rate wherever it exceeds (k + 1) / N, and it is raised to that elsewhere. With both worlds' errors pooled
+    so, the confidence need not be split between them.
+    """
+    return min(1.0, max(float(clopper_pearson_upper(errors, trials, alpha)), (errors + 1) / trials))
+
+
+def wilson_upper(errors: NDArray[np.float64], trials: int, deviations: float) -> NDArray[np.float64]:
+    """Wilson's approximate upper bound on a rate, `deviations` standard deviations away: fast, for choosing only."""
+    rate, spread = errors / trials, deviations**2 / trials
+    width = np.sqrt(spread * rate * (1 - rate) + spread**2 / 4)
+    return np.asarray(np.minimum((rate + spread / 2 + width) / (1 + spread), 1.0))
+
+
+def normal_deviations(alpha: float) -> float:
+    """How many standard deviations a normal variable exceeds with probability alpha."""
+    from scipy.special import ndtri
+
+    return -float(ndtri(alpha)) if alpha > 0 else math.inf

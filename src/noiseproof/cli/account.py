@@ -23,9 +23,9 @@ def run(
     """Say which epsilon a DP-SGD training has, by the accountant asked for and beside it by all others."""
     from noiseproof.cli import output
     from noiseproof.errors import SettingError
-    from noiseproof.guarantees import accountants
-    from noiseproof.guarantees.budget import check_neighbours
-    from noiseproof.guarantees.events import sampled_gaussian
+    from noiseproof.privacy import accountants
+    from noiseproof.privacy.budget import check_neighbours
+    from noiseproof.privacy.events import sampled_gaussian
 
     relation = check_neighbours(neighbours)
     if sigma == 0:

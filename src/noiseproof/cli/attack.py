@@ -38,14 +38,14 @@ def run(
     """
     from typing import cast
 
-    from noiseproof import bundles
     from noiseproof.attacks import AttackSplit, attack_names, infer_membership
     from noiseproof.attacks.membership import AttackName
     from noiseproof.cli import output
     from noiseproof.data import load
     from noiseproof.errors import DataError, SettingError
-    from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease
-    from noiseproof.scale.placement import asked
+    from noiseproof.parallel.tasks import asked
+    from noiseproof.releases import bundles
+    from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease
 
     if attack not in attack_names():
         raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")

@@ -35,11 +35,12 @@ def run(
 
     A bundle's method is audited with the bundle's own settings, and the result is written into its card.
     """
-    from noiseproof import bundles, methods
+    from noiseproof import methods
     from noiseproof.audits import audit
     from noiseproof.cli import output
     from noiseproof.errors import SettingError
-    from noiseproof.guarantees.budget import Budget, check_neighbours
+    from noiseproof.privacy.budget import Budget, check_neighbours
+    from noiseproof.releases import bundles
 
     bundle = Path(subject) if Path(subject).is_dir() else None
     if bundle is not None:

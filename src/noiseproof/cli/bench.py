@@ -23,10 +23,11 @@ def run(
     json: Json = False,
 ) -> None:
     """Measure this library against plain torch and its peers: interleaved, medians, ratios; nothing from a table."""
-    from noiseproof import benchmarks, kernels
+    from noiseproof import kernels
     from noiseproof.cli import output
+    from noiseproof.cli.checkout import load_part
 
-    rows = benchmarks.run(against=against, only=only, repeats=repeats, progress=output.RichProgress())
+    rows = load_part("bench").run(against=against, only=only, repeats=repeats, progress=output.RichProgress())
     if json:
         output.emit({"rows": rows, "kernels": kernels.compiled is not None})
         return

@@ -22,8 +22,8 @@ def run(
 ) -> None:
     """Find the smallest noise multiplier whose epsilon stays within the budget."""
     from noiseproof.cli import output
-    from noiseproof.guarantees import calibration
-    from noiseproof.guarantees.budget import check_neighbours
+    from noiseproof.privacy import calibration
+    from noiseproof.privacy.budget import check_neighbours
 
     found = calibration.sigma(
         epsilon, delta, rate, steps, accountant=accountant, neighbours=check_neighbours(neighbours)

@@ -21,7 +21,8 @@ from noiseproof.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from noiseproof.compare import Watch
+    from noiseproof.run import Watch
+
 
 EXAMPLES = "Example: noiseproof compare --data people.csv --target income --schema people.json --epsilon 0.5,1,3"
 
@@ -61,8 +62,8 @@ def run(
     works offline are written to --out. They are for the data's owner: the randomness is seeded and accuracies are exact.
     """
     from noiseproof.cli import output
-    from noiseproof.compare import Plan, compare
-    from noiseproof.compare.comparison import default_folder
+    from noiseproof.run import Plan, compare
+    from noiseproof.run.comparison import default_folder
 
     plan = Plan(
         data=data,
@@ -161,7 +162,7 @@ class _Bars:
         from rich.progress import Progress as Bars
 
         from noiseproof.cli import output
-        from noiseproof.compare import Task, Watch
+        from noiseproof.run import Task, Watch
 
         bars = self._bars = Bars(
             TextColumn("{task.description}"),

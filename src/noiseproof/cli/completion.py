@@ -33,9 +33,9 @@ def _networks() -> Iterable[str]:
 
 
 def _studies() -> Iterable[str]:
-    from noiseproof.studies import names
+    from noiseproof.cli.checkout import load_part
 
-    return names()
+    return load_part("papers").names()
 
 
 def _attacks() -> Iterable[str]:
@@ -45,7 +45,7 @@ def _attacks() -> Iterable[str]:
 
 
 def _accountants() -> Iterable[str]:
-    from noiseproof.guarantees.accountants import ACCOUNTANTS
+    from noiseproof.privacy.accountants import ACCOUNTANTS
 
     return ACCOUNTANTS
 

@@ -30,8 +30,8 @@ def create(
     from noiseproof.cli import output
 
     output.need_serve()
-    from noiseproof.ledger import Database, Keys
-    from noiseproof.ledger.keys import split
+    from noiseproof.serve.ledger import Database, Keys
+    from noiseproof.serve.ledger.keys import split
 
     with Database(ledger) as database:
         key = Keys(database).create(client, operator=operator, answers=answers)
@@ -52,7 +52,7 @@ def revoke(
     from noiseproof.cli import output
 
     output.need_serve()
-    from noiseproof.ledger import Database, Keys
+    from noiseproof.serve.ledger import Database, Keys
 
     with Database(ledger, create=False) as database:
         Keys(database).revoke(id)
@@ -68,8 +68,8 @@ def list_keys(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False)
     from noiseproof.cli import output
 
     output.need_serve()
-    from noiseproof.ledger import Database, Keys
-    from noiseproof.ledger.spends import timestamp
+    from noiseproof.serve.ledger import Database, Keys
+    from noiseproof.serve.ledger.spends import timestamp
 
     with Database(ledger, create=False) as database:
         found = Keys(database).list()

@@ -22,7 +22,7 @@ def show(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False) -> N
     from noiseproof.cli import output
 
     output.need_serve()
-    from noiseproof.ledger import Database, History
+    from noiseproof.serve.ledger import Database, History
 
     with Database(ledger, create=False) as database:
         accounts = History(database).accounts()
@@ -70,7 +70,7 @@ def verify(
     from noiseproof.cli import output
 
     output.need_serve()
-    from noiseproof.ledger import Database, History
+    from noiseproof.serve.ledger import Database, History
 
     with Database(ledger, create=False) as database:
         results = History(database).verify(noted)
@@ -110,7 +110,7 @@ def export(
     import json as codec
     import sys
 
-    from noiseproof.ledger import Database, History
+    from noiseproof.serve.ledger import Database, History
 
     with Database(ledger, create=False) as database:
         entries = History(database).export()

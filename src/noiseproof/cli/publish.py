@@ -45,13 +45,14 @@ def run(
     All networks must have one architecture and have been trained from one initialisation. With --data and --network
     accuracies are measured, a threshold can be set (`--set threshold=0.9`), and the bundle answers queries.
     """
-    from noiseproof import bundles, methods
+    from noiseproof import methods
     from noiseproof.cli import output
     from noiseproof.data import load
     from noiseproof.errors import SettingError
-    from noiseproof.guarantees import Budget
-    from noiseproof.parameters.method import PublishingMethod
-    from noiseproof.parameters.publishing import publish_files
+    from noiseproof.methods.parameters.dp_pg import PublishingMethod
+    from noiseproof.methods.parameters.publishing import publish_files
+    from noiseproof.privacy import Budget
+    from noiseproof.releases import bundles
 
     budget = Budget(epsilon, delta)
     kind = methods.get(method)

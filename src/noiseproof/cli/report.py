@@ -19,8 +19,8 @@ def run(
 ) -> None:
     """Join the results of several comparisons into one page that works offline."""
     from noiseproof.cli import output
-    from noiseproof.compare.folder import read_results, write
     from noiseproof.report import render
+    from noiseproof.run.plan import read_results, write
 
     documents = [read_results(folder) for folder in folders]
     write(out, render(documents))

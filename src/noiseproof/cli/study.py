@@ -35,16 +35,14 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a paper's experiments again and print every table with our numbers beside theirs."""
-    from noiseproof import studies
     from noiseproof.cli import output
+    from noiseproof.cli.checkout import load_part
     from noiseproof.errors import SettingError, UnsupportedError
-    from noiseproof.scale.placement import asked
-    from noiseproof.studies import Scale
+    from noiseproof.parallel.tasks import asked
 
     if scale not in ("small", "paper"):
         raise SettingError(f"the scale is small or paper, not {scale!r}.")
-    chosen: Scale = "small" if scale == "small" else "paper"
-    study = studies.get(paper)
+    study = load_part("papers").get(paper)
     if only is not None:
         study = study.only([name.strip() for name in only.split(",")])
     if ray is not None and not study.on_clusters:
@@ -53,7 +51,7 @@ def run(
         )
     folder = out or Path("runs") / f"{paper}-{scale}"
     with asked(jobs, ray):
-        result = study.run(chosen, folder, seed=seed, progress=output.RichProgress(), resume=resume, workers=jobs)
+        result = study.run(scale, folder, seed=seed, progress=output.RichProgress(), resume=resume, workers=jobs)
     if json:
         output.emit(result.to_json())
         return

@@ -52,12 +52,12 @@ def run(
     from noiseproof.cli import output
     from noiseproof.data import load
     from noiseproof.errors import SettingError
-    from noiseproof.guarantees.budget import Budget, check_neighbours
-    from noiseproof.losses import files
-    from noiseproof.losses.method import GanMethod
-    from noiseproof.losses.quality import quality
-    from noiseproof.releases import DataRelease
-    from noiseproof.training import train
+    from noiseproof.methods.losses import coding
+    from noiseproof.methods.losses.gan import GanMethod
+    from noiseproof.methods.losses.quality import quality
+    from noiseproof.privacy.budget import Budget, check_neighbours
+    from noiseproof.releases.release import DataRelease
+    from noiseproof.run.training import train
 
     # Everything that can be refused is refused before records are read or budget is spent.
     Budget(epsilon, delta, check_neighbours(neighbours))
@@ -72,7 +72,7 @@ def run(
     progress = output.RichProgress()
     split = load(data, target=target, schema=schema, seed=seed, progress=progress)
     if out is not None:
-        files.check_target(out, split.train)
+        coding.check_target(out, split.train)
     for sentence in (*split.train.public.notes, *split.remarks):
         output.note(sentence)
     started = time.perf_counter()
@@ -87,7 +87,7 @@ def run(
     )
     seconds = time.perf_counter() - started
     assert isinstance(release, DataRelease)
-    written = files.write(release, out) if out is not None else []
+    written = coding.write(release, out) if out is not None else []
     found = quality(release.dataset, split.train, split.test, seed=seed) if measure else None
     for sentence in found.warnings if found else ():
         output.note(sentence)

@@ -27,7 +27,8 @@ from noiseproof.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from noiseproof.scale.distributed import Group
+    from noiseproof.run.distributed import Group
+
 
 EXAMPLES = (
     "Example: noiseproof train dp-sgd --data people.csv --target income --schema people.json --epsilon 1 --out model"
@@ -73,17 +74,19 @@ def run(
     """
     from contextlib import ExitStack
 
-    from noiseproof import bundles, methods, recipes, releases
-    from noiseproof.baseline import reference_for
+    from noiseproof import methods, releases
     from noiseproof.cli import output
     from noiseproof.data import load
     from noiseproof.errors import SettingError, UnsupportedError
-    from noiseproof.guarantees.budget import Budget, check_neighbours
+    from noiseproof.methods import recipes
+    from noiseproof.methods.baseline import reference_for
+    from noiseproof.parallel.tasks import asked
+    from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.progress import SILENT
-    from noiseproof.scale import distributed
-    from noiseproof.scale.checkpoints import Checkpoints
-    from noiseproof.scale.placement import asked
-    from noiseproof.training import train
+    from noiseproof.releases import bundles
+    from noiseproof.run import distributed
+    from noiseproof.run.checkpoints import Checkpoints
+    from noiseproof.run.training import train
 
     # Everything that can be refused is refused before records are read or budget is spent.
     Budget(epsilon, delta, check_neighbours(neighbours), queries)

@@ -1,10 +1,12 @@
 """Private records, and what is public about them."""
 
+from __future__ import annotations
+
 from noiseproof.data.arrays import from_arrays, from_torch
-from noiseproof.data.clusters import cluster_labels
 from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.data.library import catalogue
 from noiseproof.data.load import load
+from noiseproof.data.record_sets import cluster_labels
 from noiseproof.data.schema import Schema, read_schema
 from noiseproof.data.splits import Split, neighbours, shards, split
 from noiseproof.data.tables import decode, layout

@@ -13,6 +13,7 @@ from noiseproof.errors import DataError, SettingError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 MOST_CATEGORIES = 100
 MOST_CLASSES = 1000
 

@@ -21,6 +21,7 @@ from noiseproof.errors import DataError, NoiseproofError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 TABLES = (".csv", ".csv.gz", ".parquet")
 ARRAYS = (".npz",)
 

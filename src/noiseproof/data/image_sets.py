@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from noiseproof.data.fetch import Download
 from noiseproof.data.files import read_npz, readable
 from noiseproof.data.formats import Part, parse_cifar, read_idx, read_members, read_svhn
-from noiseproof.data.named import Layout, NamedSet, numbered
+from noiseproof.data.named import Download, Layout, NamedSet, numbered
 
 
 def image_sets() -> list[NamedSet]:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from noiseproof.data.arrays import code_arrays
 from noiseproof.data.dataset import Dataset
-from noiseproof.data.fetch import cache_folder, fetch, verify
 from noiseproof.data.files import npz_length
 from noiseproof.data.formats import Part
 from noiseproof.data.image_sets import image_sets
-from noiseproof.data.named import Layout, NamedSet, Records
+from noiseproof.data.named import Layout, NamedSet, Records, cache_folder, fetch, verify
 from noiseproof.data.record_sets import CLUSTERS, record_sets
 from noiseproof.data.schema import built_in
 from noiseproof.data.splits import Split, split
@@ -27,6 +26,7 @@ from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 VARIABLE = "NOISEPROOF_DATA"
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noiseproof.data.clusters import cluster_labels
-from noiseproof.data.fetch import Download
 from noiseproof.data.files import csv_types, read_csv, read_npz, read_table, readable
 from noiseproof.data.formats import Part, read_baskets, read_bits, read_numbers, top_items
-from noiseproof.data.named import Layout, NamedSet, numbered
+from noiseproof.data.named import Download, Layout, NamedSet, numbered
 from noiseproof.data.schema import built_in
+from noiseproof.errors import SettingError
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 CLUSTERS = (2, 10, 20, 50, 100)
 """Into how many classes the shopping baskets of `retail` can be had, as with Purchase."""
@@ -214,3 +214,24 @@ def _retail(name: str, k: int) -> NamedSet:
 
 
 _ITEMS = 600
+
+
+# Labels for records that have none, by clustering them.
+
+
+def cluster_labels(features: np.ndarray[Any, Any], k: int, *, seed: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """One of `k` labels a record, by k-means (in mini-batches, so that large sets take seconds).
+
+    Formal guarantee
+    ----------------
+    None: every label depends on all the records. Whatever is proven of a method that is trained on these labels is
+    proven for the labelled records as they are, not for the clustering that labelled them.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    if not 2 <= k <= len(features):
+        raise SettingError(f"{len(features)} records cannot be put into {k} clusters.")
+    # Random starts, not k-means++: that starts at outliers, and a few huge baskets would become classes of one record.
+    means = MiniBatchKMeans(k, init="random", batch_size=4096, n_init=3, random_state=seed)
+    labels: np.ndarray[Any, np.dtype[np.int64]] = means.fit_predict(features.astype(np.float32)).astype(np.int64)
+    return labels

@@ -11,7 +11,8 @@ from noiseproof.data.dataset import Dataset
 from noiseproof.errors import DataError, SettingError
 
 if TYPE_CHECKING:
-    from noiseproof.guarantees.budget import Neighbours
+    from noiseproof.privacy.budget import Neighbours
+
 
 Canary = tuple[torch.Tensor, int]
 """A record put in on purpose: its coded features and its label."""
@@ -73,7 +74,7 @@ def neighbours(
     ----------------
     None: the pair is made of private records, to be played with on the trusted side.
     """
-    from noiseproof.guarantees.budget import check_neighbours
+    from noiseproof.privacy.budget import check_neighbours
 
     add_or_remove = check_neighbours(relation) == "add-or-remove"
     if len(dataset) < 2:

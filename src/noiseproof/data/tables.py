@@ -15,6 +15,7 @@ from noiseproof.errors import DataError, SettingError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 MISSING_VALUES = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
 """Texts that stand for a missing value, unless a schema lists them as a category."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch  # before the kernels, which then find its OpenMP threads and start none of their own
+import torch
 
 Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]

@@ -11,6 +11,7 @@ from noiseproof.report import series as taken
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 # The page's colours; line styles and numbers tell the methods apart in grey.
 COLOURS = ("#4d4d4d", "#0072b2", "#b84700", "#00755a", "#a23b7c", "#806000", "#5b4bb7", "#007a8a")
 STYLES = ("-", "--", ":", "-.", (0, (9, 3)))

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from noiseproof import __version__
-from noiseproof.guarantees import Randomness
-from noiseproof.releases import Release
-from noiseproof.serve import budgets, catalogue, console, logs, operations, predictions, problems
+from noiseproof.privacy import Randomness
+from noiseproof.releases.release import Release
+from noiseproof.serve import budgets, catalogue, console, monitoring, operations, predictions, problems
 from noiseproof.serve.service import Service
 from noiseproof.serve.settings import VARIABLE, Settings
 
@@ -36,7 +36,7 @@ def create_app(settings: Settings, releases: Mapping[str, Release], *, rng: Rand
     )
     app.state.service = service
     problems.install(app)
-    app.add_middleware(logs.RequestLog, metrics=service.metrics)
+    app.add_middleware(monitoring.RequestLog, metrics=service.metrics)
     for module in (predictions, catalogue, budgets, operations, console):
         app.include_router(module.router)
     _document(app, service)
@@ -60,9 +60,9 @@ def from_environment() -> FastAPI:
     """The app of a worker process, with the settings that its parent left in the environment."""
     import torch
 
-    from noiseproof import bundles
+    from noiseproof.releases import bundles
 
     torch.set_num_threads(1)  # workers share the cores; within one, a small network is faster in one thread
-    logs.configure()
+    monitoring.configure()
     settings = Settings.from_json(os.environ[VARIABLE])
     return create_app(settings, {name: bundles.load(folder) for name, folder in settings.bundles.items()})

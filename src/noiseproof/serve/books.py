@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from noiseproof.ledger import Answers, Database, History, Keys, Ledger
-from noiseproof.serve.served import ServedModel
+from noiseproof.serve.ledger import Answers, Database, History, Keys, Ledger
+from noiseproof.serve.models import ServedModel
 
 
 class Books:

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from noiseproof.ledger import Balance, Caller
 from noiseproof.serve.dependencies import PROBLEMS, CallerHere, OperatorHere, ServiceHere
 from noiseproof.serve.documents import (
     BudgetDocument,
@@ -16,6 +15,7 @@ from noiseproof.serve.documents import (
     SpendingDocument,
     balance_document,
 )
+from noiseproof.serve.ledger import Balance, Caller
 from noiseproof.serve.problems import Problem, documented
 
 _SECONDS = {"hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0, "month": 30 * 86400.0}

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from noiseproof.ledger import Caller
+from noiseproof.serve.ledger import Caller
 from noiseproof.serve.problems import Problem
 from noiseproof.serve.service import Service
 

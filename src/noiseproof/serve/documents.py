@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from noiseproof.ledger import Amount, Balance, Paid
-from noiseproof.serve.served import ServedModel
+from noiseproof.serve.ledger import Amount, Balance, Paid
+from noiseproof.serve.models import ServedModel
 
 
 class AmountDocument(BaseModel):

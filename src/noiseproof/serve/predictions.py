@@ -9,13 +9,13 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from noiseproof.errors import DataError
-from noiseproof.ledger import Refused, refusal
+from noiseproof.serve.batcher import Question
 from noiseproof.serve.bodies import read_body
 from noiseproof.serve.dependencies import PROBLEMS, CallerHere, ServiceHere
 from noiseproof.serve.documents import PredictionsDocument, left
+from noiseproof.serve.ledger import Refused, refusal
+from noiseproof.serve.models import NotJsonError
 from noiseproof.serve.problems import Problem, documented
-from noiseproof.serve.questions import Question
-from noiseproof.serve.served import NotJsonError
 
 _LARGE = 1 << 18
 """Bytes from which on a body is parsed in a thread, so that others need not wait."""

@@ -14,14 +14,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import uvicorn
+
 from noiseproof.errors import SettingError
-from noiseproof.serve import logs
-from noiseproof.serve.metrics import FOLDER
-from noiseproof.serve.rates import Rates
-from noiseproof.serve.served import ServedModel
+from noiseproof.serve import monitoring
+from noiseproof.serve.access import Rates
+from noiseproof.serve.app import from_environment
+from noiseproof.serve.models import ServedModel
+from noiseproof.serve.monitoring import FOLDER
 from noiseproof.serve.service import Service
 from noiseproof.serve.settings import VARIABLE, Settings
-from noiseproof.serve.worker import CERTIFICATE, PRIVATE_KEY
 
 _LOOK = 0.1
 _GRACE = 40.0
@@ -33,7 +35,7 @@ def check(settings: Settings) -> tuple[dict[str, ServedModel], dict[str, int | N
 
     Gives the models, and how many answers are left of each (None for one that costs nothing).
     """
-    from noiseproof import bundles
+    from noiseproof.releases import bundles
 
     service = Service(settings, {name: bundles.load(folder) for name, folder in settings.bundles.items()})
     left: dict[str, int | None] = {}
@@ -58,7 +60,7 @@ def run(
     private_key: Path | None = None,
 ) -> None:
     """Serve until told to stop (SIGTERM, SIGINT): then no new requests, and those that wait are answered."""
-    logs.configure()
+    monitoring.configure()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=2048)
@@ -75,7 +77,7 @@ def run(
             FOLDER: str(metrics),
             **({CERTIFICATE: str(certificate), PRIVATE_KEY: str(private_key)} if certificate else {}),
         }
-        command = [sys.executable, "-m", "noiseproof.serve.worker", str(listening.fileno()), str(parent)]
+        command = [sys.executable, "-m", "noiseproof.serve.server", str(listening.fileno()), str(parent)]
 
         def spawn() -> subprocess.Popen[bytes]:
             return subprocess.Popen(command, env=environment, pass_fds=(listening.fileno(), parent))
@@ -132,7 +134,44 @@ class _Kept:
             return
         if now - self._started < self._pause:
             return
-        logs.line("worker died", code=code, pid=self.process.pid)
+        monitoring.line("worker died", code=code, pid=self.process.pid)
         self._pause = min(30.0, 2 * self._pause + 1.0)
         self._started = now
         self.process = self._spawn()
+
+
+# Worker: one process of a service, as `server` starts it; it serves a socket that it was given, and ends with its parent.
+#
+# Usage: python -m noiseproof.serve.server SOCKET PARENT, two file descriptors; settings come by the environment.
+
+
+CERTIFICATE, PRIVATE_KEY = "NOISEPROOF_SERVE_CERTIFICATE", "NOISEPROOF_SERVE_PRIVATE_KEY"
+
+
+def main(listening: int, parent: int) -> None:
+    """Serve until told to stop: then no new requests, and those that wait are answered."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            from_environment,
+            factory=True,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            h11_max_incomplete_event_size=32 << 10,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=30,
+            ssl_certfile=os.environ.get(CERTIFICATE),
+            ssl_keyfile=os.environ.get(PRIVATE_KEY),
+        )
+    )
+
+    def orphaned() -> None:
+        os.read(parent, 1)  # returns when the last holder of the other end is gone
+        server.should_exit = True
+
+    threading.Thread(target=orphaned, daemon=True).start()
+    server.run([socket.socket(fileno=listening)])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

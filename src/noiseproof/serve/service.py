@@ -6,16 +6,15 @@ import threading
 from collections.abc import Mapping
 
 from noiseproof.errors import LedgerError, SettingError
-from noiseproof.guarantees import Randomness, Secure
-from noiseproof.ledger import Caller
-from noiseproof.releases import Release
-from noiseproof.serve.authentication import Doorman
+from noiseproof.privacy import Randomness, Secure
+from noiseproof.releases.release import Release
+from noiseproof.serve.access import Doorman, Rates
 from noiseproof.serve.batcher import Batcher
 from noiseproof.serve.books import Books
-from noiseproof.serve.metrics import Metrics
+from noiseproof.serve.ledger import Caller
+from noiseproof.serve.models import ServedModel
+from noiseproof.serve.monitoring import Metrics
 from noiseproof.serve.problems import Problem
-from noiseproof.serve.rates import Rates
-from noiseproof.serve.served import ServedModel
 from noiseproof.serve.settings import Settings
 
 _SWEEP = 3600.0

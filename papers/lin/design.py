@@ -1,0 +1,127 @@
+"""The design of the experiment: its cells, and how large they are at each scale."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from papers.lin.statistics import FACTORS
+from papers.study import Scale
+
+Sequence = Literal["AC", "CA", "quantile-flat", "quantile-layer", "none"]
+"""What is done to a batch's gradients.
+
+`AC` adds noise to each record's gradient, then clips it (noisy-gradient); `CA` clips each, then adds noise to their sum
+(dp-sgd); the quantiles are the paper's algorithm 2; `none` is ordinary training.
+"""
+
+SWEEP = (0.001, 0.04, 1.4, 10.0, 100.0)
+"""The clipping norms of Table 12."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: a level of each factor. Quantile clipping has no clipping norm, `none` no noise either."""
+
+    data: str
+    model: str
+    optimiser: str
+    sequence: Sequence
+    sigma: float | None = None
+    clip: float | None = None
+
+    @property
+    def key(self) -> str:
+        """A name for files."""
+        numbers = [f"{value:g}" for value in (self.sigma, self.clip) if value is not None]
+        return "-".join([self.data, self.model, self.optimiser, self.sequence, *numbers])
+
+    @property
+    def reference(self) -> Cell:
+        """The same training without noise, which TPVD is measured from."""
+        return Cell(self.data, self.model, self.optimiser, "none")
+
+    def as_sequence(self, sequence: Sequence) -> Cell:
+        """The same cell with another sequence."""
+        return replace(self, sequence=sequence)
+
+    def seed(self, root: int) -> int:
+        """The cell's own seed: what comes out does not depend on what ran before it."""
+        return _seed(root, self.key)
+
+    def initial_seed(self, root: int) -> int:
+        """The seed of the initial weights: one for all trainings of a model on a data set, as TPVD asks for."""
+        return _seed(root, f"{self.data}-{self.model}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How large the trainings of a scale are. The paper states neither steps nor learning rates: these are ours."""
+
+    scale: Scale
+    records: int
+    """Training records of each set at most; the paper's sets are 60,000, 50,000 and 100,000."""
+    test: int
+    """Records at most that the final accuracy is measured on, and as many training records for the final loss."""
+    steps: int
+    looks: int
+    """How often in a training the curves look."""
+    networks: Mapping[str, tuple[str, Mapping[str, Any]]]
+    """Each model's network by name, with its options."""
+    learning_rates: Mapping[tuple[str, str, str], float]
+    """By model, optimiser and sequence; every sequence that is not named takes the one of `none`."""
+    batch: int = 128
+    watched: int = 500
+    """Records at most that the curves look at, training records for the loss and test records for the accuracy."""
+    delta: float = 1e-5
+    notes: tuple[str, ...] = field(default=())
+
+    def learning_rate(self, cell: Cell) -> float:
+        """The learning rate of a cell."""
+        rates, chosen = self.learning_rates, (cell.model, cell.optimiser)
+        return rates.get((*chosen, cell.sequence), rates[*chosen, "none"])
+
+
+def factorial() -> tuple[Cell, ...]:
+    """The 96 cells of Tables 3-5."""
+    return tuple(
+        Cell(data, model, optimiser, sequence, sigma, clip)
+        for data, model, optimiser, sigma, clip, sequence in itertools.product(*FACTORS.values())
+    )
+
+
+def baselines() -> tuple[Cell, ...]:
+    """The twelve trainings without noise."""
+    return tuple(dict.fromkeys(cell.reference for cell in factorial()))
+
+
+def sweep() -> tuple[Cell, ...]:
+    """Table 12: clipping norms over five orders of magnitude on MNIST, sigma 0.5, Adam."""
+    return tuple(
+        Cell("mnist", model, "adam", sequence, 0.5, clip)
+        for model, sequence, clip in itertools.product(FACTORS["model"], FACTORS["sequence"], SWEEP)
+    )
+
+
+def comparison() -> tuple[Cell, ...]:
+    """Table 7: the CNN with Adam by both quantile clippings, by AC at two clipping norms and without noise."""
+    columns: tuple[tuple[Sequence, float | None, float | None], ...] = (
+        ("quantile-layer", 0.5, None),
+        ("quantile-flat", 0.5, None),
+        ("AC", 0.5, 0.04),
+        ("AC", 0.5, 1.4),
+        ("none", None, None),
+    )
+    return tuple(Cell(data, "cnn", "adam", *column) for data in FACTORS["data"] for column in columns)
+
+
+def every_cell() -> tuple[Cell, ...]:
+    """Every training of the study once, those that others are measured from first."""
+    return tuple(dict.fromkeys((*baselines(), *factorial(), *sweep(), *comparison())))
+
+
+def _seed(root: int, text: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{root}:{text}".encode()).digest()[:7])

@@ -1,0 +1,98 @@
+"""Results of cells, and the folder that keeps them so that a run can be taken up again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from papers import store
+from papers.lin.design import Cell, Plan
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What one training came to. Lists are the curves: loss on training records, accuracy on test records."""
+
+    cell: Cell
+    accuracy: float
+    convergence: float
+    tpvd: float | None
+    """None for the training without noise that TPVD is measured from."""
+    epsilon: float | None
+    """Proven for the steps that ran, at `delta`; None where nothing is proven, and then `why` says why."""
+    delta: float
+    why: str | None
+    steps: tuple[int, ...]
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    ran: Mapping[str, Any]
+    seconds: float
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> CellResult:
+        """A cell's result read back from its fields."""
+        curves = {name: tuple(fields[name]) for name in ("steps", "losses", "accuracies")}
+        return cls(**{**fields, **curves, "cell": Cell(**fields["cell"])})
+
+
+Weights = Mapping[str, torch.Tensor]
+
+
+class References:
+    """A folder of weights that TPVD is measured from, one file for each training without noise."""
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out / "references"
+
+    def file(self, cell: Cell) -> Path:
+        """Where a cell's weights are, if it is finished."""
+        return self.folder / f"{cell.key}.safetensors"
+
+    def save(self, cell: Cell, weights: Weights) -> None:
+        """Keep a cell's weights."""
+        from safetensors.torch import save
+
+        store.write(self.file(cell), save({name: value.contiguous() for name, value in weights.items()}))
+
+    def load(self, cell: Cell) -> Weights:
+        """The weights that this cell's TPVD is measured from."""
+        from safetensors.torch import load
+
+        return load(self.file(cell.reference).read_bytes())
+
+
+class Store(store.Store[Cell, CellResult]):
+    """Finished cells, and beside them the weights that TPVD is measured from."""
+
+    def __init__(self, out: Path, plan: Plan, seed: int) -> None:
+        rates = {" ".join(key): rate for key, rate in plan.learning_rates.items()}
+        self.references = References(out)
+        belongs = {**store.settings(plan, seed), "learning_rates": rates}
+        super().__init__(out / "cells", belongs, CellResult.from_json, self.references.folder)
+
+    def load(self, cell: Cell) -> CellResult | None:
+        """The cell's result, if it is finished and what others need of it is there."""
+        result = super().load(cell)
+        lost = result is not None and result.tpvd is None and not self.references.file(cell).exists()
+        return None if lost else result
+
+
+def frame(results: Mapping[Cell, CellResult]) -> pd.DataFrame:
+    """Results as a table with the factors and measures as columns, as the statistics take them."""
+    return pd.DataFrame(
+        [
+            {
+                **dataclasses.asdict(cell),
+                "accuracy": result.accuracy,
+                "convergence": result.convergence,
+                "tpvd": result.tpvd,
+            }
+            for cell, result in results.items()
+        ]
+    )

@@ -1,0 +1,164 @@
+"""Cells: every training of the study, by name; and what one of them found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from noiseproof import methods
+from noiseproof.methods.losses.gan import Gan, count_right, teach
+from noiseproof.methods.losses.quality import pmf, quality
+from noiseproof.methods.losses.rdp_gan import RdpGan
+from noiseproof.networks import suggest
+from noiseproof.privacy import Budget, Reproducible
+from noiseproof.releases.release import DataRelease
+from papers.ma.plans import DATA, EPSILONS, TUNINGS, Plan
+from papers.ma.published import DECAYS
+from papers.ma.sets import pair
+
+NOISES = (0.5, 5.0, 10.0)
+"""Figure 5's noise scales."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: a method on a set, at a budget or a noise, with a schedule."""
+
+    data: str
+    method: str
+    epsilon: float | None = None
+    sigma: float | None = None
+    tuning: str = "constant"
+    decay: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in file names."""
+        parts = [self.data, self.method, self.tuning]
+        for letter, value in (("e", self.epsilon), ("s", self.sigma), ("k", self.decay)):
+            if value is not None:
+                parts.append(f"{letter}{value:g}")
+        return "-".join(parts)
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a cell's synthetic records are like, and what their card says."""
+
+    key: str
+    iterations: int
+    steps: int
+    accuracy: float
+    """A classifier of real test records on synthetic ones (figure 8a; for pictures figures 5 and 6)."""
+    synthetic_to_real: float
+    real_to_real: float
+    majority: float
+    by_class: dict[str, float]
+    pmf_errors: dict[str, float]
+    shares: dict[str, list[float]]
+    correlation_error: float | None
+    claimed: float | None
+    proven: float | None
+    verdict: str
+    sigma: float
+    last_sigma: float
+    warnings: list[str]
+    seconds: float
+    curve: list[tuple[int, float]] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> CellResult:
+        """A cell's result read back from its fields."""
+        return cls(**{**fields, "curve": [(int(at), float(value)) for at, value in fields["curve"]]})
+
+
+def every_cell(plan: Plan) -> tuple[Cell, ...]:
+    """All trainings of the study, each once."""
+    cells: list[Cell] = []
+    for data in DATA:
+        cells.append(Cell(data, "none"))
+        for epsilon in EPSILONS:
+            cells += [Cell(data, "rdp-gan", epsilon), Cell(data, "dp-gan", epsilon)]
+        cells.append(Cell(data, "zero-gan", EPSILONS[-1]))
+        cells += [Cell(data, "rdp-gan", sigma=sigma) for sigma in NOISES if data == "mnist"]
+        for tuning in TUNINGS:
+            rates = sorted({DECAYS[data][tuning], *plan.decays[tuning]})
+            cells += [Cell(data, "rdp-gan", 0.5, tuning=tuning, decay=rate) for rate in rates]
+    # The proven sibling under every schedule, where its runs are cheap.
+    cells += [Cell("adult", "dp-gan", 0.5, tuning=tuning, decay=DECAYS["adult"].get(tuning)) for tuning in TUNINGS]
+    return tuple(cells)
+
+
+def run_cell(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
+    """Train one cell and measure what it made; pictures are kept beside the result."""
+    train, test = pair(cell.data, plan.records[cell.data], plan.test, seed)
+    method = method_for(cell, plan)
+    # rdp-gan without noise or at a given noise has no budget; one is named for its claim's delta.
+    budget = Budget(cell.epsilon or 1.0, 1e-5)
+    judge = teach(test)
+    every = max(1, (plan.iterations if isinstance(method, RdpGan) else 10**9) // plan.looks)
+    curve: list[tuple[int, float]] = []
+
+    def watch(iteration: int, gan: Gan) -> None:
+        if iteration % every == 0:
+            sample = gan.sample(500, cell.data)
+            curve.append((iteration, count_right(judge, sample) / 500))
+
+    network = suggest(train.public.shape, train.classes, train.public.kind)
+    started = time.perf_counter()
+    release = method.fit(network, train, budget, rng=Reproducible(seed), watch=watch)
+    seconds = time.perf_counter() - started
+    assert isinstance(release, DataRelease)
+    made = release.dataset
+    found = quality(made, train, test, seed=seed)
+    if made.public.kind == "image":
+        picked = torch.cat([(made.labels == place).nonzero().squeeze(1)[:8] for place in range(made.classes)])
+        np.savez_compressed(folder / f"{cell.key}.npz", x=made.features[picked].numpy(), y=made.labels[picked].numpy())
+    card, ran = release.card, release.card.ran
+    return CellResult(
+        key=cell.key,
+        iterations=int(ran.get("iterations", ran.get("steps", 0))),
+        steps=int(ran.get("steps", 0)) or int(ran["iterations"]) * int(ran["discriminator steps"]),
+        accuracy=found.real_to_synthetic,
+        synthetic_to_real=found.synthetic_to_real,
+        real_to_real=found.real_to_real,
+        majority=found.majority,
+        by_class=found.by_class,
+        pmf_errors=found.pmf_errors,
+        shares={name: part.tolist() for name, part in pmf(made).items()} if found.pmf_errors else {},
+        correlation_error=found.correlation_error,
+        claimed=None if card.claimed is None or cell.method == "none" else card.claimed.epsilon,
+        proven=None if card.proven is None else card.proven.epsilon,
+        verdict=card.verdict,
+        sigma=float(ran["sigma"]),
+        last_sigma=float(ran["last sigma"]),
+        warnings=list(found.warnings),
+        seconds=seconds,
+        curve=curve,
+    )
+
+
+def method_for(cell: Cell, plan: Plan) -> Any:
+    """The method of a cell with its settings."""
+    rows = min(plan.test, plan.records[cell.data])
+    if cell.method in ("none", "rdp-gan"):
+        settings: dict[str, Any] = {
+            "iterations": plan.iterations,
+            "model": plan.networks[cell.data],
+            "learning_rate": plan.learning_rates[cell.data],
+            "every": max(1, plan.iterations // 10),
+            "sigma": 0.0 if cell.method == "none" else cell.sigma,
+            "bound": 20.0 if cell.data == "adult" else 25.0,
+        }
+        name = "rdp-gan"
+    elif cell.method == "zero-gan":
+        settings, name = dict(plan.zero_gan), cell.method
+    else:
+        settings, name = dict(plan.dp_gan[cell.data] if cell.tuning == "constant" else plan.dp_gan_tuned), cell.method
+    return methods.build(name, {**settings, "rows": rows, "tuning": cell.tuning, "decay": cell.decay})

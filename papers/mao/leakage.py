@@ -1,0 +1,124 @@
+"""Leakage: how often membership is guessed right, per class, of over-fitted networks published in four ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from noiseproof.attacks import AttackSplit, LossAttack, ShadowAttack, ShadowModels, split_for_attack
+from noiseproof.attacks.attack import Attack
+from noiseproof.data import load
+from noiseproof.methods.gradients import DpSgd
+from noiseproof.methods.parameters import DpPg, DpPgp, train_collection
+from noiseproof.networks import Network
+from noiseproof.privacy import Budget, Card, Reproducible
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases.release import ModelRelease
+from papers.mao.plans import AttackPlan, Plan
+from papers.mao.quality import accuracy
+
+METHODS = ("none", "dp-pg", "dp-pgp", "dp-sgd")
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The attack on one published network."""
+
+    method: str
+    epsilon: float | None
+    """As the authors count it: DP-PG's 1, DP-PGP's 5; DP-SGD's is proven."""
+    train: float
+    test: float
+    attack: float
+    """Balanced accuracy of the attack over all classes."""
+    per_class: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """The attacks on all published networks."""
+
+    leaks: tuple[Leak, ...]
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Leakage:
+        """The attacks read back from their fields."""
+        return cls(tuple(Leak(**{**leak, "per_class": tuple(leak["per_class"])}) for leak in fields["leaks"]))
+
+
+def measure(
+    plan: AttackPlan, whole: Plan, folder: Path, *, seed: int, workers: int = 1, progress: Progress = SILENT
+) -> tuple[Leak, ...]:
+    """Train over-fitted networks on the members, publish from them in each way, and attack what is published.
+
+    `none` is the first network of the collection.
+    """
+    everyone = load(plan.data, progress=progress).train
+    split = split_for_attack(everyone, seed, size=plan.members)
+    members = split.members
+    network = Network(plan.network, members.public.shape, members.classes, dict(plan.options))
+    collection = train_collection(
+        network,
+        members,
+        plan.models,
+        plan.training(),
+        seed=seed,
+        path=folder / f"overfitted-{plan.data}-{plan.network}.safetensors",
+        workers=workers,
+        progress=progress,
+    )
+    attack = _attack(plan, network, split, seed, progress)
+    rng = Reproducible(seed)
+    private = DpSgd(
+        sigma=whole.sigma, epochs=plan.epochs, batch=plan.batch, clip=1.0, learning_rate=0.05, momentum=plan.momentum
+    ).fit(network, members, Budget(1.0, whole.delta), rng=rng.spawn(3), progress=progress)
+    assert private.card.proven is not None
+    vectors = {
+        "none": collection.rows[0],
+        "dp-pg": DpPg().draw(collection, Budget(1.0), rng.spawn(1)).values,
+        "dp-pgp": DpPgp().draw(collection, Budget(5.0), rng.spawn(2)).values,
+    }
+    epsilons = {"none": None, "dp-pg": 1.0, "dp-pgp": 5.0, "dp-sgd": private.card.proven.epsilon}
+    modules = {name: collection.layout.module(network.build(), vector) for name, vector in vectors.items()}
+    modules["dp-sgd"] = private.module
+    return tuple(
+        _leak(name, epsilons[name], modules[name], network, split, attack, private.card, seed) for name in METHODS
+    )
+
+
+def _attack(plan: AttackPlan, network: Network, split: AttackSplit, seed: int, progress: Progress) -> Attack:
+    if plan.attack == "loss":
+        return LossAttack()
+    shadows = ShadowModels.drawn(
+        network,
+        split.attackers,
+        count=plan.shadows,
+        size=plan.members,
+        training=plan.training(),
+        seed=seed,
+        progress=progress,
+    )
+    return ShadowAttack.fit(shadows, seed=seed, progress=progress)
+
+
+def _leak(
+    name: str,
+    epsilon: float | None,
+    module: nn.Module,
+    network: Network,
+    split: AttackSplit,
+    attack: Attack,
+    card: Card,
+    seed: int,
+) -> Leak:
+    # Only what the network answers is attacked; the card is not looked at.
+    nothing: dict[str, Any] = {}
+    release = ModelRelease(module.eval(), network, card, split.members.public, nothing)
+    result = attack.against(release, split, seed=seed, resamples=200)
+    per_class = tuple(None if found.accuracy is None else found.accuracy.value for found in result.per_class)
+    test = accuracy(module, split.nonmembers)
+    return Leak(name, epsilon, accuracy(module, split.members), test, result.balanced_accuracy, per_class)

@@ -1,0 +1,153 @@
+"""The plans of the two scales: how many networks, records and epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from noiseproof.networks import Training
+from papers.mao import published
+from papers.study import Scale
+
+
+@dataclass(frozen=True)
+class QualityPlan:
+    """How well what is published from one data set's collection still classifies, by epoch and by epsilon."""
+
+    data: str
+    network: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    models: int = published.MODELS
+    records: int | None = None
+    """To train on; None takes all."""
+    tested: int | None = None
+    """To measure test accuracy with; None takes all."""
+    stages: tuple[int, ...] = (1, 5, 10, 20, 30, 40, 50, 60)
+    """Epochs after which a network is published."""
+    batch: int = 128
+    lr: float = 1e-3
+    momentum: float = 0.9
+    """The paper says SGD and 1e-3, with which 60 epochs reach its 99% only with momentum."""
+    epsilons: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0)
+    by_epoch: tuple[float, ...] = (0.1, 1.0, 5.0)
+    sweep: tuple[float, ...] = (0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
+    """Values of each of DP-PGP's three epsilons, the other two being 5."""
+    repeats: int = 3
+    """Draws whose accuracies are averaged."""
+    resolution: int = 4
+    """Points of the grid in a window."""
+
+    @property
+    def key(self) -> str:
+        """Its name in file names."""
+        return f"quality-{self.data}"
+
+    def training(self, epochs: int) -> Training:
+        """So many more epochs of training."""
+        return Training(epochs=epochs, batch=self.batch, lr=self.lr, optimiser="sgd", momentum=self.momentum)
+
+
+@dataclass(frozen=True)
+class AttackPlan:
+    """How well membership is guessed of over-fitted networks."""
+
+    data: str
+    network: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    models: int = published.MODELS
+    members: int = 10_000
+    epochs: int = 100
+    batch: int = 128
+    lr: float = 1e-2
+    momentum: float = 0.9
+    attack: Literal["loss", "shadow"] = "shadow"
+    shadows: int = 10
+
+    @property
+    def key(self) -> str:
+        """Its name in file names."""
+        return f"attack-{self.data}"
+
+    def training(self) -> Training:
+        """Long enough for every member to be learned by heart."""
+        return Training(epochs=self.epochs, batch=self.batch, lr=self.lr, optimiser="sgd", momentum=self.momentum)
+
+
+Part: TypeAlias = QualityPlan | AttackPlan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one scale runs."""
+
+    scale: Scale
+    quality: tuple[QualityPlan, ...]
+    attack: AttackPlan
+    sigma: float = 1.1
+    """Noise multiplier of DP-SGD."""
+    delta: float = 1e-5
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All that is run."""
+        return *self.quality, self.attack
+
+
+_NO_DROPOUT = {"dropout": 0.0, "dense_dropout": 0.0}
+
+PLANS: Mapping[Scale, Plan] = {
+    "small": Plan(
+        scale="small",
+        quality=(
+            QualityPlan(
+                "mnist",
+                "mnist-net",
+                models=10,
+                records=600,
+                tested=500,
+                stages=(1, 2, 4),
+                batch=20,
+                lr=0.02,
+                epsilons=(0.01, 0.03, 0.1, 0.3, 1.0, 5.0),
+                sweep=(0.5, 1.5, 5.0),
+                repeats=1,
+                resolution=2,
+            ),
+            QualityPlan(
+                "cifar10",
+                "small-cnn",
+                models=10,
+                records=1000,
+                tested=1000,
+                stages=(2, 5, 10),
+                batch=50,
+                lr=0.02,
+                epsilons=(0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 5.0),
+                sweep=(0.5, 1.0, 2.0, 5.0),
+                repeats=2,
+            ),
+        ),
+        attack=AttackPlan(
+            "cifar10",
+            "small-cnn",
+            models=10,
+            members=500,
+            epochs=30,
+            batch=50,
+            lr=0.05,
+            attack="loss",
+        ),
+        notes=(
+            "scale small: 10 MNIST-Nets on 600 records, 10 small CNNs in CIFAR-Net's place on 1,000, and 10 over-fitted "
+            "ones on 500; the fewer networks, the larger the paper's du = 1 / (M (M - 1)), and the flatter the draws at "
+            "the same epsilon.",
+        ),
+    ),
+    "paper": Plan(
+        scale="paper",
+        quality=(QualityPlan("mnist", "mnist-net"), QualityPlan("cifar10", "cifar-net", lr=1e-2)),
+        attack=AttackPlan("cifar10", "cifar-net", _NO_DROPOUT),
+    ),
+}

@@ -1,0 +1,192 @@
+"""Quality: accuracies of published networks by epoch and by epsilon, beside their collection's and DP-SGD's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from noiseproof.data import load
+from noiseproof.methods.gradients import DpSgd
+from noiseproof.methods.gradients.descent import descend, optimiser
+from noiseproof.methods.parameters import Collection, DpPg, DpPgp, train_collection
+from noiseproof.methods.parameters.dp_pg import PublishingMethod
+from noiseproof.networks import Network
+from noiseproof.privacy import Budget, Reproducible, accountants
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases.release import logits
+from papers.mao.plans import Plan, QualityPlan
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+
+
+FIXED = 5.0
+"""The two epsilons of DP-PGP that a sweep over the third leaves alone."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One published network (or the mean of several draws): what made it, when, at which epsilon, how accurate it is."""
+
+    curve: str
+    """`none`, `mean` (the averaged network), `dp-pg`, `dp-sgd`, and `draw`, `cluster`, `shift` for DP-PGP's sweeps."""
+    epoch: int
+    epsilon: float | None
+    train: float
+    test: float
+
+
+@dataclass(frozen=True)
+class Quality:
+    """All points of one data set."""
+
+    data: str
+    network: str
+    parameters: int
+    models: int
+    records: int
+    points: tuple[Point, ...]
+
+    def of(self, curve: str, epoch: int | None = None, epsilon: float | None = None) -> list[Point]:
+        """The points of a curve, at one epoch or epsilon if given."""
+        return [
+            point
+            for point in self.points
+            if point.curve == curve
+            and (epoch is None or point.epoch == epoch)
+            and (epsilon is None or point.epsilon == epsilon)
+        ]
+
+    def epsilons(self, curve: str, epoch: int | None = None) -> list[float]:
+        """The epsilons that a curve has points for."""
+        return sorted({point.epsilon for point in self.of(curve, epoch) if point.epsilon is not None})
+
+    @property
+    def last(self) -> int:
+        """The last epoch."""
+        return max(point.epoch for point in self.points)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Quality:
+        """A data set's points read back from their fields."""
+        return cls(**{**fields, "points": tuple(Point(**point) for point in fields["points"])})
+
+
+def measure(
+    plan: QualityPlan, whole: Plan, folder: Path, *, seed: int, workers: int = 1, progress: Progress = SILENT
+) -> Quality:
+    """Train the collection stage by stage (kept in `folder`), publish at each, and train DP-SGD beside it."""
+    found = load(plan.data, progress=progress)
+    train = _some(found.train, plan.records, seed)
+    test = _some(found.test, plan.tested, seed)
+    network = Network(plan.network, train.public.shape, train.classes, dict(plan.options))
+    module = network.build(seed)
+
+    def accuracies(vector: torch.Tensor) -> tuple[float, float]:
+        layout.module(module, vector)
+        return accuracy(module, train), accuracy(module, test)
+
+    points: list[Point] = []
+    collection: Collection | None = None
+    done = 0
+    for epoch in plan.stages:
+        path = folder / f"{plan.data}-{plan.network}-{epoch}.safetensors"
+        collection = train_collection(
+            network,
+            train,
+            plan.models,
+            plan.training(epoch - done),
+            seed=seed + epoch,
+            start=collection,
+            path=path,
+            workers=workers,
+            progress=progress,
+        )
+        done, layout = epoch, collection.layout
+        points += _stage(plan, collection, epoch, accuracies, seed)
+    assert collection is not None
+    points += _sweeps(plan, collection, done, accuracies, seed)
+    points += _dp_sgd(plan, whole, network, train, test, seed)
+    return Quality(plan.data, plan.network, collection.parameters, plan.models, len(train), tuple(points))
+
+
+def accuracy(module: nn.Module, dataset: Dataset) -> float:
+    """Share of the records that a network labels right."""
+    return float((logits(module, dataset.features).argmax(1) == dataset.labels).double().mean())
+
+
+def _some(dataset: Dataset, count: int | None, seed: int) -> Dataset:
+    if count is None or count >= len(dataset):
+        return dataset
+    return dataset.take(torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))[:count])
+
+
+_Accuracies = Callable[[torch.Tensor], tuple[float, float]]
+
+
+def _stage(plan: QualityPlan, collection: Collection, epoch: int, accuracies: _Accuracies, seed: int) -> list[Point]:
+    own = torch.tensor([accuracies(row) for row in collection.rows], dtype=torch.float64).mean(0).tolist()
+    points = [Point("none", epoch, None, own[0], own[1]), Point("mean", epoch, None, *accuracies(collection.mean()))]
+    method = DpPg(resolution=plan.resolution)
+    epsilons = plan.by_epoch if epoch != plan.stages[-1] else sorted({*plan.by_epoch, *plan.epsilons})
+    return points + [
+        _published("dp-pg", method, epsilon, epsilon, plan, collection, epoch, accuracies, seed) for epsilon in epsilons
+    ]
+
+
+def _sweeps(plan: QualityPlan, collection: Collection, epoch: int, accuracies: _Accuracies, seed: int) -> list[Point]:
+    """DP-PGP by each of its epsilons; and by the last one with line 21 as printed."""
+    points = []
+    base = DpPgp(resolution=plan.resolution, epsilon_draw=FIXED, epsilon_cluster=FIXED, epsilon_shift=FIXED)
+    for epsilon in plan.sweep:
+        for curve, method in (
+            ("draw", replace(base, epsilon_draw=epsilon)),
+            ("cluster", replace(base, epsilon_cluster=epsilon)),
+            ("shift", replace(base, epsilon_shift=epsilon)),
+            ("shift, as printed", replace(base, epsilon_shift=epsilon, as_printed=True)),
+        ):
+            points.append(_published(curve, method, 2 * FIXED, epsilon, plan, collection, epoch, accuracies, seed))
+    return points
+
+
+def _published(
+    curve: str,
+    method: PublishingMethod,
+    budget: float,
+    epsilon: float,
+    plan: QualityPlan,
+    collection: Collection,
+    epoch: int,
+    accuracies: _Accuracies,
+    seed: int,
+) -> Point:
+    """The mean accuracies of several draws."""
+    rng = Reproducible(seed)
+    drawn = [method.draw(collection, Budget(budget), rng.spawn(turn)).values for turn in range(plan.repeats)]
+    train, test = torch.tensor([accuracies(values) for values in drawn], dtype=torch.float64).mean(0).tolist()
+    return Point(curve, epoch, epsilon, train, test)
+
+
+def _dp_sgd(plan: QualityPlan, whole: Plan, network: Network, train: Dataset, test: Dataset, seed: int) -> list[Point]:
+    """DP-SGD at the same epochs; its epsilon grows with them."""
+    method = DpSgd(sigma=whole.sigma, batch=plan.batch, clip=1.0, learning_rate=0.05, momentum=plan.momentum)
+    module, budget = network.build(seed), Budget(1.0, whole.delta)
+    rate = method.rate(len(train))
+    steps = [max(1, round(epoch / rate)) for epoch in plan.stages]
+    gradients = method.gradients(module, rate=rate, steps=steps[-1], budget=budget, rng=Reproducible(seed))
+    descent = optimiser(method.optimiser, gradients.parameters, method.learning_rate, method.momentum)
+    points, taken = [], 0
+    try:
+        for epoch, until in zip(plan.stages, steps, strict=True):
+            descend(module, gradients, descent, train, until - taken, seed=seed + epoch, micro_batch=method.micro_batch)
+            taken = until
+            spent = accountants.epsilon(gradients.events.event, whole.delta).epsilon
+            points.append(Point("dp-sgd", epoch, spent, accuracy(module, train), accuracy(module, test)))
+    finally:
+        gradients.close()
+    return points

@@ -1,0 +1,216 @@
+"""One cell of the study: a method on a data set at an epsilon, trained and measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from noiseproof.data import Dataset, load
+from noiseproof.data.features import Chain, GroupNormMap, ScatteringMap, apply
+from noiseproof.methods.gradients import DpSgd
+from noiseproof.methods.inputs import Adlm, Functional, Ilm
+from noiseproof.methods.inputs.adlm import InputMethod
+from noiseproof.methods.inputs.perturbation import Watch
+from noiseproof.methods.inputs.quadratic import solve
+from noiseproof.privacy import Budget, Reproducible
+from noiseproof.releases.release import ModelRelease, accuracy, logits
+from papers.phan.plans import Plan, Setting
+
+PROGRAM = "program"
+TRAINED = ("adlm, program", "ilm, program", "adlm, algorithm 1", "ilm, algorithm 1")
+"""`program`: one noise picture for each batch and exact labels, as the authors' program runs, and relevances of a network
+trained without noise. `algorithm 1`: noise of its own for every record and its label, and relevances under DP."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is run; `epsilon` is None where one run serves all of them."""
+
+    data: str
+    curve: str
+    epsilon: float | None
+    repeat: int
+
+    @property
+    def key(self) -> str:
+        """The name of the cell's file."""
+        words = self.curve.replace(", ", "-").replace(" ", "-")
+        return f"{self.data}-{words}-{'all' if self.epsilon is None else format(self.epsilon, 'g')}-{self.repeat}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """An accuracy on test records, and what was promised for it."""
+
+    data: str
+    curve: str
+    epsilon: float
+    epochs: float
+    accuracy: float
+    claimed: float | None = None
+    proven: float | None = None
+    ran: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """The points of one cell."""
+
+    key: str
+    points: tuple[Point, ...]
+    seconds: float
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> CellResult:
+        """A cell's result read back from its fields."""
+        return cls(**{**fields, "points": tuple(Point(**point) for point in fields["points"])})
+
+
+def cells(plan: Plan, data: list[str]) -> list[Cell]:
+    """Every cell of the plan for the data sets that are there, the longest first."""
+    found = []
+    for setting in plan.settings:
+        if setting.data not in data:
+            continue
+        found += [Cell(setting.data, f"functional, {name}", None, 0) for name in reversed(setting.maps)]
+        for curve in ("dp-sgd", *TRAINED):
+            repeats = plan.repeats if curve.endswith(PROGRAM) else 1
+            found += [
+                Cell(setting.data, curve, epsilon, repeat) for epsilon in setting.epsilons for repeat in range(repeats)
+            ]
+    return found
+
+
+def run(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
+    """Train and measure one cell. `folder` holds the relevance networks.
+
+    Formal guarantee
+    ----------------
+    None: a study measures on public data, again and again. What is proven of a single training is in its points.
+    """
+    started = time.perf_counter()
+    setting = next(one for one in plan.settings if one.data == cell.data)
+    train, test = records(setting)
+    own = seed * 10_007 + cell.repeat
+    if cell.curve.startswith("functional"):
+        points = _functional(cell, setting, plan, train, test, own)
+    elif cell.curve == "dp-sgd":
+        points = _dp_sgd(cell, setting, plan, train, test, own)
+    else:
+        points = _trained(cell, setting, plan, train, test, folder, own)
+    return CellResult(cell.key, tuple(points), time.perf_counter() - started)
+
+
+def records(setting: Setting) -> tuple[Dataset, Dataset]:
+    """Training and test records of a setting."""
+    return _loaded(setting.data, setting.records)
+
+
+@lru_cache(maxsize=2)
+def _loaded(data: str, most: int | None) -> tuple[Dataset, Dataset]:
+    both = load(data)
+    train = both.train
+    if most is not None and most < len(train):
+        train = train.take(torch.arange(most))
+    return train, both.test
+
+
+def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
+    """The method that a curve's name stands for."""
+    name, reading = curve.split(", ")
+    kind: type[InputMethod] = Adlm if name == "adlm" else Ilm
+    chosen = kind(
+        sensitivity=setting.sensitivity,
+        batch=setting.batch,
+        epochs=setting.epochs,
+        learning_rate=setting.learning_rate,
+        draw="batch" if reading == PROGRAM else "record",
+        coefficients="plain" if reading == PROGRAM else "first-order",
+    )
+    if isinstance(chosen, Adlm) and reading == PROGRAM:
+        return replace(chosen, relevance=str(relevance_bundle(folder, setting)))
+    return chosen
+
+
+def relevance_bundle(folder: Path, setting: Setting) -> Path:
+    """Where the network is that was trained without noise for relevances."""
+    return folder / f"relevance-{setting.data}"
+
+
+def _trained(
+    cell: Cell, setting: Setting, plan: Plan, train: Dataset, test: Dataset, folder: Path, seed: int
+) -> list[Point]:
+    assert cell.epsilon is not None
+    epsilon = cell.epsilon
+    chosen = method(cell.curve, setting, folder)
+    steps = chosen.steps(len(train))
+    batch = min(setting.batch, len(train))
+    seen: list[tuple[float, float]] = []
+
+    def look(step: int, module: nn.Module) -> None:
+        right = logits(module, test.features).argmax(1) == test.labels
+        seen.append((step * batch / len(train), float(right.double().mean())))
+
+    network = setting.recipe(train.public.shape, train.classes)
+    # ILM is the same with equal noise: it has AdLM's epsilon_2 and epsilon_3, and nothing in place of epsilon_1.
+    claimed = epsilon if isinstance(chosen, Adlm) else epsilon * sum(Adlm().parts(1.0)[1:])
+    release = chosen.fit(
+        network,
+        train,
+        Budget(claimed, plan.delta),
+        rng=Reproducible(seed),
+        watch=Watch(max(1, steps // plan.points), look),
+    )
+    if not seen or seen[-1][0] < steps * batch / len(train):
+        seen.append((steps * batch / len(train), accuracy(release, test)))
+    return [Point(cell.data, cell.curve, epsilon, epochs, right, **_promises(release)) for epochs, right in seen]
+
+
+def _dp_sgd(cell: Cell, setting: Setting, plan: Plan, train: Dataset, test: Dataset, seed: int) -> list[Point]:
+    assert cell.epsilon is not None
+    network = setting.recipe(train.public.shape, train.classes)
+    lengths = setting.dp_sgd_epochs if cell.epsilon in setting.over_epochs else setting.dp_sgd_epochs[-1:]
+    points = []
+    for epochs in lengths:
+        release = DpSgd(epochs=epochs, batch=setting.dp_sgd_batch).fit(
+            network, train, Budget(cell.epsilon, plan.delta), rng=Reproducible(seed)
+        )
+        points.append(Point(cell.data, cell.curve, cell.epsilon, epochs, accuracy(release, test), **_promises(release)))
+    return points
+
+
+def _functional(cell: Cell, setting: Setting, plan: Plan, train: Dataset, test: Dataset, seed: int) -> list[Point]:
+    """The sums do not depend on epsilon, so that one pass over the records serves all of them."""
+    if cell.curve.endswith("scattering"):
+        scattering = Chain((ScatteringMap(), GroupNormMap()))
+        train, test = (apply(part, scattering, cache=False) for part in (train, test))
+    chosen = Functional(features="fourier" if cell.curve.endswith("fourier") else "raw")
+    embedding = chosen.plan(train, Budget(1.0, plan.delta)).embed
+    mapped = torch.cat([embedding(part) for part in test.features.split(4096)]).double()
+    sums = chosen.plan(train, Budget(1.0, plan.delta)).sums(train)
+    points = []
+    for number, epsilon in enumerate(setting.epsilons):
+        quadratic = chosen.plan(train, Budget(epsilon, plan.delta))
+        rng = Reproducible(seed).spawn(number)
+        second, first = quadratic.release(sums, rng)
+        weights = solve(second, first, chosen.ridge * quadratic.spread(rng))
+        right = float(((mapped @ weights).argmax(1) == test.labels).double().mean())
+        proven = quadratic.proof().epsilon
+        points.append(Point(cell.data, cell.curve, epsilon, 1.0, right, epsilon, proven, {"features": quadratic.width}))
+    return points
+
+
+def _promises(release: ModelRelease) -> dict[str, Any]:
+    card = release.card
+    return {
+        "claimed": None if card.claimed is None else card.claimed.epsilon,
+        "proven": None if card.proven is None else card.proven.epsilon,
+        "ran": {key: value for key, value in card.ran.items() if key.startswith(("epsilon", "scale", "D_", "batch"))},
+    }

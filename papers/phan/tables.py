@@ -1,0 +1,164 @@
+"""The study's tables: ours beside theirs, what was claimed beside what is proven and audited, epochs, and lemma 7."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from noiseproof.audits import AuditResult
+from papers.phan import published
+from papers.phan.cells import TRAINED, Point
+from papers.phan.lemma7 import Lemma7
+from papers.phan.plans import Plan, Setting
+from papers.study import Column, Table, Value
+
+Points = Sequence[Point]
+
+READINGS = (
+    "program: one noise picture for each batch, exact labels, relevances of a network trained without noise: what the authors "
+    "run; nothing is proven. algorithm 1: noise of its own for every record and label, relevances under DP. ILM has AdLM's "
+    "epsilon_2 and epsilon_3, and no epsilon_1. dp-sgd and functional have the stated epsilon proven, at delta 1e-5."
+)
+
+
+def last(points: Points, data: str, curve: str, epsilon: float) -> float | None:
+    """The mean accuracy at the end of that curve's trainings, if there are any."""
+    there = [point for point in points if (point.data, point.curve, point.epsilon) == (data, curve, epsilon)]
+    if not there:
+        return None
+    longest = max(point.epochs for point in there)
+    return statistics.fmean(point.accuracy for point in there if point.epochs == longest)
+
+
+def accuracy_table(points: Points, setting: Setting, plan: Plan, baseline: float) -> Table:
+    """Figures 4a and 5a: accuracy against epsilon, with the paper's numbers where it states them."""
+    curves = ("adlm, program", "ilm, program", "dp-sgd")
+    ours = (*TRAINED[2:], *(f"functional, {name}" for name in setting.maps))
+    columns = [Column("epsilon", None)]
+    for curve in curves:
+        columns += [Column(curve), Column(f"{curve.partition(',')[0]}, theirs", theirs=True)]
+    columns += [Column(curve) for curve in ours]
+    rows: list[tuple[Value, ...]] = []
+    for epsilon in setting.epsilons:
+        row: list[Value] = [epsilon]
+        for curve in curves:
+            row += [
+                last(points, setting.data, curve, epsilon),
+                published.accuracy(setting.data, epsilon, curve.partition(",")[0]),
+            ]
+        rows.append((*row, *(last(points, setting.data, curve, epsilon) for curve in ours)))
+    return Table(
+        f"accuracy-{setting.data}",
+        f"Accuracy on {setting.data} against the stated epsilon (without privacy: {baseline:.4f})",
+        tuple(columns),
+        tuple(rows),
+        (
+            READINGS,
+            published.AVERAGES,
+            f"the program's columns are means of {plan.repeats} trainings; {setting.epochs:g} epochs.",
+            *plan.notes,
+        ),
+    )
+
+
+def promises_table(points: Points, plan: Plan) -> Table:
+    """What each training claims, and what is proven of it, in parts."""
+    rows: list[tuple[Value, ...]] = []
+    for setting in plan.settings:
+        for curve in TRAINED:
+            for epsilon in setting.epsilons:
+                point = next(
+                    (p for p in points if (p.data, p.curve, p.epsilon) == (setting.data, curve, epsilon)), None
+                )
+                if point is None:
+                    continue
+                parts = ("epsilon of features (local)", "epsilon of a label (local)", "epsilon of the relevances")
+                rows.append(
+                    (
+                        setting.data,
+                        curve,
+                        epsilon,
+                        point.claimed,
+                        *(point.ran.get(part) for part in (*parts, "epsilon of the relevance network")),
+                        "nothing proven" if point.proven is None else point.proven,
+                    )
+                )
+    return Table(
+        "promises",
+        "Claimed and proven epsilon of each training, under replace-one",
+        (
+            Column("data"),
+            Column("curve"),
+            Column("epsilon", None),
+            Column("claimed"),
+            Column("features"),
+            Column("label"),
+            Column("relevances"),
+            Column("relevance network"),
+            Column("proven"),
+        ),
+        tuple(rows),
+        (
+            "ILM's claim is three quarters of epsilon: it has AdLM's epsilon_2 and epsilon_3 and needs no epsilon_1.",
+            "The epsilon of features and labels is local DP: |L| copies of noise that is divided by |L| do not add up to one "
+            "draw unless they are the same draw, and then nothing is proven.",
+        ),
+    )
+
+
+def audits_table(audits: Mapping[str, AuditResult]) -> Table:
+    """What an audit finds of what the training sees of one record."""
+    rows = tuple(
+        (
+            name,
+            None if found.claimed is None else found.claimed.epsilon,
+            "nothing proven" if found.proven is None else found.proven.epsilon,
+            found.epsilon,
+            found.verdict,
+        )
+        for name, found in audits.items()
+    )
+    return Table(
+        "audits",
+        "Audits at epsilon 1, with the noise of the paper's MNIST network",
+        (Column("method"), Column("claimed"), Column("proven"), Column("audited, at least"), Column("verdict")),
+        rows,
+        ("claimed: epsilon_2 + epsilon_3, since the audited records need no relevances.",),
+    )
+
+
+def epochs_table(points: Points, setting: Setting) -> Table:
+    """Figures 4b and 4c, 5b and 5c: accuracy against epochs. For DP-SGD every length has the noise for its length."""
+    rows: list[tuple[Value, ...]] = []
+    for epsilon in setting.over_epochs:
+        for curve in ("adlm, program", "ilm, program", "dp-sgd"):
+            there = [
+                point for point in points if (point.data, point.curve, point.epsilon) == (setting.data, curve, epsilon)
+            ]
+            for epochs in sorted({point.epochs for point in there}):
+                at = [point.accuracy for point in there if point.epochs == epochs]
+                rows.append((epsilon, curve, epochs, statistics.fmean(at)))
+    return Table(
+        f"epochs-{setting.data}",
+        f"Accuracy on {setting.data} against epochs",
+        (Column("epsilon", None), Column("curve"), Column("epochs", 1), Column("accuracy")),
+        tuple(rows),
+    )
+
+
+def lemma_table(found: Lemma7) -> Table:
+    """Lemma 7's bound beside the error that was measured."""
+    return Table(
+        "lemma-7",
+        "What the Taylor form costs: a linear network's mean loss",
+        (
+            Column("records"),
+            Column("exact loss, its minimiser"),
+            Column("exact loss, Taylor's minimiser"),
+            Column("error"),
+            Column("bound (lemma 7)"),
+            Column("largest logit", 2),
+        ),
+        ((found.records, found.exact, found.taylor, found.error, found.bound, found.largest),),
+        ("The lemma's proof looks at logits between -1 and 1; those of the minimiser go further.",),
+    )

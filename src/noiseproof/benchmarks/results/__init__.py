@@ -1,1 +1,0 @@
-"""Proven accuracy: what the recipes reach at a proven epsilon, beside what the papers claimed; `make results`."""

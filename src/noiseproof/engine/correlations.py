@@ -1,0 +1,247 @@
+"""Correlations: the gradients of a convolution's kernel, record by record, without unfolding the whole input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+
+import torch
+from torch.nn import functional as F
+
+from noiseproof.engine.contributions import Contribution, Explicit, Room, in_pieces, squared_lengths
+from noiseproof.engine.outer_products import PASS_COST
+
+CHUNK_BYTES = 8 * 2**20
+"""Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""
+NARROW = 48
+"""With fewer columns than this a matrix product is slow, so the kernel's height is unfolded too."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a kernel of (height, width) moves over the input."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+
+class Correlations(Contribution):
+    """g_i[o, c, u, v] = sum over places p of e_i[o, p] x_i[c, p * stride + (u, v) * dilation].
+
+    Inputs x (B, C, H, W) and errors e (B, O, H', W'). The input is unfolded along the width only, with channels last;
+    a row u of the kernel is then one slice of it, and a batched matrix product with the errors as they are. What is
+    written out has the shape (slabs, B, entries): a slab is a row of the kernel, or all of it where channels are few.
+    """
+
+    def __init__(self, inputs: torch.Tensor, errors: torch.Tensor, shape: torch.Size, geometry: Geometry) -> None:
+        self._inputs, self._errors, self._shape, self._geometry = inputs, errors, shape, geometry
+        self._records, self._all_rows = errors.shape[:2]
+        self._rows = errors.shape[1] // geometry.groups
+        self._channels = inputs.shape[1] // geometry.groups
+        self._by_row = geometry.kernel[0] > 1 and self._channels * geometry.kernel[1] >= NARROW
+        self._kept: torch.Tensor | None = None
+        self._room = Room()
+
+    def explicit(self) -> torch.Tensor:
+        """The gradients themselves, (B, *shape)."""
+        slabs = self._slabs() if self._kept is None else self._kept
+        return self._in_order(slabs, 1).reshape(self._records, *self._shape)
+
+    def squared_norms(self) -> torch.Tensor:
+        """||g_i||^2, (B,), by whichever is cheaper: the gradients written out, or Gram matrices over places."""
+        if self._kept is None and self._ghost_is_cheaper:
+            return self._ghost_norms()
+        self._keep_if_there_is_room()
+        if self._kept is not None:
+            return _slab_norms(self._kept)
+        pieces = self._pieces(in_pieces(self._explicit_bytes // self._records))
+        return torch.cat([_slab_norms(self._slabs(some)) for some in pieces])
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """sum_i w_i g_i, of the kernel's shape."""
+        if self._kept is not None:
+            return self._in_order(torch.matmul(weights, self._kept), 0).reshape(self._shape)
+        geometry = self._geometry
+        total: torch.Tensor = torch.ops.aten.convolution_backward(
+            self._errors * weights[:, None, None, None],
+            self._inputs,
+            self._inputs.new_empty(self._errors.shape[1], self._channels, *geometry.kernel),
+            None,
+            geometry.stride,
+            geometry.padding,
+            geometry.dilation,
+            False,
+            [0, 0],
+            geometry.groups,
+            [False, True, False],
+        )[1]
+        return total.view(self._shape)
+
+    def inner(self, vector: torch.Tensor) -> torch.Tensor:
+        """<g_i, v>, (B,)."""
+        geometry = self._geometry
+        kernel = vector.reshape(self._all_rows, self._channels, *geometry.kernel)
+        if self._kept is None:
+            # <g_i, v> = <e_i, conv(x_i, v)>.
+            where = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+            return (F.conv2d(self._inputs, kernel, None, *where) * self._errors).sum((1, 2, 3))
+        if self._by_row:
+            kernel = kernel.permute(2, 0, 3, 1)
+        return torch.bmm(self._kept, kernel.reshape(len(self._kept), -1, 1)).sum((0, 2))
+
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k>, (B, B): a sum over slabs, one at a time if they do not all fit."""
+        self._keep_if_there_is_room()
+        if self._kept is not None:
+            return torch.bmm(self._kept, self._kept.transpose(1, 2)).sum(0)
+        total = self._errors.new_zeros(self._records, self._records)
+        for row in range(self._slab_count):
+            slab = self._slabs(rows=range(row, row + 1))[0]
+            total.addmm_(slab, slab.T)
+        return total
+
+    def share(self, room: Room) -> None:
+        """Keep what is written out only as far as there is room."""
+        self._room = room
+
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        if self._kept is not None:
+            return Explicit(self.explicit()[records])
+        return Correlations(self._inputs[records], self._errors[records], self._shape, self._geometry)
+
+    @property
+    def _slab_count(self) -> int:
+        return self._geometry.kernel[0] if self._by_row else 1
+
+    @property
+    def _places(self) -> int:
+        return self._errors.shape[2] * self._errors.shape[3]
+
+    @property
+    def _explicit_bytes(self) -> int:
+        return self._records * prod(self._shape) * self._errors.element_size()
+
+    def _keep_if_there_is_room(self) -> None:
+        if self._kept is None and self._room.has(self._explicit_bytes):
+            self._kept = self._slabs()
+            self._room.take(self._explicit_bytes)
+            # The pair is not needed any more, and may be larger than what was made of it.
+            self._inputs = self._errors = self._errors.new_empty(0)
+
+    @property
+    def _ghost_is_cheaper(self) -> bool:
+        columns = self._channels * prod(self._geometry.kernel)
+        again = (
+            0 if self._room.has(self._explicit_bytes) else self._places
+        )  # the weighted sum is then made from the pairs again
+        explicit = self._rows * columns * (PASS_COST + again)
+        return self._places**2 * (self._rows + columns) < explicit
+
+    def _ghost_norms(self) -> torch.Tensor:
+        """||g_i||^2 as a sum over pairs of places, of the errors' inner product times that of the input's windows."""
+        found = []
+        for some in self._pieces(self._chunk(self._places * self._channels * prod(self._geometry.kernel))):
+            errors = self._errors[some].reshape(-1, self._rows, self._places)
+            windows = self._windows(some)
+            products = torch.bmm(errors.transpose(1, 2), errors) * torch.bmm(windows.transpose(1, 2), windows)
+            found.append(products.sum((1, 2)).view(-1, self._geometry.groups).sum(1))
+        return torch.cat(found)
+
+    def _slabs(self, some: slice = slice(None), rows: range | None = None) -> torch.Tensor:
+        """The gradients of some records written out: (slabs, records, entries)."""
+        geometry, places = self._geometry, self._errors.shape[2:]
+        records = len(self._inputs[some])
+        if rows is None:
+            rows = range(self._slab_count)
+        columns = self._channels * geometry.kernel[1] * (1 if self._by_row else geometry.kernel[0])
+        out = self._errors.new_empty(len(rows), records * geometry.groups, self._rows, columns)
+        per_record = (
+            columns * places[1] * (self._inputs.shape[2] + 2 * geometry.padding[0])
+            if self._by_row
+            else columns * self._places
+        )
+        start = 0
+        for piece in self._pieces(self._chunk(per_record), some):
+            errors = self._errors[piece].reshape(-1, self._rows, self._places)
+            into = out[:, start : start + len(errors)]
+            start += len(errors)
+            if not self._by_row:
+                torch.bmm(errors, self._windows(piece).transpose(1, 2), out=into[0])
+                continue
+            bands = self._bands(piece)
+            for slab, row in enumerate(rows):
+                first, phase = divmod(row * geometry.dilation[0], geometry.stride[0])
+                band = bands[:, phase, first : first + places[0]].reshape(len(errors), self._places, columns)
+                torch.bmm(errors, band, out=into[slab])
+        return out.view(len(rows), records, -1)
+
+    def _windows(self, some: slice) -> torch.Tensor:
+        """The input unfolded: (records x groups, columns as in the kernel, places)."""
+        inputs, geometry = self._inputs[some], self._geometry
+        padding = geometry.padding
+        if geometry.kernel == (1, 1) and geometry.stride == (1, 1) and padding == (0, 0):
+            return inputs.reshape(len(inputs) * geometry.groups, self._channels, self._places)
+        if padding != (0, 0):
+            inputs = F.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
+        inputs = inputs.contiguous()
+        channel, down, right = inputs.stride()[1:]
+        windows = inputs.as_strided(
+            (len(inputs) * geometry.groups, self._channels, *geometry.kernel, *self._errors.shape[2:]),
+            (
+                channel * self._channels,
+                channel,
+                down * geometry.dilation[0],
+                right * geometry.dilation[1],
+                down * geometry.stride[0],
+                right * geometry.stride[1],
+            ),
+        )
+        return windows.reshape(len(windows), -1, self._places)
+
+    def _bands(self, some: slice) -> torch.Tensor:
+        """The input unfolded along the width: (records x groups, phases, rows, places across, kernel width x channels).
+
+        Rows are sorted by their phase in the vertical stride, so that any row of the kernel meets consecutive ones.
+        """
+        inputs, geometry = self._inputs[some], self._geometry
+        records, _, height, width = inputs.shape
+        phases, across = geometry.stride[0], self._errors.shape[3]
+        high = ceil((height + 2 * geometry.padding[0]) / phases) * phases
+        wide = width + 2 * geometry.padding[1]
+        padded = inputs.new_zeros(records, geometry.groups, high, wide, self._channels)
+        inside = padded.narrow(2, geometry.padding[0], height).narrow(3, geometry.padding[1], width)
+        inside.copy_(inputs.reshape(records, geometry.groups, self._channels, height, width).permute(0, 1, 3, 4, 2))
+        group, down, right = padded.stride()[1:4]
+        bands = padded.as_strided(
+            (records * geometry.groups, phases, high // phases, across, geometry.kernel[1], self._channels),
+            (group, down, down * phases, right * geometry.stride[1], right * geometry.dilation[1], 1),
+        )
+        # Copied once here, or else every slice of it would be copied again.
+        return bands.contiguous().view(*bands.shape[:4], -1)
+
+    def _in_order(self, slabs: torch.Tensor, records_dims: int) -> torch.Tensor:
+        """Slabs (slabs, [B,] entries) with the kernel's own order of entries, ([B,] O, C, U, V)."""
+        batch = slabs.shape[1 : 1 + records_dims]
+        if not self._by_row:
+            return slabs.view(*batch, self._all_rows, self._channels, *self._geometry.kernel)
+        split = slabs.view(len(slabs), *batch, self._all_rows, self._geometry.kernel[1], self._channels)
+        return split.movedim((0, -1, -2), (-2, -3, -1))
+
+    def _chunk(self, numbers: int) -> int:
+        """How many records to take at a time, if each needs room for so many `numbers`."""
+        return max(1, CHUNK_BYTES // max(1, self._inputs.element_size() * numbers * self._geometry.groups))
+
+    def _pieces(self, size: int, some: slice = slice(None)) -> Iterator[slice]:
+        """`some` of the records in pieces of `size`."""
+        start, stop, _ = some.indices(self._records)
+        return (slice(first, min(first + size, stop)) for first in range(start, stop, size))
+
+
+def _slab_norms(slabs: torch.Tensor) -> torch.Tensor:
+    """||g_i||^2 from (slabs, B, entries); rows first, which torch reduces twice as fast as both dimensions at once."""
+    return squared_lengths(slabs.flatten(0, 1)).view(slabs.shape[:2]).sum(0)

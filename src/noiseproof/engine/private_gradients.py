@@ -1,0 +1,276 @@
+"""Batch gradients: what every way of noising gradients shares: sampling, micro-batches, one event a step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from noiseproof.engine.per_record import PerRecordGradients, RecordGradients
+from noiseproof.engine.ranks import ALONE, Ranks, unwrapped
+from noiseproof.engine.sampling import PoissonSampler, Schedule, check_loader
+from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
+from noiseproof.privacy import Gaussian, Neighbours, accountants
+from noiseproof.privacy.events import DpEvent, EventLog, sampled_gaussian
+
+if TYPE_CHECKING:
+    from noiseproof.privacy import Randomness
+
+
+class BatchGradients(ABC):
+    """Turns per-record losses into the `.grad` of a step, for any torch optimiser and the user's own loop.
+
+    `batches` draws the records, `backward` takes their losses; after the last micro-batch of a step it writes `.grad`
+    and returns True. A step is logged in `events` before its gradient is visible. Losses that do not come from a batch
+    drawn here are refused: what is accounted for must be what ran.
+    """
+
+    shareable: ClassVar[bool] = False
+    """Whether several ranks can take a step together, each with a part of its records."""
+
+    def __init__(self, module: nn.Module, *, rate: float, rng: Randomness) -> None:
+        if not 0 < rate <= 1:
+            raise SettingError(f"the sampling rate must lie in (0, 1], not {rate}.")
+        self.rate = rate
+        self.events = EventLog()
+        self.steps = 0
+        self.expected_batch = 0.0
+        """Records a step draws on average, by which sums are divided. A public constant: if it is not set before the first
+        batch, it is taken from the number of records, which is then taken to be public."""
+        self._rng = self._sampling = rng
+        self.ranks: Ranks = ALONE
+        module, self._wrapped = unwrapped(module)
+        self._engine = PerRecordGradients(module)
+        self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
+        self._sizes: list[int] = []
+        """Sizes of the micro-batches of this step whose losses are still to come."""
+        self._records_in_step = 0
+        self._sum: torch.Tensor | None = None
+
+    @property
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """The parameters that are trained."""
+        return self._engine.parameters
+
+    def join(self, ranks: Ranks) -> None:
+        """Share this training with other ranks: call it on each of them before the first batch.
+
+        Every step's sample is then taken of all ranks' records together, each rank clips its part, and the noise is added
+        once to the sum over ranks; all have the same gradient and the same events. Weights become those of rank 0.
+        """
+        if not self.shareable:
+            raise UnsupportedError(
+                f"{type(self).__name__} cannot be shared among ranks, since it does more to a batch than clip and sum its "
+                "records; train it in one process."
+            )
+        if self.steps or self._sizes:
+            raise NoiseproofError("ranks join a training before its first batch, not in the middle of it.")
+        self.ranks = ranks
+        self._sampling, self._rng = ranks.randomness(self._rng)
+        ranks.agree("the sampling rate and the number of parameters", (self.rate, self.coordinates))
+        module = self._engine.module
+        ranks.align([*(parameter.detach() for parameter in module.parameters()), *module.buffers()])
+
+    def batches(
+        self, *tensors: torch.Tensor, steps: int, micro_batch: int | None = None
+    ) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Poisson batches of the records in `tensors` (equal first dimensions), for `steps` steps.
+
+        With `micro_batch` a step comes in pieces of at most that many records, so that memory stays bounded: step the
+        optimiser when `backward` returns True. An empty batch is yielded like any other: call `backward` with its
+        losses, or with None if the network cannot take zero records; the step is then noise alone.
+        """
+        records = {len(tensor) for tensor in tensors}
+        if len(records) != 1 or records == {0}:
+            raise SettingError("give tensors with the same number of records, at least one.")
+        sampler = PoissonSampler(records.pop(), self.rate, steps, self._sampling, self.ranks)
+        self._expect(sampler.records)
+        size = micro_batch or sampler.records
+        device = tensors[0].device
+        for _ in range(steps):
+            drawn = sampler.draw().to(device)
+            pieces = drawn.split(size) if drawn.shape[0] > size else (drawn,)
+            self._start([piece.shape[0] for piece in pieces])
+            for piece in pieces:
+                yield tuple([tensor.index_select(0, piece) for tensor in tensors])
+            self._check_finished()
+
+    def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        """Batches of the user's loader, if it samples with `PoissonSampler` at this rate; else it is refused."""
+        records = len(loader.dataset)  # type: ignore[arg-type]
+        check_loader(loader, self.rate, records, self.ranks)
+        self._expect(records)
+        for batch in loader:
+            first = batch[0] if isinstance(batch, list | tuple) else batch
+            self._start([len(first)])
+            yield batch
+            self._check_finished()
+
+    def backward(self, losses: torch.Tensor | None) -> bool:
+        """Take one loss a record; True when the step is complete and its gradient stands in `.grad`."""
+        if not self._sizes:
+            raise NoiseproofError(
+                "these losses belong to no batch drawn by `batches` or `load`; the sampling that is accounted for must be "
+                "the one that ran, so draw the records there and call `backward` once for each batch."
+            )
+        expected = self._sizes[0]
+        found = 0 if losses is None else (losses.shape[0] if losses.dim() == 1 else -1)
+        if found != expected:
+            raise NoiseproofError(
+                f"the batch has {expected} records, but the losses have shape "
+                f"{None if losses is None else tuple(losses.shape)}; give one loss a record (reduction='none')."
+            )
+        self._sizes.pop(0)
+        if losses is not None and expected > 0:
+            self._accumulate(self._engine.backward(losses))
+            self._records_in_step += expected
+        if self._sizes:
+            return False
+        if self.steps == 0:
+            self.ranks.agree("what a step costs", self._event())
+        self.events.append(self._event())
+        for parameter, gradient in zip(self.parameters, self._engine.split(self._finish()), strict=True):
+            parameter.grad = gradient
+        self.steps += 1
+        return True
+
+    @property
+    def randomness(self) -> tuple[Randomness, ...]:
+        """What samples and noise are drawn with."""
+        return (self._rng,) if self._sampling is self._rng else (self._sampling, self._rng)
+
+    def state(self) -> dict[str, float]:
+        """What must be remembered between two steps, besides weights, randomness and events."""
+        return {"steps": self.steps, "expected_batch": self.expected_batch}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on from a state that `state` gave."""
+        self.steps, self.expected_batch = int(state["steps"]), state["expected_batch"]
+
+    def paused(self) -> AbstractContextManager[None]:
+        """While it lasts, forward passes are not watched: for generated or public records in the same step."""
+        return self._engine.paused()
+
+    def close(self) -> None:
+        """Take the hooks off the module."""
+        self._engine.close()
+
+    def _expect(self, records: int) -> None:
+        if self._wrapped and self.ranks is ALONE:
+            raise NoiseproofError(
+                "the network is wrapped in DistributedDataParallel, but these gradients know of no other rank, so each "
+                "would add noise of its own; call `join(ranks)` first, with `ranks` from noiseproof.run.distributed."
+            )
+        together = self.ranks.records(records)
+        self.expected_batch = self.expected_batch or self.rate * together
+
+    def _start(self, sizes: list[int]) -> None:
+        self._sizes, self._records_in_step = sizes, 0
+
+    def _check_finished(self) -> None:
+        if self._sizes:
+            raise NoiseproofError(
+                "a batch was drawn but `backward` was not called with its losses; call it once for each."
+            )
+
+    def _add(self, vector: torch.Tensor) -> None:
+        self._sum = vector if self._sum is None else self._sum.add_(vector)
+
+    def _take_sum(self) -> torch.Tensor:
+        total, self._sum = self._sum, None
+        return self.parameters[0].detach().new_zeros(self.coordinates) if total is None else total
+
+    @abstractmethod
+    def _accumulate(self, gradients: RecordGradients) -> None:
+        """Take in a micro-batch's per-record gradients."""
+
+    @abstractmethod
+    def _event(self) -> DpEvent:
+        """What the step that is about to be finished does to the records."""
+
+    @abstractmethod
+    def _finish(self) -> torch.Tensor:
+        """The step's gradient as one vector, parameter after parameter; resets what was accumulated."""
+
+
+# Private gradients: clip every record's gradient, sum, add Gaussian noise once (DP-SGD, Abadi et al. 2016).
+
+
+class PrivateGradients(BatchGradients):
+    """DP-SGD's gradient for the user's own loop: `backward(losses)`, then any optimiser's `step()`.
+
+    `clip` and `sigma` are numbers or `Schedule`s; the noise on the sum has standard deviation sigma * clip.
+    With `bound=True` the noisy mean is clipped to `clip` again, so that no update leaves that ball.
+
+    Formal guarantee
+    ----------------
+    Each step is a Poisson-sampled Gaussian mechanism with noise multiplier sigma(t) on a sum of per-record gradients
+    of L2 norm at most clip(t); the whole is their adaptive composition, and everything computed from the gradients is
+    post-processing. Unit: record. Neighbours: add-or-remove (replace-one doubles the sensitivity; the accountant is
+    told). Assumes that each loss depends on its own record and the public state only (layers that mix records are
+    refused), that the rate and `expected_batch` are public, that sums are exact (floating-point error of a sum is not
+    accounted for), and that the sample stays secret. Abadi et al. 2016; Mironov et al. 2019.
+    """
+
+    shareable = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        clip: float | Schedule,
+        sigma: float | Schedule,
+        rate: float,
+        rng: Randomness | None = None,
+        bound: bool = False,
+    ) -> None:
+        from noiseproof.privacy import Secure
+
+        super().__init__(module, rate=rate, rng=rng if rng is not None else Secure())
+        self._clip = clip if isinstance(clip, Schedule) else Schedule(clip)
+        self._sigma = sigma if isinstance(sigma, Schedule) else Schedule(sigma)
+        self.bound = bound
+
+    @property
+    def clip(self) -> float:
+        """The clipping norm of the step that comes next."""
+        return self._clip.at(self.steps)
+
+    @property
+    def sigma(self) -> float:
+        """The noise multiplier of the step that comes next."""
+        return self.sigma_at(self.steps)
+
+    def sigma_at(self, step: int) -> float:
+        """The noise multiplier of a step, counted from 0."""
+        return self._sigma.at(step)
+
+    def epsilon(self, delta: float, *, accountant: str = "pld", neighbours: Neighbours = "add-or-remove") -> float:
+        """The epsilon of the steps taken so far. Reading it changes nothing."""
+        return accountants.epsilon(self.events.event, delta, accountant=accountant, neighbours=neighbours).epsilon
+
+    def _accumulate(self, gradients: RecordGradients) -> None:
+        self._add(gradients.clipped_vector(self.clip, 1 / self.expected_batch))
+
+    def _event(self) -> DpEvent:
+        return sampled_gaussian(self.rate, self.sigma)
+
+    def _finish(self) -> torch.Tensor:
+        mean = self._noised_mean(self.clip, self.sigma)
+        return bounded(mean, self.clip) if self.bound else mean
+
+    def _noised_mean(self, clip: float, sigma: float) -> torch.Tensor:
+        """The sum of the clipped gradients, noised, over the expected batch: records were weighted by its inverse."""
+        scale = Gaussian(clip / self.expected_batch, sigma).scale(self._rng, self.coordinates)
+        return self.ranks.noised(self._take_sum(), lambda part: self._rng.add_gaussian(part, scale, out=part))
+
+
+def bounded(gradient: torch.Tensor, clip: float) -> torch.Tensor:
+    """The gradient, scaled down to norm `clip` if it is longer."""
+    norm = torch.linalg.vector_norm(gradient)
+    return gradient * (clip / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp(max=1)

@@ -1,0 +1,168 @@
+"""Methods by name. A method is a frozen dataclass of its settings in one of the five places; it registers itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from noiseproof.errors import SettingError
+from noiseproof.privacy.card import Place
+from noiseproof.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.networks import Network
+    from noiseproof.privacy import Budget, Game, Randomness
+    from noiseproof.privacy.card import Card, Claim, Proof, Unit
+    from noiseproof.releases.release import Release
+
+
+_PLACES = (
+    "noiseproof.methods.baseline",
+    "noiseproof.methods.inputs",
+    "noiseproof.methods.losses",
+    "noiseproof.methods.gradients",
+    "noiseproof.methods.parameters",
+    "noiseproof.methods.predictions",
+)
+"""Modules that register methods, in the order of a record's way."""
+
+_REGISTRY: dict[str, type[Method]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Method(ABC):
+    """A way to turn private records into a release. Its fields are its settings; `fit` runs it."""
+
+    name: ClassVar[str]
+    place: ClassVar[Place]
+    paper: ClassVar[str | None] = None
+    """Where the method was published, if it is built as a paper says it; None for a proven sibling or the baseline."""
+    proves: ClassVar[bool]
+    """Whether a run of it ends with a finite proven epsilon at the level of records."""
+    claims: ClassVar[str]
+    """What its authors say it guarantees, in a few words."""
+
+    @abstractmethod
+    def fit(
+        self,
+        network: Network,
+        dataset: Dataset,
+        budget: Budget,
+        *,
+        rng: Randomness,
+        progress: Progress = SILENT,
+    ) -> Release:
+        """Train on the private `dataset` within `budget` and return what may leave, with its card."""
+
+    @abstractmethod
+    def game(self, budget: Budget) -> Game:
+        """The game that hits this method hardest, at this budget."""
+
+    def card(
+        self,
+        dataset: Dataset,
+        budget: Budget,
+        rng: Randomness,
+        *,
+        claimed: Claim | None = None,
+        proven: Proof | None = None,
+        why: str | None = None,
+        unit: Unit = "record",
+        ran: Mapping[str, Any] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Card:
+        """The card of a run on `dataset`: what the method proves, less what the data or the randomness take away."""
+        from noiseproof.privacy.card import Card
+
+        if rng.kind == "reproducible":
+            notes = (
+                *notes,
+                "The randomness was seeded, for research: whoever knows the seed can undo it; do not release.",
+            )
+        if proven is not None and dataset.public.bounds == "data":
+            why = (
+                "Bounds, categories or classes were read off the private records without noise, for which nothing is "
+                f"proven; with a schema of public bounds this training would be ({proven.epsilon:.4g}, {proven.delta:.3g})-"
+                "differentially private."
+            )
+            proven = None
+        return Card(
+            method=self.name,
+            place=self.place,
+            unit=unit,
+            neighbours=budget.neighbours,
+            randomness=rng.kind,
+            claimed=claimed,
+            proven=proven,
+            why=why,
+            ran={"records": len(dataset), **(ran or {})},
+            notes=(*dataset.public.notes, *notes),
+        )
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first line of the docstring."""
+        return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as plain values, for a bundle."""
+        return dataclasses.asdict(self)
+
+
+__all__ = ["Method", "build", "get", "register", "registry"]
+
+M = TypeVar("M", bound=type[Method])
+
+
+def register(method: M) -> M:
+    """Class decorator: make a method available by its name."""
+    if method.name in _REGISTRY:
+        raise ValueError(f"two methods are named {method.name!r}")
+    _REGISTRY[method.name] = method
+    return method
+
+
+def registry() -> Mapping[str, type[Method]]:
+    """Every method by name, in the order of the places."""
+    for module in _PLACES:
+        importlib.import_module(module)
+    places = typing.get_args(Place)
+    return dict(sorted(_REGISTRY.items(), key=lambda item: (places.index(item[1].place), item[0])))
+
+
+def get(name: str) -> type[Method]:
+    """The method of that name."""
+    methods = registry()
+    if name not in methods:
+        raise SettingError(f"there is no method {name!r}; there are {', '.join(methods)}.")
+    return methods[name]
+
+
+def build(name: str, settings: Mapping[str, Any] | None = None) -> Method:
+    """The method of that name with these settings; the texts of a command line are read as the fields' types."""
+    method = get(name)
+    fields = {field.name: field for field in dataclasses.fields(method)}
+    hints = typing.get_type_hints(method)
+    values: dict[str, Any] = {}
+    for key, value in (settings or {}).items():
+        field = key.replace("-", "_")
+        if field not in fields:
+            raise SettingError(f"{name} has no setting {key!r}; it has {', '.join(fields) or 'none'}.")
+        values[field] = _read(name, field, value, hints[field])
+    return method(**values)
+
+
+def _read(method: str, field: str, value: Any, hint: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise SettingError(f"{method}'s setting {field} cannot be {value!r}: {reason}.") from None

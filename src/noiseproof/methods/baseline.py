@@ -1,0 +1,117 @@
+"""none: ordinary training, which every private method is measured against."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch.nn import functional
+
+from noiseproof.data.dataset import Dataset, Public
+from noiseproof.errors import SettingError
+from noiseproof.methods import Method, register
+from noiseproof.networks import Network
+from noiseproof.privacy import Game
+from noiseproof.privacy.card import Place
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases.release import ModelRelease
+
+if TYPE_CHECKING:
+    from noiseproof.privacy import Budget, Randomness
+
+
+_ENOUGH = 5_000
+"""Steps after which more passes change a baseline's accuracy little."""
+
+
+@register
+@dataclass(frozen=True)
+class Baseline(Method):
+    """Ordinary training without privacy: the baseline.
+
+    Formal guarantee
+    ----------------
+    None, and none is claimed.
+    """
+
+    name: ClassVar[str] = "none"
+    place: ClassVar[Place] = "none"
+    proves: ClassVar[bool] = False
+    claims: ClassVar[str] = "nothing"
+
+    epochs: float = 30.0
+    batch: int = 64
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "learning_rate"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingError(f"none's setting {name} must be positive, not {value}.")
+
+    def fit(
+        self,
+        network: Network,
+        dataset: Dataset,
+        budget: Budget,
+        *,
+        rng: Randomness,
+        progress: Progress = SILENT,
+    ) -> ModelRelease:
+        """Train with Adam on shuffled batches; the budget is not used."""
+        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+        module = network.build(seed)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        module.to(device).train()
+        features, labels = dataset.features.to(device), dataset.labels.to(device)
+        optimiser = torch.optim.Adam(module.parameters(), lr=self.learning_rate)
+        steps = max(1, math.ceil(self.epochs * len(dataset) / self.batch))
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            with progress.task(self.name, steps) as task:
+                order = torch.empty(0, dtype=torch.int64)
+                for _ in range(steps):
+                    if not len(order):
+                        order = torch.randperm(len(dataset), device=device)
+                    index, order = order[: self.batch], order[self.batch :]
+                    loss = functional.cross_entropy(module(features[index]), labels[index])
+                    optimiser.zero_grad(set_to_none=True)
+                    loss.backward()
+                    optimiser.step()
+                    task.advance(loss=float(loss.detach()))
+        card = self.card(
+            dataset,
+            budget,
+            rng,
+            why="The network was trained on the records without any noise.",
+            ran={"steps": steps, "batch": self.batch, "sampler": "shuffled epochs"},
+        )
+        return ModelRelease(module.cpu(), network, card, dataset.public, self.settings())
+
+    def game(self, budget: Budget) -> Game:
+        """A mislabelled record added to eight others: the trained network's loss on it tells whether it was there."""
+        features = torch.eye(9)
+        labels = torch.arange(9) % 2
+        public = Public(shape=(9,), classes=("0", "1"))
+        network = Network("linear", (9,), 2)
+        short = Baseline(epochs=4, batch=9, learning_rate=0.3)
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            from noiseproof.privacy import Reproducible
+
+            records = Dataset("game", features[: 8 + world], labels[: 8 + world], public)
+            seeds = torch.randint(2**62, (trials,), generator=generator)
+            scores = torch.empty(trials, dtype=torch.float64)
+            for trial, seed in enumerate(seeds.tolist()):
+                release = short.fit(network, records, budget, rng=Reproducible(seed))
+                scores[trial] = float(release.predict(features[8:])[0, int(labels[8])])
+            return scores
+
+        return Game("none: a record that only memory can label", play, "add-or-remove", budget.delta)
+
+
+def reference_for(records: int) -> Baseline:
+    """The baseline to hold a release against: as many passes as `Baseline` makes, or fewer over many records."""
+    return Baseline(epochs=min(Baseline.epochs, _ENOUGH * Baseline.batch / records))

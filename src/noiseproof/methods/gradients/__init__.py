@@ -1,0 +1,24 @@
+"""Noise at the gradients: DP-SGD and the Noisy Gradient family, on a per-record gradient engine."""
+
+from __future__ import annotations
+
+from noiseproof.engine.private_gradients import PrivateGradients
+from noiseproof.engine.sampling import PoissonSampler, Schedule
+from noiseproof.methods.gradients.dp_sgd import AdaptiveGradients, DpSgd, DpSgdAdaptive, DpSgdBounded
+from noiseproof.methods.gradients.noisy_gradient import NoisyGradient, NoisyGradients
+from noiseproof.methods.gradients.quantile import QuantileFlat, QuantileGradients, QuantileLayer
+
+__all__ = [
+    "AdaptiveGradients",
+    "DpSgd",
+    "DpSgdAdaptive",
+    "DpSgdBounded",
+    "NoisyGradient",
+    "NoisyGradients",
+    "PoissonSampler",
+    "PrivateGradients",
+    "QuantileFlat",
+    "QuantileGradients",
+    "QuantileLayer",
+    "Schedule",
+]

@@ -1,0 +1,200 @@
+"""Noisy gradients: noise every record's gradient first, clip it second (Lin et al. 2020, algorithm 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from noiseproof.engine import PerRecordGradients, RecordGradients
+from noiseproof.engine.private_gradients import BatchGradients
+from noiseproof.errors import SettingError
+from noiseproof.methods import register
+from noiseproof.methods.gradients.games import huge_gradient_game
+from noiseproof.methods.gradients.method import GradientMethod
+from noiseproof.privacy.events import DpEvent, NonPrivateDpEvent
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.privacy import Budget, Card, Game, Randomness
+
+
+Draw = Literal["exact", "plain"]
+
+
+class NoisyGradients(BatchGradients):
+    """Lin et al.'s Noisy Gradient for the user's own loop: add Normal(0, (sigma clip)^2) to each record, clip, average.
+
+    `draw="exact"` has the very law of the algorithm with B^2 + P random numbers; `draw="plain"` draws B x P of them and
+    is there to check the other. `by="tensor"` noises and clips each parameter tensor by itself.
+
+    Formal guarantee
+    ----------------
+    None: before the noise a record's gradient is unbounded, so a record with a huge gradient passes through with its
+    direction intact, whatever sigma is. The log holds `NonPrivateDpEvent`s.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        clip: float,
+        sigma: float,
+        rate: float,
+        rng: Randomness,
+        draw: Draw = "exact",
+        by: Literal["all", "tensor"] = "all",
+    ) -> None:
+        super().__init__(module, rate=rate, rng=rng)
+        if not (clip > 0 and sigma >= 0):
+            raise SettingError("the clipping norm must be positive and sigma not negative.")
+        if draw == "exact" and by == "tensor":
+            raise SettingError("the exact draw is over the whole parameter vector; use draw='plain' with by='tensor'.")
+        self.clip, self.sigma = clip, sigma
+        self._draw, self._by = draw, by
+
+    def _accumulate(self, gradients: RecordGradients) -> None:
+        noise = self.sigma * self.clip
+        if self._draw == "exact":
+            self._add(noisy_sum(gradients, self._engine, self.clip, noise, self._rng))
+        else:
+            self._add(plain_noisy_sum(gradients, self.clip, noise, self._rng, by=self._by))
+
+    def _event(self) -> DpEvent:
+        return NonPrivateDpEvent()
+
+    def _finish(self) -> torch.Tensor:
+        # Line 7 of the algorithm divides by the size of the batch that was drawn; an empty one moves nothing.
+        return self._take_sum().div_(max(self._records_in_step, 1))
+
+
+def plain_noisy_sum(
+    gradients: RecordGradients, clip: float, noise: float, rng: Randomness, *, by: str = "all"
+) -> torch.Tensor:
+    """The sum of noised, then clipped gradients as the algorithm writes it: B x P normals, B x P memory."""
+    noised = [rng.add_gaussian(tensor, noise) if noise else tensor for tensor in gradients.materialise()]
+    squared = torch.stack([tensor.flatten(1).square().sum(1) for tensor in noised], dim=1)
+    norms = (squared.sum(1, keepdim=True).expand_as(squared) if by == "all" else squared).sqrt()
+    weights = (clip / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
+    return torch.cat([weight @ tensor.flatten(1) for weight, tensor in zip(weights.T, noised, strict=True)])
+
+
+def noisy_sum(
+    gradients: RecordGradients, engine: PerRecordGradients, clip: float, noise: float, rng: Randomness
+) -> torch.Tensor:
+    """The same sum with exactly the same law, from B^2 + P random numbers.
+
+    Let Q be an orthonormal basis of the batch's gradients, g_i = Q r_i. A record's noise has a part Q a_i inside that
+    span, a_i normal, and a part o_i orthogonal to it. Only the o_i's lengths and the direction of their weighted sum
+    enter the result. Their Gram matrix is Wishart with P - r degrees of freedom, whose factor T (Bartlett: chi on the
+    diagonal, normals above) has columns as long as the o_i. The clipping factors s_i follow from ||r_i + a_i|| and
+    ||T_i||; and sum s_i o_i, given T, is ||T s|| times a uniform direction orthogonal to Q.
+    """
+    first = engine.parameters[0].detach()
+    coordinates = sum(parameter.numel() for parameter in engine.parameters)
+    gram = gradients.gram().double()
+    records = len(gram)
+    # Q is never formed: from gram = V diag(l) V^T, Q = G V l^(-1/2) for the directions that are there at all.
+    values, vectors = torch.linalg.eigh(gram)
+    there = values > values[-1].clamp_min(0) * 1e-10
+    roots, vectors = values[there].sqrt(), vectors[:, there]
+    inside = (vectors * roots).T  # r_i as columns
+    rank = len(roots)
+    if noise > 0 and rank:
+        inside = rng.add_gaussian(inside, noise)
+    outside = _bartlett(records, coordinates - rank, noise, rng, gram.device)
+    norms = (inside.square().sum(0) + outside.square().sum(0)).sqrt()
+    scales = (clip / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
+    # The part inside the span, as one weighted sum of the records' gradients.
+    weights = vectors @ ((inside @ scales) / roots)
+    length = torch.linalg.vector_norm(outside @ scales)
+    if length == 0:
+        return gradients.weighted_vector(weights.to(first.dtype))
+    # A uniform direction orthogonal to the span: a normal vector less its projection, at the length that was drawn.
+    # Length and direction of what is left are independent, so one too short to be told from rounding is drawn again.
+    squared, left = 1.0, 0.0
+    while left <= 1e-5 * squared:
+        direction = rng.add_gaussian(first.new_zeros(coordinates), 1.0)
+        coefficients = vectors.T @ gradients.inner(engine.split(direction)).double() / roots
+        # Pairwise summation of squares is exact to some 1e-6 even for millions of them, and needs no copy in float64.
+        squared = float(direction.square().sum())
+        left = squared - float(coefficients.square().sum())
+    factor = float(length) / left**0.5
+    weights = weights - factor * (vectors @ (coefficients / roots))
+    return gradients.weighted_vector(weights.to(first.dtype)).add_(direction, alpha=factor)
+
+
+def _bartlett(columns: int, freedom: int, noise: float, rng: Randomness, device: torch.device) -> torch.Tensor:
+    """Upper-triangular T with T^T T of the law of O^T O for `columns` normal vectors in `freedom` dimensions."""
+    rows = min(columns, freedom)
+    if rows <= 0 or noise == 0:
+        return torch.zeros((max(rows, 0), columns), dtype=torch.float64, device=device)
+    factor = rng.add_gaussian(torch.zeros((rows, columns), dtype=torch.float64, device=device), 1.0).triu(1)
+    degrees = freedom - torch.arange(rows, dtype=torch.float64, device=device)
+    # A chi-square is twice a gamma with half the degrees as its shape.
+    chi = (2 * torch._standard_gamma(degrees.cpu() / 2, generator=rng.generator)).sqrt().to(device)
+    factor.diagonal().copy_(chi)
+    return noise * factor
+
+
+# noisy-gradient: noise each record's gradient first, clip it second (Lin et al. 2020).
+
+
+PAPER = "Lin, Bao, Li, Si, Chu: Differential privacy protection over deep learning. Computers & Security 99, 2020"
+
+
+@register
+@dataclass(frozen=True)
+class NoisyGradient(GradientMethod):
+    """Noisy Gradient: add noise to each record's gradient, then clip it (sequence AC of Lin et al.).
+
+    The paper states no epsilon, so the budget's is not used: `sigma` and `clip` are settings, as there.
+
+    Formal guarantee
+    ----------------
+    None. Before the noise a record's gradient is unbounded, and the noise scales with `clip` while the signal does not:
+    a record with a large gradient passes through with its direction intact.
+    """
+
+    name: ClassVar[str] = "noisy-gradient"
+    paper: ClassVar[str | None] = PAPER
+    proves: ClassVar[bool] = False
+    claims: ClassVar[str] = "no epsilon; 'ideal privacy protection effects' by a distance of weights (TPVD)"
+
+    clip: float = 1.4
+    learning_rate: float = 1e-3
+    optimiser: Literal["sgd", "adam", "adagrad", "adadelta"] = "adam"
+    batch: int = 128
+    sigma: float = 0.5
+    draw: Draw = "exact"
+    by: Literal["all", "tensor"] = "all"
+    """`all` clips over the whole parameter vector; `tensor` each parameter tensor by itself (plain draw only)."""
+
+    def gradients(
+        self, module: nn.Module, *, rate: float, steps: int, budget: Budget, rng: Randomness
+    ) -> BatchGradients:
+        """Noised, then clipped gradients."""
+        return NoisyGradients(module, clip=self.clip, sigma=self.sigma, rate=rate, rng=rng, draw=self.draw, by=self.by)
+
+    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
+        return self.card(
+            dataset,
+            budget,
+            rng,
+            why="A record's gradient is unbounded when the noise is added, so no finite epsilon holds; "
+            "the paper states none, and the budget's epsilon was not used.",
+            ran={**self._ran(gradients), "sigma": self.sigma, "clip": self.clip, "draw": self.draw},
+        )
+
+    def game(self, budget: Budget) -> Game:
+        """Two huge gradients instead of one: directions come through the clipping nearly un-noised."""
+
+        def gradients(module: nn.Module, rate: float, rng: Randomness) -> BatchGradients:
+            return self.gradients(module, rate=rate, steps=1, budget=budget, rng=rng)
+
+        def score(gradient: torch.Tensor) -> float:
+            return float(gradient[0])
+
+        return huge_gradient_game(self.name, gradients, score, budget, other=1e6)

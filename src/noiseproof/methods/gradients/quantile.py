@@ -1,0 +1,152 @@
+"""Quantile gradients: clip to a quantile of the batch's own gradient norms, then noise (Lin et al. 2020, algorithm 2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from noiseproof.engine import RecordGradients, clip_weights
+from noiseproof.engine.private_gradients import BatchGradients
+from noiseproof.errors import SettingError
+from noiseproof.methods import register
+from noiseproof.methods.gradients.games import huge_gradient_game
+from noiseproof.methods.gradients.method import GradientMethod
+from noiseproof.methods.gradients.noisy_gradient import PAPER
+from noiseproof.privacy.events import DpEvent, NonPrivateDpEvent
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.privacy import Budget, Card, Game, Randomness
+
+
+class QuantileGradients(BatchGradients):
+    """DP-SGD with the clipping norm read off each batch without noise: flat, or one norm a layer.
+
+    Per layer, each of m layers is clipped to C / sqrt(m), so that the whole stays within the quantile C (the printed
+    C(j) = ||gradient|| / m is a slip).
+
+    Formal guarantee
+    ----------------
+    None: the quantile is a function of the private gradients and enters the result un-noised. The log holds
+    `NonPrivateDpEvent`s.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        sigma: float,
+        rate: float,
+        rng: Randomness,
+        quantile: float = 0.5,
+        by: Literal["all", "layer"] = "all",
+    ) -> None:
+        super().__init__(module, rate=rate, rng=rng)
+        if not 0 < quantile < 1:
+            raise SettingError(f"the quantile must lie in (0, 1), not {quantile}.")
+        self.sigma, self.clip = sigma, math.nan
+        self._quantile, self._by = quantile, by
+        self._batch: RecordGradients | None = None
+
+    def _accumulate(self, gradients: RecordGradients) -> None:
+        if self._batch is not None:
+            raise SettingError("a quantile of the whole batch cannot be had from micro-batches; use micro_batch=None.")
+        self._batch = gradients
+
+    def _event(self) -> DpEvent:
+        return NonPrivateDpEvent()
+
+    def _finish(self) -> torch.Tensor:
+        batch, self._batch = self._batch, None
+        if batch is None:
+            # No records, no norms, so no scale for the noise either: the algorithm has nothing to say of this case.
+            return self._take_sum()
+        self.clip = float(batch.squared_norms().sqrt().quantile(self._quantile))
+        share = 1 / self.expected_batch
+        if self._by == "all":
+            mean = batch.clipped_vector(self.clip, share)
+        else:
+            squared = batch.squared_norms(by="layer")
+            weights = clip_weights(squared, self.clip / math.sqrt(squared.shape[1]), share)
+            mean = batch.weighted_vector(weights, by="layer")
+        return self._rng.add_gaussian(mean, self.sigma * self.clip * share, out=mean)
+
+
+# quantile-flat: clip to a quantile of the batch's own gradient norms (Lin et al. 2020, algorithm 2, flat).
+
+
+@register
+@dataclass(frozen=True)
+class QuantileFlat(GradientMethod):
+    """DP-SGD clipped to the un-noised median of the batch's gradient norms (Lin et al., algorithm 2).
+
+    The paper states no epsilon, so the budget's is not used. The setting `clip` is not used either: the data set it.
+
+    Formal guarantee
+    ----------------
+    None: the clipping norm, and with it the noise, is a function of the private gradients.
+    """
+
+    name: ClassVar[str] = "quantile-flat"
+    paper: ClassVar[str | None] = PAPER
+    proves: ClassVar[bool] = False
+    claims: ClassVar[str] = "no epsilon; the noise of DP-SGD at the batch's own quantile"
+    by: ClassVar[Literal["all", "layer"]] = "all"
+
+    learning_rate: float = 1e-3
+    optimiser: Literal["sgd", "adam", "adagrad", "adadelta"] = "adam"
+    batch: int = 128
+    sigma: float = 0.5
+    quantile: float = 0.5
+
+    def gradients(
+        self, module: nn.Module, *, rate: float, steps: int, budget: Budget, rng: Randomness
+    ) -> BatchGradients:
+        """Sums clipped to the batch's quantile and noised."""
+        return QuantileGradients(module, sigma=self.sigma, rate=rate, rng=rng, quantile=self.quantile, by=self.by)
+
+    def _micro_batch(self) -> int | None:
+        # The quantile is of the whole batch's norms.
+        return None
+
+    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
+        return self.card(
+            dataset,
+            budget,
+            rng,
+            why="The clipping norm is a quantile of private gradient norms, released un-noised through the noise's scale; "
+            "the paper states no epsilon, and the budget's was not used.",
+            ran={**self._ran(gradients), "sigma": self.sigma, "quantile": self.quantile, "by": self.by},
+        )
+
+    def game(self, budget: Budget) -> Game:
+        """A canary with a huge gradient: it moves the quantile, and the noise tells how far."""
+
+        def gradients(module: nn.Module, rate: float, rng: Randomness) -> BatchGradients:
+            return self.gradients(module, rate=rate, steps=1, budget=budget, rng=rng)
+
+        def score(gradient: torch.Tensor) -> float:
+            return float(torch.linalg.vector_norm(gradient))
+
+        return huge_gradient_game(self.name, gradients, score, budget, other=1.0)
+
+
+# quantile-layer: clip each layer by a quantile of the batch's gradient norms (Lin et al. 2020, algorithm 2, per layer).
+
+
+@register
+@dataclass(frozen=True)
+class QuantileLayer(QuantileFlat):
+    """DP-SGD clipped layer by layer to the un-noised median norm over the root of the number of layers.
+
+    Formal guarantee
+    ----------------
+    None: as `quantile-flat`.
+    """
+
+    name: ClassVar[str] = "quantile-layer"
+    by: ClassVar[Literal["all", "layer"]] = "layer"

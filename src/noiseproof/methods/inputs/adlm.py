@@ -1,0 +1,343 @@
+"""What adlm and ilm share: the budget's parts, the noise, the training on perturbed records, the card."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+import torch
+from torch import nn
+
+from noiseproof.errors import SettingError
+from noiseproof.methods import Method, register
+from noiseproof.methods.inputs import relevance_network
+from noiseproof.methods.inputs.games import perturbation_game
+from noiseproof.methods.inputs.layers import LossNoise, bounded, first_units, last_hidden
+from noiseproof.methods.inputs.perturbation import (
+    Coefficients,
+    Draw,
+    InputNoise,
+    PerturbedRecords,
+    SharedNoise,
+    Watch,
+    check_bounds,
+    descend,
+)
+from noiseproof.methods.inputs.relevance import Normalised, average, normalise, release_relevance, split
+from noiseproof.methods.inputs.relevance_network import Relevance, RelevanceNetwork
+from noiseproof.privacy import Budget
+from noiseproof.privacy.card import Claim, Place, Proof
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases.release import ModelRelease
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.networks import Network
+    from noiseproof.privacy import Card, Game, Randomness
+
+
+PAPER = (
+    "Phan, Wu, Hu, Dou: Adaptive Laplace mechanism: differential privacy preservation in deep learning. IEEE International "
+    "Conference on Data Mining, 2017"
+)
+
+SHARED_DRAW = (
+    "One draw of noise is shared by all records of a batch, so that the differences between them are exact: no finite "
+    "epsilon holds for what the training sees."
+)
+EXACT_LABELS = (
+    "The noise that should protect labels is on the last hidden units, or nowhere; the loss reads every label as it is."
+)
+_ASSUMPTIONS = (
+    "every feature lies in [0, 1], which was checked",
+    "the number of records, the batch size and the network's shape are public",
+)
+
+
+@dataclass(frozen=True)
+class InputMethod(Method):
+    """Perturb features and the loss's coefficients once, then train on that for as long as one likes.
+
+    The budget's epsilon is the paper's claim. Its parts are in proportion to the shares.
+    """
+
+    place: ClassVar[Place] = "inputs"
+    paper: ClassVar[str | None] = PAPER
+    proves: ClassVar[bool] = True
+
+    inputs_share: float = 0.25
+    loss_share: float = 0.5
+    draw: Draw = "record"
+    coefficients: Coefficients = "first-order"
+    sensitivity: float | None = None
+    """D_h = 2 |h0| d; None counts the first layer's units and their inputs as the authors do (`layers.first_units`)."""
+    epochs: float = 300.0
+    batch: int = 1800
+    """|L|, at most the number of records: the noise is divided by it."""
+    learning_rate: float = 1e-2
+    limit: float | None = 10.0
+    """Perturbed inputs are clipped to [-limit, limit], as in the authors' program."""
+
+    def __post_init__(self) -> None:
+        for name in ("inputs_share", "loss_share", "epochs", "batch", "learning_rate", "sensitivity", "limit"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise SettingError(f"{self.name}'s setting {name} must be positive, not {value}.")
+        if self.draw not in get_args(Draw):
+            raise SettingError(f"{self.name}'s setting draw is one of {', '.join(get_args(Draw))}, not {self.draw!r}.")
+        if self.coefficients not in get_args(Coefficients):
+            raise SettingError(
+                f"{self.name}'s setting coefficients is one of {', '.join(get_args(Coefficients))}, not "
+                f"{self.coefficients!r}."
+            )
+
+    def parts(self, epsilon: float) -> tuple[float, float, float]:
+        """epsilon_1, epsilon_2 and epsilon_3: for relevances, inputs and loss. They sum to `epsilon`."""
+        shares = (self._relevance_share, self.inputs_share, self.loss_share)
+        return tuple(epsilon * share / sum(shares) for share in shares)  # type: ignore[return-value]
+
+    @property
+    def _relevance_share(self) -> float:
+        return 0.0
+
+    def steps(self, records: int) -> int:
+        """The number of steps for so many records."""
+        return max(1, math.ceil(self.epochs * records / min(self.batch, records)))
+
+    def noise(self, module: nn.Module, dataset: Dataset, epsilon: float, beta: torch.Tensor) -> InputNoise:
+        """The noise on inputs, for a network and for so many records."""
+        units, reads = first_units(module, dataset.public.shape)
+        sensitivity = 2.0 * units * reads if self.sensitivity is None else self.sensitivity
+        return InputNoise(sensitivity, epsilon, min(self.batch, len(dataset)), beta)
+
+    def fit(
+        self,
+        network: Network,
+        dataset: Dataset,
+        budget: Budget,
+        *,
+        rng: Randomness,
+        progress: Progress = SILENT,
+        watch: Watch | None = None,
+    ) -> BoundedRelease:
+        """Perturb the records, and train the network, its hidden units bounded, on what that leaves."""
+        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+        module = bounded(network.build(seed))
+        _, inputs_epsilon, loss_epsilon = self.parts(budget.epsilon)
+        relevance = self._relevance(network, dataset, budget, rng, progress)
+        inputs = self.noise(module, dataset, inputs_epsilon, self._beta(dataset, relevance))
+        loss = LossNoise(dataset.classes, last_hidden(module), loss_epsilon, inputs.batch)
+        kind = PerturbedRecords if self.draw == "record" else SharedNoise
+        source = kind(dataset, inputs, loss, self.coefficients, rng)
+        card = self._card(inputs, loss, relevance, dataset, budget, rng)
+        public, records = dataset.public, len(dataset)
+        del dataset  # from here on the training has what the source hands out, and no other way to a record
+        if torch.cuda.is_available():
+            module.cuda()
+        descend(
+            module,
+            source,
+            steps=self.steps(records),
+            batch=inputs.batch,
+            learning_rate=self.learning_rate,
+            limit=self.limit,
+            seed=seed,
+            progress=progress,
+            description=self.name,
+            watch=watch,
+        )
+        return BoundedRelease(module.cpu(), network, card, public, self.settings())
+
+    def _card(
+        self,
+        inputs: InputNoise,
+        loss: LossNoise,
+        relevance: Relevance | None,
+        dataset: Dataset,
+        budget: Budget,
+        rng: Randomness,
+    ) -> Card:
+        parts = self.parts(budget.epsilon)
+        local = (inputs.local_epsilon(rng), loss.local_epsilon(rng))
+        ran: dict[str, Any] = {
+            "draw": self.draw,
+            "coefficients": self.coefficients,
+            "epsilon 1, 2, 3 (claimed)": list(parts),
+            "D_h": inputs.sensitivity,
+            "D_F": loss.sensitivity,
+            "batch": inputs.batch,
+            "steps": self.steps(len(dataset)),
+            "scale on the bias": inputs.bias_scale,
+            "scale on a feature, least": float(inputs.scales.min()),
+            "scale on a feature, most": float(inputs.scales.max()),
+            "scale on a coefficient": loss.scale,
+        }
+        whys = []
+        if self.draw == "batch":
+            whys.append(SHARED_DRAW)
+        if self.coefficients != "first-order":
+            whys.append(EXACT_LABELS)
+        epsilon, delta, assumptions = sum(local), 0.0, [*_ASSUMPTIONS]
+        if self.draw == "record":
+            ran["epsilon of features (local)"] = local[0]
+        if self.draw == "record" and self.coefficients == "first-order":
+            ran["epsilon of a label (local)"] = local[1]
+        if relevance is not None:
+            ran |= relevance.ran
+            assumptions.append(relevance.assumption)
+            if relevance.network.why is not None:
+                whys.append(relevance.network.why)
+            epsilon += relevance.private.proven + relevance.network.epsilon
+            delta += relevance.network.delta
+        proven = None
+        if not whys:
+            proven = Proof(
+                epsilon=epsilon,
+                delta=delta,
+                accountant="local DP and basic composition",
+                assumptions=(*assumptions, *rng.assumptions),
+            )
+        # Perturbing records one by one hides what a record is, not whether it is there.
+        return self.card(
+            dataset,
+            replace(budget, neighbours="replace-one"),
+            rng,
+            claimed=Claim(
+                epsilon=budget.epsilon,
+                delta=0.0,
+                neighbours="replace-one",
+                source="Phan et al., theorem 1: epsilon_1 + epsilon_2 + epsilon_3",
+            ),
+            proven=proven,
+            why=" ".join(whys) or None,
+            ran=ran,
+        )
+
+    @abstractmethod
+    def _relevance(
+        self, network: Network, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress
+    ) -> Relevance | None:
+        """The private relevances, for a method that has them."""
+
+    def _beta(self, dataset: Dataset, relevance: Relevance | None) -> torch.Tensor:
+        return torch.ones(dataset.features[0].numel(), dtype=torch.float64)
+
+    def game(self, budget: Budget) -> Game:
+        """A blank record against a full one of another class, with the noise that the paper's MNIST network gives."""
+        return perturbation_game(self, budget)
+
+
+# adlm: the Adaptive Laplace Mechanism, more noise on features that matter less (Phan et al. 2017).
+
+
+@register
+@dataclass(frozen=True)
+class Adlm(InputMethod):
+    """Phan et al.'s adaptive Laplace mechanism: less noise on features that matter more, by private relevances.
+
+    `relevance` says which network the relevances are of: `functional` (a linear one, fitted under DP at
+    `network_epsilon`), `trained` (the same network trained on the records without noise: the paper's way) or the path of a
+    bundle; with `public_network` that bundle's network used no private record.
+
+    Formal guarantee
+    ----------------
+    Claimed: epsilon_1 + epsilon_2 + epsilon_3, for one replaced record. Proven with `draw="record"`,
+    `coefficients="first-order"` and a relevance network that is public or DP-trained: each record's features are released
+    with eps_x = sum_j r_j |L| epsilon_j / D_h and its label with eps_y = 2 |L| epsilon_3 / D_F in the local model, the
+    relevances with epsilon_1 / 2; the sum of these and of the network's own cost holds for everything trained on the
+    result. Unit: record. Neighbours: replace-one, whatever the budget says. Else nothing is proven, and the card says why.
+    The number of epochs changes neither number. Costs: relevances of all records, one draw a feature, then an ordinary
+    training.
+    """
+
+    name: ClassVar[str] = "adlm"
+    claims: ClassVar[str] = "epsilon for a record, whatever the number of epochs"
+
+    relevance_share: float = 0.25
+    relevance: str = "functional"
+    public_network: bool = False
+    network_epsilon: float = 1.0
+    """What `relevance="functional"` spends on its network, beside the budget that is claimed."""
+    relevance_epochs: int = 12
+    """Epochs of `relevance="trained"`."""
+    normalised: Normalised = "min-max"
+    floor: float = 0.1
+    """The least beta, before all are scaled to sum to the number of features."""
+    power: float = 1.0
+    """Relevances are raised to it before the budget is split by them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("relevance_share", "network_epsilon", "relevance_epochs"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingError(f"adlm's setting {name} must be positive, not {value}.")
+        split(torch.ones(1), self.floor, self.power)
+        normalise(torch.ones(1, 1), self.normalised)
+        if self.public_network and self.relevance in ("functional", "trained"):
+            raise SettingError("a public relevance network is read from a bundle: set relevance to its folder.")
+
+    @property
+    def _relevance_share(self) -> float:
+        return self.relevance_share
+
+    def _relevance(
+        self, network: Network, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress
+    ) -> Relevance:
+        check_bounds(dataset.features)
+        chosen = self._network(network, dataset, budget, rng, progress)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        mean = average(chosen.module.to(device), dataset.features.to(device), normalised=self.normalised)
+        chosen.module.cpu()
+        return Relevance(release_relevance(mean, len(dataset), self.parts(budget.epsilon)[0], rng), chosen)
+
+    def _network(
+        self, network: Network, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress
+    ) -> RelevanceNetwork:
+        if self.relevance == "functional":
+            spend = Budget(self.network_epsilon, budget.delta, "replace-one")
+            return relevance_network.functional(dataset, spend, rng, progress)
+        if self.relevance == "trained":
+            seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+            return relevance_network.trained(network, dataset, self.relevance_epochs, seed, progress)
+        return relevance_network.from_bundle(self.relevance, dataset.public.shape, public=self.public_network)
+
+    def _beta(self, dataset: Dataset, relevance: Relevance | None) -> torch.Tensor:
+        assert relevance is not None
+        return split(relevance.private.values, self.floor, self.power)
+
+
+# ilm: identical Laplace noise on every input feature (Phan et al. 2017).
+
+
+@register
+@dataclass(frozen=True)
+class Ilm(InputMethod):
+    """Phan et al.'s identical Laplace mechanism: the same noise on all features, and on the loss's coefficients.
+
+    Formal guarantee
+    ----------------
+    Claimed: epsilon_2 + epsilon_3, for one replaced record. Proven with `draw="record"` and `coefficients="first-order"`:
+    each record's features are released with eps_x = sum_j r_j |L| epsilon_2 / D_h and its label with
+    eps_y = 2 |L| epsilon_3 / D_F in the local model, so that everything trained on them is (eps_x + eps_y)-DP. Unit: record.
+    Neighbours: replace-one, whatever the budget says. With `draw="batch"`, or labels read as they are: nothing.
+    The number of epochs changes neither. Costs: one draw a feature, then an ordinary training.
+    """
+
+    name: ClassVar[str] = "ilm"
+    claims: ClassVar[str] = "epsilon for a record, whatever the number of epochs"
+
+    def _relevance(
+        self, network: Network, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress
+    ) -> None:
+        return None
+
+
+class BoundedRelease(ModelRelease):
+    """A trained network whose hidden units are bounded; its recipe is that of the network without the bounds."""
+
+    @classmethod
+    def _build(cls, network: Network) -> nn.Module:
+        return bounded(super()._build(network))

@@ -1,0 +1,311 @@
+"""Noise on inputs: Lap(D_h / (beta_j epsilon_2)) / |L| on feature j (Phan et al., Algorithm 1, lines 8 to 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import torch
+from torch import nn
+
+from noiseproof.errors import DataError, SettingError
+from noiseproof.methods.inputs.layers import AFFINE, LossNoise, chain, first_order, taylor_loss
+from noiseproof.privacy import Randomness
+from noiseproof.privacy.budget import check_epsilon
+from noiseproof.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+
+
+_ENTRIES = 1 << 22
+"""Features that get their noise at once, so that memory does not grow with the records."""
+
+
+@dataclass(frozen=True, eq=False)
+class InputNoise:
+    """Laplace noise on features: adaptive by `beta`, identical where it is all 1."""
+
+    sensitivity: float
+    """D_h = 2 d |h0|."""
+    epsilon: float
+    batch: int
+    beta: torch.Tensor
+    """One number a feature, flat, which sum to the number of features."""
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if not (self.beta > 0).all():
+            raise SettingError("every feature needs a part of the budget greater than 0; give beta a floor.")
+
+    @property
+    def bias_scale(self) -> float:
+        """The scale of the noise on the bias, whose beta is 1."""
+        return self.sensitivity / self.epsilon / self.batch
+
+    @property
+    def scales(self) -> torch.Tensor:
+        """The scale of each feature's noise, flat, in float64."""
+        return self.bias_scale / self.beta.double()
+
+    def perturb(self, features: torch.Tensor, rng: Randomness, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The records with noise of their own on every feature, drawn once; in `out`, which may be `features`, if given.
+
+        Formal guarantee
+        ----------------
+        `local_epsilon`-DP for each record's features on its own: local DP, hence replace-one for one record of a data
+        set, whatever is computed from the result. Assumption: features lie in [0, 1], which is checked.
+        """
+        check_bounds(features)
+        scales = self.scales.cpu().view(features.shape[1:])
+        result = torch.empty_like(features) if out is None else out
+        rows = max(1, _ENTRIES // max(1, scales.numel()))
+        for first in range(0, len(features), rows):
+            part = slice(first, first + rows)
+            rng.add_laplace(features[part], scales, out=result[part])
+        return result
+
+    def picture(self, shape: tuple[int, ...], rng: Randomness) -> torch.Tensor:
+        """One draw for a whole batch, of one record's shape: what the authors' program adds to every record alike."""
+        return rng.add_laplace(torch.zeros(shape), self.scales.cpu().view(shape))
+
+    def bias(self, records: int, rng: Randomness) -> torch.Tensor:
+        """The bias's input, 1, with noise, for each of so many records. It holds nothing private."""
+        return rng.add_laplace(torch.ones(records), self.bias_scale)
+
+    def local_epsilon(self, rng: Randomness) -> float:
+        """sum_j r_j |L| epsilon_j / D_h with ranges r_j = 1, and a step of the noise's lattice for each feature."""
+        return float((1 / self.scales).sum()) + len(self.beta) * rng.rounding(1.0, 1, 1)
+
+
+def check_bounds(features: torch.Tensor) -> None:
+    """Refuse features outside [0, 1], which noise was not scaled for."""
+    if len(features) and not (float(features.min()) >= 0 and float(features.max()) <= 1):
+        raise DataError(
+            "a feature lies outside its public bounds, for which the noise would be too small; code the records by a schema "
+            "whose bounds hold, or clip them to [0, 1]."
+        )
+
+
+# What a training at the inputs sees: records perturbed once and for all, or noise drawn afresh for every batch.
+
+
+Draw = Literal["record", "batch"]
+"""`record`: noise of its own for every record, once (Algorithm 1). `batch`: one draw for all records of a batch, afresh
+at every step (the authors' program)."""
+
+Coefficients = Literal["first-order", "hidden", "plain"]
+"""Where the loss's noise goes. `first-order`: on the coefficients that depend on labels (Algorithm 1). `hidden`: one vector
+on the last hidden units, as the authors' program writes it. `plain`: none, which is what their program runs: it hands the
+training the noise of its evaluation, which is 0."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some records as the training sees them."""
+
+    features: torch.Tensor
+    bias: torch.Tensor
+    """The first layer's bias is multiplied by it."""
+    coefficients: torch.Tensor
+    """Of first order, (records, classes)."""
+    hidden: torch.Tensor | None
+    """Noise that is added to the last hidden units."""
+
+
+class Source(Protocol):
+    """Where batches come from."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: torch.Tensor) -> Batch:
+        """The records at these indices."""
+
+    def still(self, indices: torch.Tensor) -> torch.Tensor:
+        """Features at these indices with no noise that changes from step to step, to settle normalisations by."""
+
+
+class PerturbedRecords:
+    """Records whose features and labels were perturbed once; it holds no other copy of them.
+
+    Formal guarantee
+    ----------------
+    Every record is released with (`InputNoise.local_epsilon` + `LossNoise.local_epsilon`)-local DP, so that whatever is
+    computed from this object, however often, is as much DP under replace-one. Only `coefficients="first-order"` perturbs
+    labels: with the other readings they are exact, and nothing holds.
+    """
+
+    def __init__(
+        self, dataset: Dataset, inputs: InputNoise, loss: LossNoise, coefficients: Coefficients, rng: Randomness
+    ) -> None:
+        self.features = inputs.perturb(dataset.features, rng)
+        self.bias = inputs.bias(len(dataset), rng)
+        exact = first_order(dataset.labels, dataset.classes)
+        self.coefficients = loss.perturb(exact, rng) if coefficients == "first-order" else exact
+        self._hidden = _HiddenNoise(loss, coefficients, rng)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def batch(self, indices: torch.Tensor) -> Batch:
+        """The perturbed records at these indices."""
+        return Batch(
+            self.features[indices], self.bias[indices], self.coefficients[indices], self._hidden.draw(self.features)
+        )
+
+    def still(self, indices: torch.Tensor) -> torch.Tensor:
+        """The perturbed features at these indices."""
+        return self.features[indices]
+
+
+class SharedNoise:
+    """Records as they are, to which every batch's own draw is added: one picture, one bias, one coefficient a class.
+
+    Formal guarantee
+    ----------------
+    None: the records of a batch differ by exactly as much as they did.
+    """
+
+    def __init__(
+        self, dataset: Dataset, inputs: InputNoise, loss: LossNoise, coefficients: Coefficients, rng: Randomness
+    ) -> None:
+        check_bounds(dataset.features)
+        self._features = dataset.features
+        self._exact = first_order(dataset.labels, dataset.classes)
+        self._inputs, self._loss, self._coefficients, self._rng = inputs, loss, coefficients, rng
+        self._hidden = _HiddenNoise(loss, coefficients, rng)
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def batch(self, indices: torch.Tensor) -> Batch:
+        """The records at these indices with one draw of noise for all of them."""
+        features = self._features[indices]
+        picture = self._inputs.picture(tuple(features.shape[1:]), self._rng)
+        coefficients = self._exact[indices]
+        if self._coefficients == "first-order":
+            coefficients = coefficients + self._loss.perturb(torch.zeros_like(coefficients[:1]), self._rng)
+        bias = self._inputs.bias(1, self._rng).expand(len(indices))
+        return Batch(features + picture.to(features), bias, coefficients, self._hidden.draw(features))
+
+    def still(self, indices: torch.Tensor) -> torch.Tensor:
+        """The features at these indices as they are."""
+        return self._features[indices]
+
+
+class _HiddenNoise:
+    """Noise on the last hidden units, one draw a step, for the reading that has it."""
+
+    def __init__(self, loss: LossNoise, coefficients: Coefficients, rng: Randomness) -> None:
+        self._loss, self._rng = loss, rng
+        self._wanted = coefficients == "hidden"
+
+    def draw(self, like: torch.Tensor) -> torch.Tensor | None:
+        if not self._wanted:
+            return None
+        return self._loss.perturb(torch.zeros(self._loss.hidden), self._rng).to(like.device)
+
+
+# Descent on perturbed records: ordinary training, which sees nothing but what its source hands out.
+
+
+_SETTLED = 4096
+"""Records whose units' extremes a network keeps."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """`look(steps, network)` is called after every `every` steps, with the network in evaluation."""
+
+    every: int
+    look: Callable[[int, nn.Module], None]
+
+
+def descend(
+    module: nn.Module,
+    source: Source,
+    *,
+    steps: int,
+    batch: int,
+    learning_rate: float,
+    limit: float | None,
+    seed: int,
+    progress: Progress = SILENT,
+    description: str = "training",
+    watch: Watch | None = None,
+) -> None:
+    """Minimise the perturbed Taylor loss by Adam, over shuffled batches of what `source` hands out.
+
+    The learning rate falls linearly to 0, so that the noise of the last steps does not stay in the weights. `limit` clips
+    perturbed inputs to [-limit, limit]. `seed` is for shuffles and dropout, on which no privacy rests.
+
+    Formal guarantee
+    ----------------
+    None by itself: the source's, since this is post-processing of it.
+    """
+    device = next(module.parameters()).device
+    optimiser = torch.optim.Adam(module.parameters(), lr=learning_rate)
+    module.train()
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        progress.task(description, steps) as task,
+    ):
+        torch.manual_seed(seed)
+        order = torch.empty(0, dtype=torch.int64)
+        for step in range(steps):
+            if not len(order):
+                order = torch.randperm(len(source))
+            indices, order = order[:batch], order[batch:]
+            seen = source.batch(indices)
+            features = seen.features.to(device)
+            if limit is not None:
+                features = features.clamp(-limit, limit)
+            with _perturbed_units(module, seen):
+                logits = module(features)
+            loss = taylor_loss(logits, seen.coefficients.to(device)).mean()
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate * (1 - step / steps)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            task.advance(loss=float(loss.detach()))
+            if watch is not None and (step + 1) % watch.every == 0:
+                _settle(module, source, limit)
+                watch.look(step + 1, module)
+                module.train()
+        _settle(module, source, limit)
+
+
+def _settle(module: nn.Module, source: Source, limit: float | None) -> None:
+    """Put the network into evaluation, with the extremes that records without changing noise give."""
+    device = next(module.parameters()).device
+    features = source.still(torch.arange(min(_SETTLED, len(source)))).to(device)
+    module.train()
+    with torch.no_grad():
+        module(features if limit is None else features.clamp(-limit, limit))
+    module.eval()
+
+
+@contextmanager
+def _perturbed_units(module: nn.Module, seen: Batch) -> Iterator[None]:
+    """For one forward pass: the first layer's bias times its perturbed input, and noise on the last hidden units."""
+    affine = [layer for layer in chain(module) if isinstance(layer, AFFINE)]
+    first, last = affine[0], affine[-1]
+
+    def perturbed_bias(layer: nn.Module, inputs: tuple[torch.Tensor, ...], outputs: torch.Tensor) -> torch.Tensor:
+        bias = layer.get_parameter("bias") if layer.bias is not None else outputs.new_zeros(1)
+        # The bias is a weight of an input that is 1, and now 1 with noise.
+        noise = (seen.bias.to(outputs) - 1).view(-1, *[1] * (outputs.ndim - 1))
+        return outputs + noise * bias.view(1, -1, *[1] * (outputs.ndim - 2))
+
+    def perturbed_hidden(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+        return None if seen.hidden is None else (inputs[0] + seen.hidden.to(inputs[0]),)
+
+    handles = [first.register_forward_hook(perturbed_bias), last.register_forward_pre_hook(perturbed_hidden)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,191 @@
+"""Layer-wise relevance propagation: how much each input feature contributed to an output (Bach et al. 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import nn
+
+from noiseproof.errors import DataError, SettingError
+from noiseproof.methods.inputs.layers import PASSED, chain
+from noiseproof.privacy import Laplace, Randomness
+
+Start: TypeAlias = Literal["predicted", "outputs"] | torch.Tensor
+"""Where relevance starts: the largest output, all outputs, one output a record (int64) or any vector (float)."""
+
+STABILISER = 1e-3
+
+
+def relevances(
+    module: nn.Module, features: torch.Tensor, *, start: Start = "predicted", stabiliser: float = STABILISER
+) -> torch.Tensor:
+    """Each feature's relevance to an output of each record, of the features' shape.
+
+    The epsilon rule (Phan et al., eqs 4 to 8): unit m hands its relevance to its inputs p in proportion to
+    z_pm / (z_m + mu), z_m - mu where z_m is negative, bias included in z_m. Max-pooling hands all of it to the largest
+    input, activations and normalisations hand it through. All records are propagated at once.
+
+    Formal guarantee
+    ----------------
+    None: a record's relevances depend on that record and on the network, and are as private as both.
+    """
+    if not stabiliser >= 0:
+        raise SettingError(f"the stabiliser of relevances must be 0 or more, not {stabiliser}.")
+    layers = chain(module)
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            values = [features]
+            for layer in layers:
+                values.append(layer(values[-1]))
+        relevance = _start(values[-1], start)
+        for layer, inputs in zip(reversed(layers), reversed(values[:-1]), strict=True):
+            if isinstance(layer, nn.Flatten):
+                relevance = relevance.view_as(inputs)
+            elif not isinstance(layer, PASSED):
+                relevance = _share(layer, inputs, relevance, stabiliser)
+        return relevance
+    finally:
+        module.train(training)
+
+
+def _start(outputs: torch.Tensor, start: Start) -> torch.Tensor:
+    if isinstance(start, torch.Tensor) and start.is_floating_point():
+        if start.shape != outputs.shape:
+            raise SettingError(
+                f"relevances of shape {tuple(start.shape)} cannot start at {tuple(outputs.shape)} outputs."
+            )
+        return start.to(outputs)
+    if isinstance(start, torch.Tensor):
+        if start.shape != outputs.shape[:1] or (
+            len(start) and not 0 <= int(start.min()) <= int(start.max()) < outputs.shape[1]
+        ):
+            raise SettingError(
+                f"relevances start at one of {outputs.shape[1]} outputs for each of {len(outputs)} records."
+            )
+        chosen = start.to(outputs.device)
+    elif start == "predicted":
+        chosen = outputs.argmax(1)
+    elif start == "outputs":
+        return outputs
+    else:
+        raise SettingError(f"relevances start at predicted or outputs, or where a tensor says, not at {start!r}.")
+    return outputs * nn.functional.one_hot(chosen, outputs.shape[1])
+
+
+def _share(layer: nn.Module, inputs: torch.Tensor, relevance: torch.Tensor, stabiliser: float) -> torch.Tensor:
+    """One layer down: p's share is p times the derivative of z_m with respect to p, times R_m / (z_m +- mu), over all m."""
+    with torch.enable_grad():
+        inputs = inputs.detach().requires_grad_()
+        outputs = layer(inputs)
+        whole = outputs.detach()
+        whole = whole + torch.where(whole >= 0, stabiliser, -stabiliser)
+        # Without a stabiliser a unit that is exactly 0 has nothing to hand on.
+        ratio = torch.where(whole == 0, 0.0, relevance / whole)
+        (slope,) = torch.autograd.grad(outputs, inputs, ratio)
+    return inputs.detach() * slope
+
+
+# Private relevances: the average over all records, with Laplace noise (Phan et al., eqs 10 to 12).
+
+
+Normalised = Literal["min-max", "magnitude"]
+"""`min-max`: (R - least) / (most - least), the paper's; `magnitude`: |R| over the largest, so that 0 stays 0."""
+
+_ENTRIES = 1 << 22
+"""Features whose relevances are in memory at once."""
+
+
+def normalise(relevance: torch.Tensor, how: Normalised = "min-max") -> torch.Tensor:
+    """Each record's relevances in [0, 1], flat and in float64; a record whose relevances are all alike has 0 everywhere."""
+    if how not in get_args(Normalised):
+        raise SettingError(f"relevances are normalised by {' or '.join(get_args(Normalised))}, not by {how!r}.")
+    flat = relevance.flatten(1).double().nan_to_num()
+    flat = flat - flat.amin(1, keepdim=True) if how == "min-max" else flat.abs()
+    return (flat / flat.amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)).clamp(0, 1)
+
+
+def average(
+    module: nn.Module,
+    features: torch.Tensor,
+    *,
+    normalised: Normalised = "min-max",
+    start: Start = "predicted",
+    stabiliser: float = STABILISER,
+    feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """The records' mean normalised relevance of each feature, flat, in bounded memory. Private: it has no noise yet.
+
+    With a `feature_map` the relevances are those of the mapped features, which the network then reads.
+    """
+    if not len(features):
+        raise DataError("there is no record to average relevances over.")
+    # A convolution's units take some hundred times the memory of its input.
+    rows = max(1, min(1024, _ENTRIES // features[0].numel() // 16))
+    total: torch.Tensor | None = None
+    for first in range(0, len(features), rows):
+        part = slice(first, first + rows)
+        begin = start[part] if isinstance(start, torch.Tensor) else start
+        inputs = features[part] if feature_map is None else feature_map(features[part])
+        found = normalise(relevances(module, inputs, start=begin, stabiliser=stabiliser), normalised).sum(0)
+        total = found if total is None else total + found
+    assert total is not None
+    return total / len(features)
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateRelevance:
+    """Relevances with noise, and what releasing them cost."""
+
+    values: torch.Tensor
+    claimed: float
+    """epsilon_1: what the paper says it costs."""
+    proven: float
+    """What it costs if the network was public, under replace-one as under add-or-remove."""
+
+
+def release_relevance(mean: torch.Tensor, records: int, epsilon: float, rng: Randomness) -> PrivateRelevance:
+    """The mean relevances plus Lap(2d / (|D| epsilon)) on each.
+
+    Formal guarantee
+    ----------------
+    epsilon-DP, and in fact epsilon / 2: each record's relevances lie in [0, 1], so that one record moves their mean over
+    |D| by at most d / |D| in L1 norm, half of what lemma 1 allows for. Unit: record. Neighbours: replace-one; or
+    add-or-remove, with |D| a public constant. Assumption: *the network that the relevances are of does not depend on the
+    records, or its own cost is added*. Reference: Phan et al. 2017, lemmas 1 and 2.
+    """
+    width = mean.numel()
+    mechanism = Laplace(2 * width / records, epsilon)
+    scale = mechanism.scale(rng, width)
+    proven = (width / records + rng.rounding(scale, width, 1)) / scale
+    return PrivateRelevance(mechanism.release(mean.cpu(), rng), epsilon, proven)
+
+
+# The beta split: a larger part of the noise's budget for features that matter more (Phan et al., eq. 16).
+
+
+def split(relevance: torch.Tensor, floor: float = 0.1, power: float = 1.0) -> torch.Tensor:
+    """beta_j = d |R_j| / sum |R|, at least `floor` before all are scaled to sum to d; all 1 where no feature is relevant.
+
+    `power` raises |R_j| first, as the authors' program does, to tell features apart that differ little.
+
+    Formal guarantee
+    ----------------
+    None is needed: a function of relevances that were released already, or are public.
+    """
+    if not 0 < floor <= 1:
+        raise SettingError(f"the floor of beta must lie in (0, 1], not {floor}.")
+    if not power > 0:
+        raise SettingError(f"the power of relevances must be greater than 0, not {power}.")
+    size = relevance.flatten().double().abs()
+    # Divided first, so that no power of it overflows or vanishes as a whole.
+    size = (size / size.amax().clamp(min=torch.finfo(torch.float64).tiny)) ** power
+    total = size.sum()
+    if not total > 0:
+        return torch.ones_like(size)
+    beta = (len(size) * size / total).clamp(min=floor)
+    return beta * len(size) / beta.sum()

@@ -1,0 +1,221 @@
+"""Coding: records as networks see them and back; a table's numbers become bins at public edges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.tables import decode, layout
+from noiseproof.errors import DataError, SettingError
+from noiseproof.releases.release import DataRelease
+
+_STEPS, _HALVINGS = 16, 12
+FEWEST = 50
+"""Records below which no generator is trained: the noise would be larger than all there is to learn."""
+MOST_SLOTS = 4096
+MOST_VALUES = 256
+"""Whole numbers of no more than so many values have a slot for each: forty hours a week are not between 38 and 43."""
+
+
+def edges() -> torch.Tensor:
+    """Public edges of bins in [0, 1]: equal steps, and halvings towards 0, where amounts of money crowd."""
+    steps = {place / _STEPS for place in range(1, _STEPS)}
+    return torch.tensor(sorted(steps | {2.0**-power for power in range(1, _HALVINGS + 1)}))
+
+
+class Coding:
+    """How records of a public description are coded for a discriminator, and generated ones decoded.
+
+    A table's record becomes one slot a column (one-hot): its category, its whole number or a bin of its number, or that
+    it is missing. A category outside the public list has no slot. Whole numbers are also known by coarse slots, the bins
+    that they fall into, for looking at pairs of columns. Pictures and vectors stay as they are.
+
+    Formal guarantee
+    ----------------
+    None is needed: each record is coded alone by a map that the public description fixes; decoding is post-processing.
+    """
+
+    def __init__(self, public: Public) -> None:
+        self.public = public
+        self.table = public.kind == "table" and bool(public.columns)
+        self._places = layout(public.columns) if self.table else []
+        self._edges = {column.name: _column_edges(column) for column, _ in self._places if column.numeric}
+        coarse = [self._coarse(column) for column, _ in self._places]
+        self.sizes: tuple[int, ...] = tuple(len(part) for part in coarse)
+        """Slots of each column of a table."""
+        self.coarse_sizes: tuple[int, ...] = tuple(int(part.max()) + 1 for part in coarse)
+        """Coarse slots of each column."""
+        starts = [sum(self.coarse_sizes[:place]) for place in range(len(coarse))]
+        self.coarse = torch.cat([part + start for part, start in zip(coarse, starts, strict=True)] or [torch.zeros(0)])
+        """For every slot the coarse slot that it belongs to."""
+        if sum(self.sizes) > MOST_SLOTS:
+            raise SettingError(
+                f"the columns have {sum(self.sizes)} categories and bins together, and at most {MOST_SLOTS} can be "
+                "generated; drop columns or join categories."
+            )
+        self.shape: tuple[int, ...] = (sum(self.sizes),) if self.table else public.shape
+        """A coded record's shape."""
+
+    def _coarse(self, column: Column) -> torch.Tensor:
+        """The coarse slot of each of a column's slots, the one for missing values last."""
+        if not column.numeric:
+            return torch.arange(column.width)
+        bins = len(self._edges[column.name]) + 1
+        values = torch.arange(bins)
+        common = edges()
+        if _is_exact(column) and bins > len(common) + 1:
+            values = torch.bucketize(values / (bins - 1), common, right=True)
+        return torch.cat([values, values.max().reshape(1) + 1]) if column.missing else values
+
+    def coarsen(self, coded: torch.Tensor) -> torch.Tensor:
+        """Coarse slots of coded records."""
+        wide = coded.new_zeros(len(coded), sum(self.coarse_sizes))
+        return wide.index_add(1, self.coarse.to(coded.device), coded)
+
+    def encode(self, features: torch.Tensor) -> torch.Tensor:
+        """Records as a discriminator sees them."""
+        if not self.table:
+            return features
+        parts = []
+        for column, place in self._places:
+            values = features[:, place]
+            if not column.numeric:
+                parts.append(values)
+                continue
+            inner = self._edges[column.name].to(values.device)
+            slot = torch.bucketize(values[:, 0].contiguous(), inner, right=True)
+            if column.missing:
+                slot = torch.where(values[:, 1] > 0.5, len(inner) + 1, slot)
+            parts.append(functional.one_hot(slot, len(inner) + 1 + column.missing).to(features.dtype))
+        return torch.cat(parts, dim=1)
+
+    def decode(self, coded: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Features of generated records: a slot drawn by its probability, a number drawn within its bin."""
+        if not self.table:
+            return coded.clamp(0, 1)
+        parts = []
+        for (column, _), probabilities in zip(self._places, coded.split(list(self.sizes), dim=1), strict=True):
+            slot = torch.multinomial(probabilities.clamp_min(1e-12), 1, generator=generator).squeeze(1)
+            if column.numeric:
+                parts.append(self._numbers(column, slot, generator).to(coded.dtype))
+            else:
+                parts.append(functional.one_hot(slot, column.width).to(coded.dtype))
+        return torch.cat(parts, dim=1)
+
+    def _numbers(self, column: Column, slot: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """A numeric column's features for slots that were drawn."""
+        inner = self._edges[column.name]
+        bins = len(inner) + 1
+        missing = slot == bins
+        slot = slot.clamp(max=bins - 1)
+        if _is_exact(column):
+            value = slot / (bins - 1)
+        else:
+            low, high = torch.cat([inner.new_zeros(1), inner]), torch.cat([inner, inner.new_ones(1)])
+            inside = torch.rand(len(slot), generator=generator)
+            # The lowest bin stands for the bound itself: nobody has a capital gain of between 0 and 24.
+            value = torch.where(slot == 0, torch.zeros_like(inside), low[slot] + (high - low)[slot] * inside)
+        value = torch.where(missing, torch.full_like(value, 0.5), value)
+        return torch.stack([value, missing.to(value.dtype)] if column.missing else [value], dim=1)
+
+
+def _is_exact(column: Column) -> bool:
+    """Whether every whole number between the column's bounds has a slot of its own."""
+    if column.low is None or column.high is None or not column.integer:
+        return False
+    width = column.high - column.low
+    return float(column.low).is_integer() and float(width).is_integer() and width < MOST_VALUES
+
+
+def _column_edges(column: Column) -> torch.Tensor:
+    """A column's edges in [0, 1]: halfway between whole numbers, or the common ones."""
+    if not _is_exact(column):
+        return edges()
+    assert column.low is not None
+    assert column.high is not None
+    values = round(column.high - column.low)
+    return (torch.arange(values) + 0.5) / values
+
+
+def check_records(dataset: Dataset) -> None:
+    """Refuse, before any budget is spent, what no generator can learn from; the number of records is public."""
+    if len(dataset) < FEWEST:
+        raise DataError(
+            f"{dataset.name} has {len(dataset)} records and a private generator needs {FEWEST} or more; with fewer the "
+            "noise hides everything there is to learn."
+        )
+
+
+# Synthetic records on disk: a table as CSV or Parquet, pictures as npz with a contact sheet, each with its card.
+
+
+_SHEET_ROWS = 10
+
+
+def card_path(out: Path) -> Path:
+    """Where the card of a file of records lies: beside it."""
+    return out.with_name(out.name + ".card.json")
+
+
+def sheet_path(out: Path) -> Path:
+    """Where the contact sheet of a file of pictures lies."""
+    return out.with_name(out.name + ".png")
+
+
+def check_target(out: Path, dataset: Dataset) -> None:
+    """Refuse, before any budget is spent, a file that could not be written or does not suit the records."""
+    table = dataset.public.kind == "table"
+    fitting = (".csv", ".parquet") if table else (".npz",)
+    if out.suffix not in fitting:
+        what = "a table is written as" if table else "records that are no table are written as"
+        raise SettingError(f"{what} {' or '.join(fitting)}, not {out.name}; rename --out.")
+    if out.is_dir():
+        raise SettingError(f"{out} is a folder; give a file.")
+    if not out.parent.is_dir():
+        raise SettingError(f"there is no folder {out.parent}; make it, or choose another --out.")
+
+
+def write(release: DataRelease, out: Path) -> list[Path]:
+    """Write the records, their card and, of pictures, a contact sheet; the files written."""
+    records = release.dataset
+    if out.suffix == ".csv":
+        decode(records.public, records.features, records.labels).to_csv(out, index=False)
+    elif out.suffix == ".parquet":
+        decode(records.public, records.features, records.labels).to_parquet(out, index=False)
+    else:
+        np.savez_compressed(
+            out, x=records.features.numpy(), y=records.labels.numpy(), class_names=np.array(records.public.classes)
+        )
+    written = [out, card_path(out)]
+    card_path(out).write_text(release.card.to_json() + "\n", encoding="utf-8")
+    if _is_picture(records):
+        written.append(write_sheet(records, sheet_path(out)))
+    return written
+
+
+def contact_sheet(dataset: Dataset, rows: int = _SHEET_ROWS) -> torch.Tensor:
+    """Pictures side by side, one column a class, `rows` of each: (height, width, 3) in [0, 1]."""
+    depth, height, width = dataset.public.shape
+    sheet = torch.ones(dataset.classes, rows, depth, height + 2, width + 2)
+    for place in range(dataset.classes):
+        found = dataset.features[dataset.labels == place][:rows]
+        sheet[place, : len(found), :, 1:-1, 1:-1] = found
+    joined = sheet.permute(1, 3, 0, 4, 2).reshape(rows * (height + 2), dataset.classes * (width + 2), depth)
+    return joined[:, :, :3] if depth >= 3 else joined[:, :, :1].expand(-1, -1, 3)
+
+
+def write_sheet(dataset: Dataset, path: Path) -> Path:
+    """Write the contact sheet as a PNG, three pixels for one."""
+    from matplotlib.image import imsave
+
+    pixels = contact_sheet(dataset).clamp(0, 1).numpy().repeat(3, axis=0).repeat(3, axis=1)
+    imsave(path, pixels)
+    return path
+
+
+def _is_picture(dataset: Dataset) -> bool:
+    return dataset.public.kind == "image" and len(dataset.public.shape) == 3

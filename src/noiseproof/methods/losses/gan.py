@@ -1,0 +1,266 @@
+"""Gan: a generator conditional on the label, the labels' shares, and the randomness of what is generated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from noiseproof.data.dataset import Dataset
+from noiseproof.errors import SettingError
+from noiseproof.methods import Method
+from noiseproof.methods.losses.coding import Coding, check_records
+from noiseproof.networks.generators import (
+    ConvDiscriminator,
+    ConvGenerator,
+    DenseDiscriminator,
+    DenseGenerator,
+    Generator,
+    TableGenerator,
+)
+from noiseproof.privacy.card import Place
+from noiseproof.releases.release import DataRelease
+
+if TYPE_CHECKING:
+    from noiseproof.data.dataset import Public
+    from noiseproof.privacy import Card, Randomness
+
+
+Model = Literal["auto", "features", "dense", "conv"]
+
+_LEAST_SIDE = 16
+_CHUNK = 1000
+
+
+class Gan:
+    """What generates: all of it is public or post-processing of what was paid for."""
+
+    def __init__(self, public: Public, model: Model, *, latent: int, seed: int, relaxed: float | None = None) -> None:
+        self.coding = Coding(public)
+        self.public = public
+        self.classes = len(public.classes)
+        self.shares = torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
+        """How often each label is generated."""
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._seed = seed
+        self._random = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.generator: Generator = self._build(model, latent, relaxed).to(self.device)
+
+    def _build(self, model: Model, latent: int, relaxed: float | None) -> Generator:
+        shape = self.coding.shape
+        if self.coding.table:
+            return TableGenerator(self.coding.sizes, self.classes, latent, temperature=relaxed)
+        if model != "dense" and is_picture(shape):
+            return ConvGenerator(shape, self.classes, latent)
+        return DenseGenerator(shape, self.classes, latent)
+
+    def discriminator(self, model: Model) -> nn.Module:
+        """The network that judges records: convolutions or dense layers."""
+        kind = ConvDiscriminator if model == "conv" else DenseDiscriminator
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed + 1)
+            return kind(self.coding.shape, self.classes).to(self.device)
+
+    def labels(self, count: int) -> torch.Tensor:
+        """Labels in their shares, as evenly as whole numbers allow."""
+        start = torch.rand((), generator=self._random, dtype=torch.float64)
+        places = (torch.arange(count, dtype=torch.float64) + start) / count
+        return torch.searchsorted(self.shares.cumsum(0), places).clamp(max=self.classes - 1).to(self.device)
+
+    def generate(self, labels: torch.Tensor) -> torch.Tensor:
+        """Coded records of those labels, through which gradients flow."""
+        noise = torch.randn(len(labels), self.generator.latent, generator=self._random).to(self.device)
+        return self.generator(noise, labels)
+
+    def sample(self, rows: int, name: str) -> Dataset:
+        """Synthetic records in the code of the private ones, in random order."""
+        self.generator.eval()
+        labels = self.labels(rows)[torch.randperm(rows, generator=self._random).to(self.device)]
+        with torch.no_grad(), self.seeded():
+            parts = [self.coding.decode(self.generate(chunk).cpu(), self._random) for chunk in labels.split(_CHUNK)]
+        self.generator.train()
+        features = torch.cat(parts) if parts else torch.zeros(0, *self.public.shape)
+        return Dataset(f"synthetic {name}", features.float(), labels.cpu(), self.public)
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Draws of torch's own generator (Gumbel noise) come from this object's seed while it lasts."""
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(int(torch.randint(2**31, (1,), generator=self._random)))
+            yield
+
+
+def is_picture(shape: tuple[int, ...]) -> bool:
+    """Whether convolutions pay: pictures of at least 16 x 16."""
+    return len(shape) == 3 and min(shape[1:]) >= _LEAST_SIDE
+
+
+def cosine(optimiser: torch.optim.Optimizer, start: float, done: int, total: int) -> None:
+    """Set the learning rate of an update that falls to zero along a cosine."""
+    rate = start * 0.5 * (1 + math.cos(math.pi * min(1.0, done / total)))
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+
+
+# What all methods at the losses share: settings of a GAN, checks, and the release of synthetic records.
+
+
+@dataclass(frozen=True)
+class GanMethod(Method):
+    """A generator trained against a discriminator that sees private records; what leaves are generated records."""
+
+    place: ClassVar[Place] = "losses"
+
+    rows: int | None = None
+    """Synthetic records to release; None as many as there are private ones (a number that is public)."""
+    model: Model = "auto"
+    """`features`: a critic linear in public features; `dense` or `conv`: the paper's pairs of networks."""
+    tuning: Tuning = "constant"
+    """How the noise changes: constant, time, exp, step or ant."""
+    decay: float | None = None
+    """The schedule's k; None the paper's best for MNIST."""
+    every: int = 100
+    """Iterations between changes of `step`, or between looks of `ant`."""
+    threshold: float = 0.005
+    """`ant` lowers the noise when the running mean of the score gains less than this."""
+    latent: int = 64
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 1:
+            raise SettingError(f"{self.name} must make at least 1 row, not {self.rows}.")
+        if self.model not in ("auto", "features", "dense", "conv"):
+            raise SettingError(f"{self.name}'s setting model is auto, features, dense or conv, not {self.model!r}.")
+        if self.latent < 1:
+            raise SettingError(f"{self.name}'s setting latent must be at least 1, not {self.latent}.")
+        if self.tuning not in ("constant", "time", "exp", "step", "ant"):
+            raise SettingError(
+                f"{self.name}'s setting tuning is constant, time, exp, step or ant, not {self.tuning!r}."
+            )
+        self._noise(1.0)  # refuses an impossible decay
+
+    def _positive(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise SettingError(f"{self.name}'s setting {name} must be positive, not {value}.")
+
+    def _noise(self, start: float) -> NoiseTuning:
+        return NoiseTuning(self.tuning, start, self.decay, every=self.every, threshold=self.threshold)
+
+    def _network(self, public: Public, usual: Model) -> Model:
+        """The networks that `auto` stands for; convolutions only where they can be."""
+        if self.model == "auto":
+            return "conv" if usual != "features" and is_picture(public.shape) else usual
+        if self.model == "conv" and len(public.shape) == 3 and not is_picture(public.shape):
+            raise SettingError(f"{self.name}'s model conv needs pictures of 16 x 16 or more; choose dense or features.")
+        return self.model
+
+    def _start(self, dataset: Dataset, model: Model, rng: Randomness, relaxed: float | None = None) -> Gan:
+        """The untrained generator; records that cannot be learned from are refused here, before anything is spent."""
+        check_records(dataset)
+        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+        return Gan(dataset.public, model, latent=self.latent, seed=seed, relaxed=relaxed)
+
+    def _release(self, gan: Gan, dataset: Dataset, card: Card) -> DataRelease:
+        synthetic = gan.sample(len(dataset) if self.rows is None else self.rows, dataset.name)
+        return DataRelease(synthetic, card, self.settings())
+
+
+# Scores: a quick classifier of synthetic records, and how many others it labels right.
+
+
+Labeller = Callable[[torch.Tensor], torch.Tensor]
+
+
+def teach(dataset: Dataset, *, steps: int = 150, seed: int = 0) -> Labeller:
+    """A softmax regression taught by these records: as private as they are."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(seed)
+        features = dataset.features.flatten(1)
+        layer = nn.Linear(features.shape[1], dataset.classes)
+        optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
+        for _ in range(steps):
+            index = torch.randint(len(features), (min(500, len(features)),))
+            loss = functional.cross_entropy(layer(features[index]), dataset.labels[index])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+
+    def label(features: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return layer(features.flatten(1)).argmax(dim=1)
+
+    return label
+
+
+def count_right(label: Labeller, dataset: Dataset) -> int:
+    """How many records get their own label: one record more or less moves it by at most 1."""
+    return int((label(dataset.features) == dataset.labels).sum())
+
+
+# Noise that changes as training goes: constant, time, exp and step by a formula, ANT by a score.
+
+
+Tuning = Literal["constant", "time", "exp", "step", "ant"]
+
+RATES: dict[Tuning, float] = {"constant": 0.0, "time": 0.05, "exp": 0.01, "step": 0.6, "ant": 0.8}
+"""Each schedule's decay rate k where none is given: the best of the paper's for MNIST (Table IV)."""
+
+
+class NoiseTuning:
+    """The noise of the iteration that comes next (Ma et al. 2020, section IV).
+
+    `time`: start / (1 + k t); `exp`: start e^(-k t); `step`: start k^floor(t / every); `ant`: multiplied by k whenever
+    the running mean of the scores gained less than `threshold` since the last look, a look every `every` iterations.
+
+    Formal guarantee
+    ----------------
+    None by itself. Formulas of t cost nothing. A score of private records costs what it was released with, and noise
+    that depends on it must be paid for through a filter.
+    """
+
+    def __init__(
+        self, kind: Tuning, start: float, rate: float | None = None, *, every: int = 100, threshold: float = 0.005
+    ) -> None:
+        self.kind = kind
+        self.rate = RATES[kind] if rate is None else rate
+        self.start = self.sigma = start
+        self.every, self.threshold = every, threshold
+        self.iteration = 0
+        self._scores: list[float] = []
+        if not (math.isfinite(start) and start >= 0):
+            raise SettingError(f"noise must start at a number, 0 or more, not {start}.")
+        if every < 1:
+            raise SettingError(f"noise changes, or is looked at, every 1 iteration or more, not every {every}.")
+        if kind in ("step", "ant") and not 0 < self.rate <= 1:
+            raise SettingError(f"the decay rate of {kind} must lie in (0, 1], not {self.rate}.")
+        if not (math.isfinite(self.rate) and self.rate >= 0):
+            raise SettingError(f"a decay rate must be a number, 0 or more, not {self.rate}.")
+
+    @property
+    def looks(self) -> bool:
+        """Whether a score is wanted after the iteration that comes next."""
+        return self.kind == "ant" and (self.iteration + 1) % self.every == 0
+
+    def advance(self, score: float | None = None) -> None:
+        """Go to the next iteration; with a score where `looks` asked for one."""
+        if score is not None:
+            before = sum(self._scores) / len(self._scores) if self._scores else 0.0
+            self._scores.append(score)
+            if sum(self._scores) / len(self._scores) - before < self.threshold:
+                self.sigma *= self.rate
+        self.iteration += 1
+        if self.kind == "time":
+            self.sigma = self.start / (1 + self.rate * self.iteration)
+        elif self.kind == "exp":
+            self.sigma = self.start * math.exp(-self.rate * self.iteration)
+        elif self.kind == "step":
+            self.sigma = self.start * self.rate ** (self.iteration // self.every)

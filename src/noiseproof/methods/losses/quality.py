@@ -1,0 +1,200 @@
+"""Quality of synthetic records beside real ones. Computed from private records, for their owner's eyes: no release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from noiseproof.errors import DataError
+from noiseproof.methods.losses.coding import Coding
+
+if TYPE_CHECKING:
+    from noiseproof.data.dataset import Dataset
+
+
+_PAIRS = 2000
+"""Records whose distances tell how varied a class is."""
+COLLAPSED = 0.3
+"""A class whose records are less than this share as far apart as the real ones' has collapsed to few kinds."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good synthetic records are, by the measures of Ma et al. and two of ours."""
+
+    real_to_real: float
+    """Accuracy on real test records of a classifier that real ones taught."""
+    synthetic_to_real: float
+    """The same, taught by synthetic records."""
+    real_to_synthetic: float
+    """Accuracy on synthetic records of a classifier that real test records taught: how often a sample shows its label."""
+    majority: float
+    """Accuracy on the test records of naming the commonest class always."""
+    by_class: dict[str, float]
+    """`real_to_synthetic` for each class."""
+    pmf_errors: dict[str, float]
+    """Eq. (22) for each column of a table."""
+    correlation_error: float | None
+    """Mean difference of Cramer's V over all pairs of a table's columns."""
+    spread: dict[str, float]
+    """How far a class's synthetic records are apart, as a share of how far its real ones are."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Classes whose records are nearly all alike."""
+        fallen = [name for name, value in self.spread.items() if value < COLLAPSED]
+        if not fallen:
+            return ()
+        return (f"mode collapse: the synthetic records of class {', '.join(fallen)} are nearly all alike.",)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, warnings included."""
+        return {**vars(self), "warnings": list(self.warnings)}
+
+
+def quality(synthetic: Dataset, real: Dataset, test: Dataset, *, seed: int = 0) -> Quality:
+    """Measure synthetic records beside the real ones they stand for, and others that the generator never saw.
+
+    Formal guarantee
+    ----------------
+    None: every number is computed from private records without noise. Show them to nobody but the records' owner.
+    """
+    if not len(synthetic) or not len(test):
+        raise DataError("quality needs synthetic records and test records, at least one of each.")
+    judged = classify(test, synthetic, seed=seed)
+    right = (judged == synthetic.labels).double()
+    names = synthetic.public.classes
+    by_class = {
+        name: float(right[synthetic.labels == place].mean())
+        for place, name in enumerate(names)
+        if bool((synthetic.labels == place).any())
+    }
+    table = Coding(real.public).table
+    return Quality(
+        real_to_real=_between_real(real, test, seed),
+        synthetic_to_real=_accuracy(synthetic, test, seed),
+        real_to_synthetic=float(right.mean()),
+        majority=float(torch.bincount(test.labels).max()) / len(test),
+        by_class=by_class,
+        pmf_errors=pmf_errors(synthetic, real) if table else {},
+        correlation_error=correlation_error(synthetic, real) if table else None,
+        spread=spread(synthetic, real, seed=seed),
+    )
+
+
+def classify(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> torch.Tensor:
+    """Labels of `asked` by a classifier of `taught_by`: boosted trees for tables, a small network for the rest."""
+    present = taught_by.labels.unique()
+    if len(present) == 1:
+        return present.expand(len(asked))
+    if Coding(taught_by.public).table:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        trees = HistGradientBoostingClassifier(max_iter=60, random_state=seed)
+        trees.fit(taught_by.features.numpy(), taught_by.labels.numpy())
+        return torch.from_numpy(trees.predict(asked.features.numpy()))
+    return _network(taught_by, seed)(asked.features)
+
+
+def pmf(dataset: Dataset) -> dict[str, torch.Tensor]:
+    """Each column's shares of categories, or of bins of a number; the target's shares of classes last."""
+    coding = Coding(dataset.public)
+    means = coding.coarsen(coding.encode(dataset.features).double()).mean(dim=0)
+    parts = dict(zip((c.name for c in dataset.public.columns), means.split(list(coding.coarse_sizes)), strict=True))
+    labels = torch.bincount(dataset.labels, minlength=dataset.classes).double() / max(1, len(dataset))
+    return {**parts, dataset.public.target or "label": labels}
+
+
+def pmf_error(generated: torch.Tensor, real: torch.Tensor) -> float:
+    """Eq. (22): sum over x = 1, 2, ... of |p_g(x) - p_r(x)| x, by a category's place in the list."""
+    places = torch.arange(1, len(real) + 1, dtype=torch.float64)
+    return float(((generated - real).abs().double() * places).sum())
+
+
+def pmf_errors(synthetic: Dataset, real: Dataset) -> dict[str, float]:
+    """Eq. (22) for every column."""
+    generated, true = pmf(synthetic), pmf(real)
+    return {name: pmf_error(generated[name], true[name]) for name in true}
+
+
+def correlations(dataset: Dataset) -> torch.Tensor:
+    """Cramer's V of every pair of columns, the target among them, from their joint shares."""
+    coding = Coding(dataset.public)
+    onehot = functional.one_hot(dataset.labels, dataset.classes).double()
+    slots = torch.cat([coding.coarsen(coding.encode(dataset.features).double()), onehot], dim=1)
+    sizes = [*coding.coarse_sizes, dataset.classes]
+    joint = slots.T @ slots / len(dataset)
+    shares = slots.mean(dim=0)
+    expected = torch.outer(shares, shares)
+    terms = torch.where(expected > 0, (joint - expected).square() / expected.clamp_min(1e-300), 0.0)
+    columns = len(sizes)
+    member = functional.one_hot(torch.repeat_interleave(torch.arange(columns), torch.tensor(sizes)), columns).double()
+    present = (member * (shares > 0)[:, None]).sum(0)
+    least = torch.minimum(present[:, None], present[None, :]) - 1
+    return (member.T @ terms @ member / least.clamp_min(1)).sqrt().clamp(max=1)
+
+
+def correlation_error(synthetic: Dataset, real: Dataset) -> float:
+    """The mean difference of Cramer's V over all pairs of columns."""
+    difference = (correlations(synthetic) - correlations(real)).abs()
+    first, second = torch.triu_indices(len(difference), len(difference), 1)
+    return float(difference[first, second].mean())
+
+
+def spread(synthetic: Dataset, real: Dataset, *, seed: int = 0) -> dict[str, float]:
+    """Mean distance of two records of a class, synthetic over real; what has fewer than two records is left out."""
+    found = {}
+    for place, name in enumerate(real.public.classes):
+        ours, theirs = (_distance(each, place, seed) for each in (synthetic, real))
+        if ours is not None and theirs:
+            found[name] = ours / theirs
+    return found
+
+
+def _distance(dataset: Dataset, place: int, seed: int) -> float | None:
+    index = (dataset.labels == place).nonzero().squeeze(1)
+    if len(index) < 2:
+        return None
+    generator = torch.Generator().manual_seed(seed)
+    first = index[torch.randint(len(index), (_PAIRS,), generator=generator)]
+    second = index[torch.randint(len(index), (_PAIRS,), generator=generator)]
+    apart = first != second
+    difference = (dataset.features[first[apart]] - dataset.features[second[apart]]).flatten(1)
+    return float(torch.linalg.vector_norm(difference, dim=1).mean()) if len(difference) else None
+
+
+@lru_cache(maxsize=2)
+def _between_real(real: Dataset, test: Dataset, seed: int) -> float:
+    """The same for all synthetic sets that are measured beside one real one."""
+    return _accuracy(real, test, seed)
+
+
+def _accuracy(taught_by: Dataset, test: Dataset, seed: int) -> float:
+    return float((classify(taught_by, test, seed=seed) == test.labels).double().mean())
+
+
+def _network(dataset: Dataset, seed: int) -> Any:
+    """A dense network of one hidden layer, trained for a few passes."""
+    features, labels = dataset.features.flatten(1), dataset.labels
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = torch.nn.Sequential(
+            torch.nn.Linear(features.shape[1], 128), torch.nn.ReLU(), torch.nn.Linear(128, dataset.classes)
+        )
+        optimiser = torch.optim.Adam(module.parameters(), lr=2e-3)
+        for _ in range(max(400, 4 * len(labels) // 128)):
+            index = torch.randint(len(labels), (128,))
+            loss = functional.cross_entropy(module(features[index]), labels[index])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+
+    def answer(asked: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return module(asked.flatten(1)).argmax(dim=1)
+
+    return answer

@@ -1,0 +1,271 @@
+"""The score of a parameter's values: the mass that their kernel density estimate has in a window around them.
+
+    u(t) = mean_i [Phi((t + w/2 - theta_i) / b) - Phi((t - w/2 - theta_i) / b)]
+
+for bandwidth b and window w (Mao et al. 2020, eq. 4 and 5), on a grid whose step divides the window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from noiseproof.errors import SettingError
+from noiseproof.methods.parameters.collection import Collection
+from noiseproof.privacy import Exponential, Randomness
+from noiseproof.progress import SILENT, Progress
+
+_ENTRIES = 25_600
+"""Values that are worked on together: few enough for a core's cache to hold what is made of them."""
+_REACH = 8.0
+"""Bandwidths beyond which a normal kernel, and frequencies beyond which its transform, is 0 to 1e-14."""
+_MOST_POINTS = 1 << 14
+FAR = -1e300
+"""The score of what is not on a grid: finite, as the mechanism asks for, and so low that it is never drawn."""
+
+
+def published_sensitivity(models: int) -> float:
+    """The paper's du, 1 / (M (M - 1)), which corollary 1 states for windows below the bandwidth. It is too small."""
+    _check_models(models)
+    return 1 / (models * (models - 1))
+
+
+def true_sensitivity(models: int, window: float) -> float:
+    """What du really is: the largest change of a score when one of `models` is left out, or is exchanged for another.
+
+    `window` is in bandwidths. One model's kernel has at most erf(w / (2 sqrt 2 b)) of its mass in a window, and at
+    least 0. The mean over M values without one of them differs by 1 / M of what that one has less the others' mean;
+    exchanging one changes it by 1 / M of the difference. Both are at most, and where the others are far away just,
+    erf(w / (2 sqrt 2 b)) / M.
+    """
+    _check_models(models)
+    return math.erf(window / (2 * math.sqrt(2))) / models
+
+
+def least_score(best: float, sensitivity: float, epsilon: float, points: int, t: float) -> float:
+    """Corollary 2: with probability 1 - e^-t and more a draw scores above this, of `points` whose best score is `best`."""
+    return best - 2 * sensitivity / epsilon * (math.log(points) + t)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """For every coordinate the points that may be published: `low + g * step`, for g below `points`."""
+
+    low: torch.Tensor
+    step: torch.Tensor
+    points: torch.Tensor
+
+    def at(self, index: torch.Tensor) -> torch.Tensor:
+        """The points of these numbers, one a coordinate."""
+        return self.low + index * self.step
+
+
+class Density(Protocol):
+    """How a slice of parameters is smoothed, and between which points a draw may choose."""
+
+    @property
+    def window(self) -> float:
+        """Of the score, in bandwidths."""
+
+    @property
+    def resolution(self) -> int:
+        """Points of the grid in a window; an even number."""
+
+    def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
+        """The grid and the bandwidth of each coordinate of values (coordinates, models); a bandwidth of 0 says that
+        the coordinate is the same in all models."""
+
+
+@dataclass(frozen=True)
+class FittedDensity:
+    """The paper's: bandwidth and range are read off each coordinate's values.
+
+    The bandwidth is Scott's rule, M^(-1/5) standard deviations, or `bandwidth` for all coordinates. The range is that of
+    the values, with a tail of `tail` bandwidths on both sides.
+    """
+
+    window: float = 1.0
+    """In bandwidths."""
+    resolution: int = 4
+    """Points in a window; an even number."""
+    tail: float = 3.0
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_window(self.window, self.resolution)
+        if not (math.isfinite(self.tail) and self.tail >= 0):
+            raise SettingError(f"the tail must be 0 bandwidths or more, not {self.tail}.")
+        if self.bandwidth is not None and not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
+            raise SettingError(f"a bandwidth must be a finite number greater than 0, not {self.bandwidth}.")
+
+    def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
+        """From the smallest to the largest value and a tail, in steps of window / resolution bandwidths."""
+        models = values.shape[1]
+        low, high = values.amin(1), values.amax(1)
+        fitted = values.std(1) * models**-0.2 if self.bandwidth is None else torch.full_like(low, self.bandwidth)
+        width = torch.where(high > low, fitted, 0.0)
+        step = width * (self.window / self.resolution)
+        low = low - self.tail * width
+        count = torch.where(step > 0, (high + self.tail * width - low) / step, 0.0)
+        if bool((count > _MOST_POINTS).any()):
+            raise SettingError(
+                f"a bandwidth of {self.bandwidth} is too small for the spread of these parameters; leave it out for "
+                "Scott's rule, or choose a larger one."
+            )
+        # The last point is not beyond the tail: a hair is added for counts that rounding leaves just below a number.
+        return Grid(low, step, (count + 1e-9).floor().long() + 1), width
+
+
+@dataclass(frozen=True)
+class PublicDensity:
+    """A grid from -`radius` to `radius` and a bandwidth that are settings, and so tell nothing of any record."""
+
+    radius: float
+    bandwidth: float
+    window: float = 1.0
+    resolution: int = 4
+
+    def __post_init__(self) -> None:
+        _check_window(self.window, self.resolution)
+        for name in ("radius", "bandwidth"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingError(f"the {name} must be a finite number greater than 0, not {value}.")
+        if self.points > _MOST_POINTS:
+            raise SettingError(f"a grid of {self.points} points is too fine; choose a larger bandwidth.")
+
+    @property
+    def points(self) -> int:
+        """How many points the grid has: an odd number, with 0 in the middle."""
+        return 2 * math.floor(self.radius / (self.bandwidth * self.window / self.resolution) + 1e-9) + 1
+
+    def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
+        """The same for every coordinate, whatever the values."""
+        shape = values.shape[:1]
+        step = self.bandwidth * self.window / self.resolution
+        return (
+            Grid(
+                values.new_full(shape, -(self.points // 2) * step),
+                values.new_full(shape, step),
+                torch.full(shape, self.points, device=values.device),
+            ),
+            values.new_full(shape, self.bandwidth),
+        )
+
+
+def scores(values: torch.Tensor, grid: Grid, width: torch.Tensor, density: Density) -> torch.Tensor:
+    """u at every point of the grid, (coordinates, points), of float64 values (coordinates, models); `FAR` beyond its end.
+
+    In bandwidths, a model's share of a score is a function of its distance from the point alone, and smooth: a Fourier
+    series of some 40 terms over a period that no two of them are apart by has it to 1e-13. So the models are summed up
+    in each term once, and the points come by one product of matrices, the same for all coordinates.
+    """
+    models, step = values.shape[1], density.window / density.resolution
+    most = int(grid.points.max())
+    last = (most - 1) * step
+    far = _REACH + density.window / 2
+    # A model that is too far from all points to count may stand nearer; else it would come round on the other side.
+    places = (values - grid.low[:, None]) / torch.where(width > 0, width, 1.0)[:, None]
+    places = torch.where((width > 0)[:, None], places, 0.0).clamp_(-far, last + far)
+    period = max(last - float(places.min()), float(places.max())) + far
+    terms = math.ceil(_REACH * period / (2 * math.pi))
+    waves = 2 * math.pi / period * torch.arange(1, terms + 1, dtype=torch.float64, device=values.device)
+    weights = 4 / (period * models) * torch.exp(-(waves**2) / 2) * torch.sin(waves * density.window / 2) / waves
+    at = waves[:, None] * (step * torch.arange(most, dtype=torch.float64, device=values.device))
+    table = (weights[:, None, None] * torch.stack([at.cos(), at.sin()], dim=1)).flatten(0, 1)
+    found = torch.empty(len(values), most, dtype=torch.float64, device=values.device)
+    for part, out in zip(
+        places.split(max(1, _ENTRIES // models)), found.split(max(1, _ENTRIES // models)), strict=True
+    ):
+        torch.matmul(_sums(part * float(waves[0]), terms).T, table, out=out)
+    found += density.window / period
+    return found.masked_fill_(torch.arange(most, device=values.device) >= grid.points[:, None], FAR)
+
+
+def _sums(angles: torch.Tensor, terms: int) -> torch.Tensor:
+    """The sums over the models of cos(k a) and sin(k a) for k from 1 to `terms`, (2 terms, coordinates)."""
+    angles = angles.t().contiguous()
+    now = torch.stack([angles.cos(), angles.sin()])
+    before = torch.stack([torch.ones_like(angles), torch.zeros_like(angles)])
+    double = 2 * now[0]
+    sums = torch.empty(terms, 2, angles.shape[1], dtype=angles.dtype, device=angles.device)
+    torch.sum(now, 1, out=sums[0])
+    for term in range(1, terms):
+        # cos((k + 1) a) = 2 cos(a) cos(k a) - cos((k - 1) a), and the same for the sine.
+        before.neg_().addcmul_(double, now)
+        before, now = now, before
+        torch.sum(now, 1, out=sums[term])
+    return sums.flatten(0, 1)
+
+
+def _check_models(models: int) -> None:
+    if models < 2:
+        raise SettingError(f"publishing needs at least 2 networks, not {models}.")
+
+
+def _check_window(window: float, resolution: int) -> None:
+    if not (math.isfinite(window) and window > 0):
+        raise SettingError(f"the window must be a finite number of bandwidths greater than 0, not {window}.")
+    if resolution < 2 or resolution % 2:
+        raise SettingError(f"the resolution must be an even number of points in a window, not {resolution}.")
+
+
+# The exponential mechanism's draw for every coordinate of a collection, in bounded memory.
+
+
+_BLOCK = 1 << 11
+"""Coordinates that are drawn together. Fixed: which random numbers a coordinate gets depends on it."""
+_LEAST_EPSILON = 1e-6
+"""Below it, what is beyond a grid's end would no longer be as good as impossible."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """One published value for each coordinate."""
+
+    values: torch.Tensor
+    fixed: int
+    """How many coordinates are the same in all models, and so were published as they are."""
+    points: int
+    """How many points the longest grid had."""
+
+
+def draw(
+    collection: Collection,
+    density: Density,
+    mechanism: Exponential,
+    rng: Randomness,
+    *,
+    columns: torch.Tensor | None = None,
+    progress: Progress = SILENT,
+) -> Draw:
+    """Draw every coordinate (or those at `columns`) with probability proportional to exp(epsilon u / 2 du).
+
+    Formal guarantee
+    ----------------
+    One coordinate's draw is `mechanism.epsilon`-DP for one model if grid and bandwidth do not depend on the models
+    (`PublicDensity`) and the mechanism's sensitivity is `true_sensitivity` at least; the draws of all coordinates are
+    draws from the same models and compose. With a `FittedDensity` nothing is guaranteed: the models' range and spread
+    decide what can be drawn. Scores are computed to some 1e-13 in float64, which is below the mechanism's own
+    rounding. Neighbours: one model left out, or exchanged.
+    """
+    if mechanism.epsilon < _LEAST_EPSILON:
+        raise SettingError(f"epsilon must be at least {_LEAST_EPSILON} to draw parameters by, not {mechanism.epsilon}.")
+    count = collection.parameters if columns is None else len(columns)
+    drawn = torch.empty(count, dtype=collection.rows.dtype, device=collection.rows.device)
+    fixed = points = 0
+    with progress.task("drawing parameters", count) as task:
+        for start in range(0, count, _BLOCK):
+            part = slice(start, min(start + _BLOCK, count))
+            rows = collection.rows[:, part] if columns is None else collection.rows[:, columns[part]]
+            values = rows.double().t().contiguous()
+            grid, width = density.grid(values)
+            chosen = mechanism.release(scores(values, grid, width, density), rng)
+            drawn[part] = grid.at(chosen).to(drawn.dtype)
+            fixed += int((width == 0).sum())
+            points = max(points, int(grid.points.max()))
+            task.advance(part.stop - part.start)
+    return Draw(drawn, fixed, points)

@@ -1,0 +1,244 @@
+"""dp-pgp: group the largest parameters, draw the others (Mao et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from noiseproof.errors import SettingError
+from noiseproof.methods import register
+from noiseproof.methods.parameters.collection import Layout
+from noiseproof.methods.parameters.density import Draw, draw
+from noiseproof.methods.parameters.dp_pg import PublishingMethod
+from noiseproof.privacy import Laplace, Randomness
+from noiseproof.privacy.budget import check_epsilon
+from noiseproof.privacy.card import Claim
+from noiseproof.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from noiseproof.methods.parameters.collection import Collection
+    from noiseproof.privacy import Budget
+
+
+@register
+@dataclass(frozen=True)
+class DpPgp(PublishingMethod):
+    """Mao et al.'s grouping: the mean network's largest parameters get Laplace noise by cluster, the others are drawn.
+
+    Formal guarantee
+    ----------------
+    None. Claimed: max{epsilon_c + epsilon_K, epsilon_j}-DP for a model. What hides one parameter among those of a
+    cluster hides neither a model, which moves all of them, nor a record, and the noise is scaled by what is read off
+    the parameters; see `Grouping`, and `DpPg` for the parameters that are drawn.
+    """
+
+    name: ClassVar[str] = "dp-pgp"
+    claims: ClassVar[str] = "max{epsilon_c + epsilon_K, epsilon_j} for a model (not a record)"
+
+    gamma: float = 0.2
+    """Share of each layer's parameters, the largest, that is grouped."""
+    clusters: int = 8
+    rounds_of_kmeans: int = 5
+    as_printed: bool = False
+    """Whether line 21 is taken as printed, 2 c - theta + Lap, rather than theta + Lap."""
+    epsilon_draw: float | None = None
+    """epsilon_j of a drawn parameter; None takes the budget's epsilon."""
+    epsilon_cluster: float | None = None
+    """epsilon_c of the clustering; None takes a fifth of the budget's, as the paper's (5, 1, 4) does."""
+    epsilon_shift: float | None = None
+    """epsilon_K of the Laplace noise; None takes what the clustering leaves of the budget's."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._grouping()
+        for name in ("epsilon_draw", "epsilon_cluster", "epsilon_shift"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise SettingError(f"dp-pgp's setting {name} must be a finite number greater than 0, not {value}.")
+
+    def _grouping(self) -> Grouping:
+        return Grouping(self.gamma, self.clusters, self.rounds_of_kmeans, self.as_printed)
+
+    def epsilons(self, budget: Budget) -> tuple[float, float, float]:
+        """epsilon_j, epsilon_c and epsilon_K; refused where the paper's sum of them is above the budget."""
+        drawn = budget.epsilon if self.epsilon_draw is None else self.epsilon_draw
+        cluster = budget.epsilon / 5 if self.epsilon_cluster is None else self.epsilon_cluster
+        shift = budget.epsilon - cluster if self.epsilon_shift is None else self.epsilon_shift
+        if shift <= 0 or max(drawn, cluster + shift) > budget.epsilon * (1 + 1e-9):
+            raise SettingError(
+                f"max(epsilon_cluster + epsilon_shift, epsilon_draw) must not be above the budget's epsilon, "
+                f"{budget.epsilon:g}."
+            )
+        return drawn, cluster, shift
+
+    def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Draw:
+        """Algorithm 2: with gamma = 0 the very draws of dp-pg (corollary 3)."""
+        epsilon, cluster, shift = self.epsilons(budget)
+        grouping, layout = self._grouping(), collection.layout
+        target = collection.mean()
+        selected = grouping.select(target, layout)
+        kept = torch.ones(len(target), dtype=torch.bool)
+        for places in selected.values():
+            kept[places] = False
+        mechanism = self.mechanism(len(collection), epsilon)
+        columns = None if bool(kept.all()) else kept.nonzero().flatten()
+        drawn = draw(collection, self._density(), mechanism, rng, columns=columns, progress=progress)
+        if columns is None:
+            return drawn
+        values = torch.empty_like(target)
+        values[columns] = drawn.values
+        for places in selected.values():
+            if len(places):
+                values[places] = grouping.publish(target[places], cluster, shift, rng)
+        return Draw(values, drawn.fixed, drawn.points)
+
+    def claim(self, budget: Budget) -> Claim:
+        """max{epsilon_c + epsilon_K, epsilon_j}, by corollaries 3 and 4."""
+        drawn, cluster, shift = self.epsilons(budget)
+        epsilon = drawn if self.gamma == 0 else max(cluster + shift, drawn if self.gamma < 1 else 0.0)
+        return Claim(epsilon=epsilon, delta=0.0, unit="model", source="Mao et al., corollaries 3 and 4")
+
+    def _why(self, collection: Collection, budget: Budget) -> tuple[str, dict[str, Any]]:
+        drawn, cluster, shift = self.epsilons(budget)
+        places = self._grouping().select(collection.mean(), collection.layout)
+        grouped = sum(len(each) for each in places.values())
+        draws = (collection.parameters - grouped) * self.rounds()
+        one, all_ = self.true_epsilon(len(collection), draws, drawn, budget.delta)
+        numbers = {
+            "epsilon of a draw": drawn,
+            "epsilon of the clustering": cluster,
+            "epsilon of the shifts": shift,
+            "grouped parameters": grouped,
+            "true epsilon of a draw": one,
+            "true epsilon of the drawn parameters": all_,
+            "true epsilon of a model": None if grouped else all_,
+            "delta of a model": budget.delta,
+        }
+        why = (
+            f"For a model, the {draws} draws of parameters together would be {all_:.4g} at delta {budget.delta:g}, were "
+            "grids and bandwidths public; they were read off the networks."
+        )
+        if grouped:
+            why += (
+                f" The {grouped} grouped parameters have no finite epsilon for a model: it moves all of their means, by "
+                "any amount, and the noise of each is scaled for one of them by what was read off them."
+            )
+        return why, numbers
+
+
+# Grouping: DP-PGP's treatment of each layer's largest parameters (Mao et al. 2020, section IV).
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How the largest parameters of a layer are grouped and published.
+
+    The share `gamma` of a layer's parameters that is largest in size is grouped around `clusters` private centres, with
+    `epsilon_cluster`. A parameter theta of a cluster with centre c is then published as theta + Lap(D / epsilon_shift),
+    where D is the cluster's radius, the largest distance of one of its parameters from c. (The paper leaves D, the
+    number of clusters and their rounds open.) With `as_printed` it is 2 c - theta + Lap, as line 21 of Algorithm 2 has
+    it, which mirrors the parameter at the centre.
+    """
+
+    gamma: float = 0.2
+    clusters: int = 8
+    rounds: int = 5
+    as_printed: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise SettingError(f"gamma, the share of parameters to be grouped, must lie in [0, 1], not {self.gamma}.")
+        if self.clusters < 1 or self.rounds < 1:
+            raise SettingError(f"grouping needs at least 1 cluster and 1 round, not {self.clusters} and {self.rounds}.")
+
+    def select(self, target: torch.Tensor, layout: Layout) -> dict[str, torch.Tensor]:
+        """For each layer the places of its floor(gamma n) largest parameters, in order."""
+        selected = {}
+        for layer, place in layout.layers.items():
+            size = place.stop - place.start
+            count = math.floor(self.gamma * size + 1e-9)
+            largest = target[place].abs().argsort(descending=True, stable=True)[:count]
+            selected[layer] = place.start + largest.sort().values
+        return selected
+
+    def publish(
+        self, values: torch.Tensor, epsilon_cluster: float, epsilon_shift: float, rng: Randomness
+    ) -> torch.Tensor:
+        """One layer's selected parameters as they are published.
+
+        Formal guarantee
+        ----------------
+        None. The bound that centres and noise are scaled by, and the choice of parameters, are read off the values; the
+        Laplace noise would hide one of the *parameters* of a cluster, given that its radius is public and nobody knows
+        the others; no model and no record is hidden by it.
+        """
+        check_epsilon(epsilon_cluster)
+        check_epsilon(epsilon_shift)
+        largest = float(values.abs().max()) if len(values) else 0.0
+        if largest == 0:
+            return values.clone()
+        found = private_kmeans(values, self.clusters, epsilon_cluster, largest, rng, rounds=self.rounds)
+        centres = found.centres[found.cluster]
+        own = values.double()
+        radius = torch.zeros_like(found.centres).scatter_reduce_(0, found.cluster, (own - centres).abs(), "amax")
+        scales = (radius / epsilon_shift)[found.cluster]
+        # A cluster of radius 0 has its centre in its only value.
+        shifted = rng.add_laplace(own, scales.clamp(min=torch.finfo(torch.float32).tiny))
+        return (2 * centres - 2 * own + shifted if self.as_printed else shifted).to(values.dtype)
+
+
+# Private k-means in one dimension (Su, Cao, Li, Bertino and Jin 2016): Lloyd's rounds on noisy counts and sums.
+
+
+_RATIO = (4 * 0.225**2) ** (1 / 3)
+"""epsilon of the counts over epsilon of the sums that makes the centres' error least, in one dimension (there, 4.2)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Centres in rising order, and each value's cluster."""
+
+    centres: torch.Tensor
+    cluster: torch.Tensor
+
+
+def private_kmeans(
+    values: torch.Tensor, k: int, epsilon: float, bound: float, rng: Randomness, *, rounds: int = 5
+) -> Clusters:
+    """Group values of at most `bound` in size around k centres.
+
+    The first centres are spread evenly over [-bound, bound], which is the paper's packing of spheres in one dimension.
+    Each round spends epsilon / rounds on noisy counts and sums of the clusters; a cluster whose noisy count is below 1
+    keeps its centre.
+
+    Formal guarantee
+    ----------------
+    The centres are epsilon-DP. Unit: one of the *values* (not a model, not a record). Neighbours: add-or-remove.
+    Assumptions: `bound` does not depend on the values (larger values are clipped to it); the randomness's. Each value's
+    cluster is not private: it depends on the value itself.
+    """
+    check_epsilon(epsilon)
+    if k < 1 or rounds < 1:
+        raise SettingError(f"k-means needs at least 1 cluster and 1 round, not {k} and {rounds}.")
+    if not (math.isfinite(bound) and bound > 0):
+        raise SettingError(f"the values' bound must be a finite number greater than 0, not {bound}.")
+    inside = values.detach().double().flatten().clamp(-bound, bound) / bound
+    centres = (2 * torch.arange(k, dtype=torch.float64, device=values.device) + 1) / k - 1
+    each = epsilon / rounds
+    counts = Laplace(1.0, each * _RATIO / (1 + _RATIO))
+    sums = Laplace(1.0, each / (1 + _RATIO))
+    for _ in range(rounds):
+        cluster = _nearest(inside, centres)
+        number = counts.release(torch.bincount(cluster, minlength=k).double(), rng)
+        total = sums.release(torch.bincount(cluster, weights=inside, minlength=k), rng)
+        moved = (total / number.clamp(min=1.0)).clamp(-1, 1)
+        centres = torch.where(number < 1, centres, moved).sort().values
+    return Clusters(centres * bound, _nearest(inside, centres))
+
+
+def _nearest(values: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
+    """In one dimension the nearest centre is found by the middles between them."""
+    return torch.bucketize(values, (centres[1:] + centres[:-1]) / 2)

@@ -1,0 +1,216 @@
+"""Training a collection: M networks from one start, as one batched network or one after another, kept as they are done."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.methods.parameters.collection import Collection, Layout
+from noiseproof.networks import StackedNetwork, Training, fit_stack
+from noiseproof.networks.fitting import TOGETHER
+from noiseproof.parallel import tasks
+from noiseproof.parallel.tasks import spread_out
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases.release import describe_network
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.networks import Network
+
+
+_TOGETHER = 1 << 24
+"""Parameters that are trained together: dense networks gain from it until they no longer fit a cache."""
+
+
+def train_collection(
+    network: Network,
+    dataset: Dataset,
+    models: int,
+    training: Training,
+    *,
+    seed: int = 0,
+    shards: Sequence[torch.Tensor] | None = None,
+    start: Collection | None = None,
+    path: Path | None = None,
+    workers: int = 1,
+    progress: Progress = SILENT,
+) -> Collection:
+    """Train `models` networks from the one start `network.build(seed)`; only order of batches and dropout differ.
+
+    With different starts hidden units would be permuted, and a coordinate would mean something else in each network.
+    All are trained on all records, or the j-th on those at `shards[j]` alone (on none, it stays as it started). `start`
+    gives each network's own start instead: a collection to be trained further. Dense networks are trained as one,
+    others one after another or in `workers` processes; in a `placed` block a few at a time, where that says. With a
+    `path` the rows are kept in that file as they are finished, and a file that holds some of them already is completed.
+
+    Formal guarantee
+    ----------------
+    None: nothing is noised, and the networks are to be kept on the trusted side. Row j depends on no records but its
+    shard's, and that not on how many networks there are.
+    """
+    if models < 2 or workers < 1:
+        raise SettingError(f"a collection needs at least 2 networks and 1 worker, not {models} and {workers}.")
+    module = network.build(seed)
+    layout = Layout.of_module(module)
+    if start is not None and (start.layout != layout or len(start) != models):
+        raise SettingError("the start must be a collection of as many networks of the same architecture.")
+    if shards is not None and len(shards) != models:
+        raise SettingError(f"{models} networks need as many shards, not {len(shards)}.")
+    if path is None:
+        collection = Collection(torch.empty(models, layout.size), layout, torch.zeros(models, dtype=torch.uint8))
+    else:
+        belongs = _belongs(network, dataset, models, training, seed, shards, start)
+        if path.exists():
+            collection = Collection.open(path, writable=True, belongs=belongs)
+        else:
+            collection = Collection.create(path, models, layout, belongs)
+    assert collection.done is not None
+    first = layout.flatten(dict(module.named_parameters()))
+    everyone = torch.arange(len(dataset))
+    members = [everyone] * models if shards is None else list(shards)
+    seeds = torch.randint(2**62, (models,), generator=torch.Generator().manual_seed(seed)).tolist()
+    todo = [j for j in range(models) if not collection.done[j]]
+    together = max(1, _TOGETHER // layout.size) if _dense(module) else 1
+    if spread_out():
+        together = min(together, TOGETHER)
+    groups = [todo[begin : begin + together] for begin in range(0, len(todo), together)]
+    jobs = []
+    for group in groups:
+        begin = torch.stack([first if start is None else start.rows[j] for j in group])
+        jobs.append((group, begin, [members[j] for j in group], [seeds[j] for j in group]))
+    with progress.task("training networks", models) as task:
+        task.advance(models - len(todo))
+        for group, rows in _run(network, dataset, training, jobs, workers):
+            # The row first, then that it is done: what is interrupted in between is trained again.
+            collection.rows[group] = rows
+            collection.done[group] = 1
+            task.advance(len(group))
+    return collection
+
+
+_Job = tuple[list[int], torch.Tensor, list[torch.Tensor], list[int]]
+"""Which networks, their starts, their records, their seeds."""
+
+
+def _run(
+    network: Network, dataset: Dataset, training: Training, jobs: Sequence[_Job], workers: int
+) -> Iterator[tuple[list[int], torch.Tensor]]:
+    if not spread_out() and workers == 1:
+        for job in jobs:
+            yield job[0], _train(network, dataset, training, job)
+        return
+    chosen = None if spread_out() else workers
+    for place, rows in tasks.run(_train, jobs, common=(network, dataset, training), jobs=chosen):
+        yield jobs[place][0], rows
+
+
+def _train(network: Network, dataset: Dataset, training: Training, job: _Job) -> torch.Tensor:
+    """The rows of one job after their training."""
+    _, begin, members, seeds = job
+    taught = [place for place, records in enumerate(members) if len(records)]
+    rows = begin.clone()
+    if taught and training.epochs:
+        layout = Layout.of_module(network.build())
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        trained = fit_stack(
+            network,
+            dataset.features.to(device),
+            dataset.labels.to(device),
+            [members[place] for place in taught],
+            training,
+            seeds=[seeds[place] for place in taught],
+            start=StackedNetwork(network, layout.unflatten(begin[taught])),
+        ).to("cpu")
+        rows[taught] = torch.cat([trained.parameters[name].flatten(1) for name, _ in layout.tensors], dim=1)
+    return rows
+
+
+def _dense(module: nn.Module) -> bool:
+    """Whether batched products carry the network, so that many cost little more than one."""
+    plain = (
+        nn.Sequential,
+        nn.Flatten,
+        nn.Linear,
+        nn.Dropout,
+        nn.Tanh,
+        nn.ReLU,
+        nn.ELU,
+        nn.GELU,
+        nn.Sigmoid,
+        nn.Softplus,
+    )
+    return all(isinstance(layer, plain) for layer in module.modules())
+
+
+def _belongs(
+    network: Network,
+    dataset: Dataset,
+    models: int,
+    training: Training,
+    seed: int,
+    shards: Sequence[torch.Tensor] | None,
+    start: Collection | None,
+) -> dict[str, Any]:
+    cut = None
+    if shards is not None:
+        cut = _digest(torch.cat([*shards, torch.tensor([len(records) for records in shards])]))
+    return {
+        "records": dataset.fingerprint(),
+        "network": describe_network(network),
+        "models": models,
+        "training": [getattr(training, name) for name in ("epochs", "batch", "lr", "optimiser", "momentum", "l2")],
+        "seed": seed,
+        "shards": cut,
+        "start": None if start is None else _digest(start.rows),
+    }
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
+
+
+# Quality: redraw a network until it is accurate enough, at most so many times.
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Publish only what is more accurate than `threshold`; give up after `most` draws."""
+
+    threshold: float
+    most: int = 20
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold <= 1:
+            raise SettingError(f"a threshold of accuracy must lie in [0, 1], not {self.threshold}.")
+        if self.most < 1:
+            raise SettingError(f"there must be at least 1 draw, not {self.most}.")
+
+
+def redraw(draw: Callable[[], T], accuracy: Callable[[T], float], quality: Quality | None) -> tuple[T, int]:
+    """The first draw whose accuracy is above the threshold, and how many draws it took (step 7 of Algorithm 1).
+
+    Formal guarantee
+    ----------------
+    None beyond that of `quality.most` draws together: which one is published was chosen by looking at them all, on
+    records whose accuracy is no release of its own.
+    """
+    if quality is None:
+        return draw(), 1
+    for turn in range(1, quality.most + 1):
+        drawn = draw()
+        if accuracy(drawn) > quality.threshold:
+            return drawn, turn
+    raise NoiseproofError(
+        f"none of {quality.most} draws was more accurate than {quality.threshold:g}; nothing was published: lower the "
+        "threshold, raise epsilon or train the networks for longer."
+    )

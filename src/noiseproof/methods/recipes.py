@@ -1,0 +1,289 @@
+"""Recipe: what to put before, into and around DP-SGD for one kind of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from noiseproof import methods
+from noiseproof.data.dataset import Dataset, Public
+from noiseproof.data.features import (
+    BinsMap,
+    Chain,
+    FeatureMap,
+    GroupNormMap,
+    MirrorMap,
+    RmsNormMap,
+    ScatteringMap,
+    UnitNormMap,
+    apply,
+    describe,
+)
+from noiseproof.data.stored import StoredTensor
+from noiseproof.data.tables import layout
+from noiseproof.errors import SettingError
+from noiseproof.networks import Network
+from noiseproof.networks.small import Mapped, behind
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases.release import ModelRelease, Release
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+
+
+METHOD = "dp-sgd"
+"""The method that recipes are for."""
+
+_LONGER = 2.8
+"""How much longer steps are best without the preconditioner that settings were made for (seen on MNIST)."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A feature map, a network behind it and settings of DP-SGD, by public facts alone.
+
+    Formal guarantee
+    ----------------
+    A recipe is a constant: it reads the shape, the columns and the number of records, which every proof here takes to
+    be public, and the budget. So its choice spends nothing, whatever data it is used on, and the guarantee is that of
+    `DpSgd`. (Its constants were found on other people's records: docs/results.md says which, and what that means.)
+    """
+
+    name: str
+    summary: str
+    feature_map: Callable[[Public], FeatureMap]
+    settings: Callable[[int, float], Mapping[str, Any]]
+    """DP-SGD's settings for so many records at an epsilon."""
+    takes: Callable[[Public], bool]
+    """Whether records of that kind and shape can be mapped."""
+    wants: str
+    """What it takes, in words."""
+    network: str = "linear"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    keep: bool = False
+    """Whether mapped features are so costly that they are kept on disk (see `data.features.apply`)."""
+
+    def check(self, public: Public) -> None:
+        """Refuse data that the recipe is not for."""
+        if not self.takes(public):
+            raise SettingError(
+                f"the recipe {self.name} is for {self.wants}, not for a {public.kind} of shape {public.shape}; choose "
+                "auto or none."
+            )
+
+    def map(self, dataset: Dataset, progress: Progress = SILENT) -> Dataset:
+        """The data set's public features: what the network behind the map is trained on."""
+        self.check(dataset.public)
+        return apply(dataset, self.feature_map(dataset.public), cache=self.keep, progress=progress)
+
+    def trained(self, public: Public) -> Network:
+        """The network behind the map."""
+        return behind(public.shape, len(public.classes), self.feature_map(public), self.network, self.options)
+
+    def whole(self, public: Public) -> Network:
+        """Map and network as one, which takes records as they are."""
+        options = {"maps": describe(self.feature_map(public)), "network": self.network, "options": dict(self.options)}
+        return Network("mapped", public.shape, len(public.classes), options)
+
+    def method(
+        self, records: int, epsilon: float, settings: Mapping[str, Any] | None = None, *, interruptible: bool = False
+    ) -> methods.Method:
+        """DP-SGD as the recipe has it; `settings` of the user's own go before the recipe's.
+
+        One that is `interruptible` is without a preconditioner, whose statistics checkpoints do not hold. Without one, by
+        that or by the user's own setting, steps are longer.
+        """
+        cooked = dict(self.settings(records, epsilon))
+        off = interruptible or (settings or {}).get("precondition") == 0
+        if off and cooked.get("precondition"):
+            cooked |= {"precondition": 0.0, "learning_rate": round(_LONGER * cooked["learning_rate"], 4)}
+        return methods.build(METHOD, {**cooked, **(settings or {})})
+
+    def around(self, release: Release, public: Public) -> ModelRelease:
+        """What was trained behind the map, with the map before it: it takes records as they are."""
+        assert isinstance(release, ModelRelease)
+        card = release.card.model_copy(update={"ran": {**release.card.ran, "recipe": self.name}})
+        module = Mapped(self.feature_map(public), release.module)
+        return ModelRelease(module, self.whole(public), card, public, release.settings)
+
+
+# Which recipe suits a data set, by what is public about it.
+
+
+MANY = 5000
+"""Records of a table from which on one-hot bins pay for their noise."""
+
+WIDE = 128
+"""Features of a vector from which on a linear model learns more under noise than a network with a hidden layer."""
+
+
+def choose(public: Public, records: int) -> Recipe | None:
+    """The recipe for such data, or None where DP-SGD's own defaults and the suggested network are as good.
+
+    Formal guarantee
+    ----------------
+    The choice depends on kind, shape and number of records, which are public, and so spends nothing.
+    """
+    if public.kind == "image" and get("scattering").takes(public):
+        return get("scattering")
+    if public.kind == "table" and get("bins").takes(public) and records >= MANY:
+        return get("bins")
+    if public.kind == "vector" and len(public.shape) == 1 and public.shape[0] >= WIDE:
+        return get("unit")
+    return None
+
+
+def check(name: str, *, method: str = METHOD, network: bool = False) -> None:
+    """Refuse a recipe that there is not, or that does not go with the method or with a network of the user's own."""
+    if name in ("auto", "none"):
+        return
+    get(name)
+    if method != METHOD:
+        raise SettingError(f"recipes are for {METHOD}, not for {method}; leave the recipe away.")
+    if network:
+        raise SettingError(f"the recipe {name} brings its own network; give one of the two.")
+
+
+def resolve(name: str, dataset: Dataset, *, method: str = METHOD, network: bool = False) -> Recipe | None:
+    """The recipe meant by `auto`, `none` or a name; `network` says that the user brings a network.
+
+    `auto` gives way to another method and to the user's own network; a recipe by name does not, and is refused.
+    """
+    check(name, method=method, network=network)
+    if name == "none":
+        return None
+    if name == "auto":
+        if isinstance(dataset.features, StoredTensor):
+            # What is too large for memory is too large to be mapped beforehand.
+            return None
+        return choose(dataset.public, len(dataset)) if method == METHOD and not network else None
+    recipe = get(name)
+    recipe.check(dataset.public)
+    return recipe
+
+
+# The recipes there are.
+
+
+_SIDE = 16
+"""Pictures of fewer pixels a side have too few places for two scales of wavelets."""
+
+
+def recipes() -> Mapping[str, Recipe]:
+    """Every recipe by name."""
+    return _SHELF
+
+
+def names() -> tuple[str, ...]:
+    """The names of all recipes."""
+    return tuple(_SHELF)
+
+
+def get(name: str) -> Recipe:
+    """The recipe of that name."""
+    if name not in _SHELF:
+        raise SettingError(f"there is no recipe {name!r}; there are {', '.join(_SHELF)}, and auto and none.")
+    return _SHELF[name]
+
+
+def _picture(public: Public) -> bool:
+    sides = public.shape[1:]
+    return len(public.shape) == 3 and min(sides) >= _SIDE and not any(side % 4 for side in sides)
+
+
+def _scattering_map(public: Public) -> FeatureMap:
+    return Chain((ScatteringMap(), GroupNormMap(), RmsNormMap()))
+
+
+def _mirror_map(public: Public) -> FeatureMap:
+    return Chain((ScatteringMap(), MirrorMap(), GroupNormMap(), RmsNormMap()))
+
+
+def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
+    # How far steps may lead depends on how much there is to learn from: epsilon times records. Many short steps are better
+    # than few long ones; for so many the noise on a mean hardly falls with the rate, while the time grows with it.
+    rate, clip, plenty = 0.1, 0.1, epsilon * records / 60_000
+    steps = 440 if plenty <= 1 else 880
+    length = 0.09 * min(4 / 3, max(0.01, plenty))
+    return {
+        "batch": max(1, round(rate * records)),
+        "epochs": round(steps * rate, 2),
+        "clip": clip,
+        "learning_rate": round(length / clip, 4),
+        "averaging": 0.2,
+        "precondition": 0.15,
+        "micro_batch": 2048,
+    }
+
+
+def _bins_map(public: Public) -> FeatureMap:
+    numbers = tuple(place.start for column, place in layout(public.columns) if column.numeric)
+    return Chain((BinsMap(places=numbers), UnitNormMap()))
+
+
+def _bins_settings(records: int, epsilon: float) -> dict[str, Any]:
+    return {
+        "batch": max(1, records // 4),
+        "epochs": 25,
+        "clip": 1.0,
+        "learning_rate": 4.0,
+        "averaging": 0.5,
+        "micro_batch": 8192,
+    }
+
+
+def _unit_map(public: Public) -> FeatureMap:
+    return UnitNormMap()
+
+
+def _unit_settings(records: int, epsilon: float) -> dict[str, Any]:
+    return {
+        "batch": records,
+        "epochs": 100,
+        "clip": 1.0,
+        "learning_rate": 3.0,
+        "averaging": 0.1,
+        "micro_batch": 8192,
+    }
+
+
+_SHELF = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            "scattering",
+            "Pictures: wavelet scattering, each record normalised, a private preconditioner, softmax regression.",
+            _scattering_map,
+            _scattering_settings,
+            _picture,
+            f"pictures whose sides are multiples of 4 from {_SIDE} on",
+            keep=True,
+        ),
+        Recipe(
+            "scattering-mirror",
+            "Pictures whose class does not depend on left and right: as scattering, the same for mirror images.",
+            _mirror_map,
+            _scattering_settings,
+            _picture,
+            f"pictures whose sides are multiples of 4 from {_SIDE} on",
+            keep=True,
+        ),
+        Recipe(
+            "bins",
+            "Tables: numbers in public bins, categories one-hot, records of norm 1, softmax regression.",
+            _bins_map,
+            _bins_settings,
+            lambda public: public.kind == "table" and bool(public.columns),
+            "tables",
+        ),
+        Recipe(
+            "unit",
+            "Vectors, such as bits: records of norm 1, softmax regression on all records at every step.",
+            _unit_map,
+            _unit_settings,
+            lambda public: bool(public.shape),
+            "records of any shape",
+        ),
+    )
+}

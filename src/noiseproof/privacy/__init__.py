@@ -1,0 +1,64 @@
+"""What a promise is: budgets, events, accountants, noise, randomness, filters, cards, games. Knows no networks.
+
+Names are imported when they are first used: a budget or a card needs neither torch nor an accountant.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from noiseproof.privacy import accountants, calibration
+    from noiseproof.privacy.budget import Budget, Neighbours
+    from noiseproof.privacy.card import Audit, Card, Claim, Proof
+    from noiseproof.privacy.events import EventLog
+    from noiseproof.privacy.filters import Filter
+    from noiseproof.privacy.game import Game
+    from noiseproof.privacy.mechanisms import Exponential, Gaussian, Laplace, NoisyMax
+    from noiseproof.privacy.randomness import Randomness
+    from noiseproof.privacy.reproducible import Reproducible
+    from noiseproof.privacy.secure import Secure
+
+
+__all__ = [
+    "Audit",
+    "Budget",
+    "Card",
+    "Claim",
+    "EventLog",
+    "Exponential",
+    "Filter",
+    "Game",
+    "Gaussian",
+    "Laplace",
+    "Neighbours",
+    "NoisyMax",
+    "Proof",
+    "Randomness",
+    "Reproducible",
+    "Secure",
+    "accountants",
+    "calibration",
+]
+
+_HOMES = {
+    "budget": ("Budget", "Neighbours"),
+    "card": ("Audit", "Card", "Claim", "Proof"),
+    "events": ("EventLog",),
+    "filters": ("Filter",),
+    "game": ("Game",),
+    "mechanisms": ("Exponential", "Gaussian", "Laplace", "NoisyMax"),
+    "randomness": ("Randomness",),
+    "reproducible": ("Reproducible",),
+    "secure": ("Secure",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("accountants", "calibration"):
+        return importlib.import_module(f"{__name__}.{name}")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

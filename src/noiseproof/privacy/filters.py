@@ -1,0 +1,145 @@
+"""Filters: a budget from which events are paid that are chosen as one goes, refused before it is crossed.
+
+An accountant reads a plan: its events' parameters must not depend on what came out before. Where they do, a filter is
+what holds: it fixes beforehand one quantity that adds up, and admits an event only if the sum stays within what the
+budget allows.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Literal, get_args
+
+from noiseproof.errors import BudgetError, SettingError, UnsupportedError
+from noiseproof.privacy import concentrated, gaussian_dp, renyi
+from noiseproof.privacy.accountants import Spend
+from noiseproof.privacy.budget import Budget
+from noiseproof.privacy.events import DpEvent, Step, read
+
+Currency = Literal["rdp", "zcdp", "gdp", "pure"]
+
+CURRENCIES: tuple[str, ...] = get_args(Currency)
+
+# Sums of a million terms are off by no more than this; ten tenths must fit into one.
+_ROUNDING = 1e-12
+
+
+class Filter:
+    """A budget that adaptively chosen events are paid from, one after the other.
+
+    *Formal guarantee.* Whatever is released after `spend` returned is, all together, (epsilon, delta)-DP of the budget
+    for one record under its neighbouring relation, even if every event's parameters depend on all that was released
+    before. It assumes that events describe what runs and that a release follows its spend. The sum that is kept, by
+    `accountant`:
+
+    - `rdp`: Renyi divergences at one order, fixed when the filter is made (Feldman and Zrnic 2021; Lecuyer 2021). The
+      order is the best one for `planned`, an event of the kind to be expected, or for Gaussian noise.
+    - `zcdp`: rho (the same theorem at every order at once). Sampled Gaussians count at full rate.
+    - `gdp`: mu^2, of Gaussian noise exactly (Smith and Thakurta 2022). Sampled Gaussians count at full rate.
+    - `pure`: epsilon, of events without delta (Rogers, Roth, Ullman and Vadhan 2016).
+
+    A spend checks and pays under one lock, so that two threads cannot both take what is left.
+    """
+
+    def __init__(self, budget: Budget, accountant: str = "rdp", *, planned: DpEvent | None = None) -> None:
+        if accountant not in CURRENCIES:
+            raise UnsupportedError(
+                f"no filter is known to hold for {accountant!r} when events are chosen as one goes; "
+                f"use one of {', '.join(CURRENCIES)}."
+            )
+        if budget.delta == 0 and accountant != "pure":
+            raise SettingError(f"a {accountant} filter needs a delta greater than 0; use a pure one at delta 0.")
+        self.budget = budget
+        self.accountant = accountant
+        self.order: float | None = None
+        if accountant == "rdp":
+            self.order = self._best_order(planned)
+            self._limit = self._renyi_limit(self.order)
+        elif accountant == "zcdp":
+            self._limit = concentrated.rho_within(budget.epsilon, budget.delta)
+        elif accountant == "gdp":
+            self._limit = gaussian_dp.mu_within(budget.epsilon, budget.delta) ** 2
+        else:
+            self._limit = budget.epsilon
+        self._lock = threading.Lock()
+        self._paid = 0.0
+
+    def fits(self, event: DpEvent) -> bool:
+        """Whether the event could be paid now; changes nothing."""
+        price = self._price(event)
+        with self._lock:
+            return self._affordable(price)
+
+    def spend(self, event: DpEvent) -> Spend:
+        """Pay for the event *before* its result is released, or raise `BudgetError` and pay nothing."""
+        price = self._price(event)
+        with self._lock:
+            if not self._affordable(price):
+                raise BudgetError(
+                    f"a {type(event).__name__} does not fit into what is left of epsilon {self.budget.epsilon}; "
+                    "nothing was spent."
+                )
+            self._paid += price
+            return self._spent(self._paid)
+
+    @property
+    def spent(self) -> Spend:
+        """The (epsilon, delta) of all that was paid for so far; at delta of the budget."""
+        with self._lock:
+            return self._spent(self._paid)
+
+    @property
+    def left(self) -> float:
+        """The share of the budget that is left, from 1 to 0, in what the filter adds up."""
+        with self._lock:
+            return max(0.0, 1 - self._paid / self._limit)
+
+    def _affordable(self, price: float) -> bool:
+        return self._paid + price <= self._limit * (1 + _ROUNDING)
+
+    def _price(self, event: DpEvent) -> float:
+        steps = read(event, self.budget.neighbours)
+        if steps is None:
+            return math.inf
+        if self.order is not None:
+            return float(renyi.curve(steps, [self.order])[0])
+        if self.accountant == "zcdp":
+            return concentrated.rho_of(steps)
+        if self.accountant == "gdp":
+            return math.fsum(step.count * _mu(step) ** 2 for step in steps)
+        return math.fsum(step.count * step.pure_epsilon for step in steps)
+
+    def _spent(self, paid: float) -> Spend:
+        delta = self.budget.delta
+        if paid == 0:
+            epsilon = 0.0
+        elif self.order is not None:
+            epsilon = max(0.0, self.budget.epsilon - (self._limit - paid))
+        elif self.accountant == "zcdp":
+            epsilon = concentrated.epsilon_of(paid, delta)
+        elif self.accountant == "gdp":
+            epsilon = gaussian_dp.epsilon_of(math.sqrt(paid), delta)
+        else:
+            epsilon, delta = paid, 0.0
+        return Spend(min(epsilon, self.budget.epsilon), delta, self.accountant, self.budget.neighbours)
+
+    def _best_order(self, planned: DpEvent | None) -> float:
+        """The order at which the budget buys the most of what is planned."""
+        steps = read(planned, self.budget.neighbours) if planned is not None else (Step("gaussian", 1.0),)
+        if not steps:
+            raise SettingError(
+                "what is planned must look at private data, with noise, for an order to be chosen by it."
+            )
+        return renyi.order_that_buys_most(steps, self._renyi_limit)
+
+    def _renyi_limit(self, order: float) -> float:
+        """The divergence of this order that the budget allows (Canonne, Kamath and Steinke 2020, proposition 12)."""
+        return self.budget.epsilon - math.log1p(-1 / order) + math.log(self.budget.delta * order) / (order - 1)
+
+
+def _mu(step: Step) -> float:
+    """The mu of one step; Poisson sampling does not help a Gaussian here."""
+    if step.law == "gaussian":
+        return (2 if step.exchange else 1) / step.scale
+    return gaussian_dp.mu_of_pure(step.pure_epsilon)

@@ -1,0 +1,196 @@
+"""Mechanisms: Gaussian, Laplace, exponential and noisy max. Each releases a value and says which event that was.
+
+Where randomness rounds the value to a lattice, the scale of the noise is raised by as much as rounding adds to the
+sensitivity (less than a millionth in most uses), so that the event is the same for every kind of randomness.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.privacy.budget import Neighbours, check_epsilon, check_neighbours
+from noiseproof.privacy.events import DpEvent, GaussianDpEvent, LaplaceDpEvent, PureDpEvent
+from noiseproof.privacy.randomness import Randomness
+
+_FINEST_EPSILON = 2.0**-30
+_FAR = 1024.0
+
+
+def _check_sensitivity(sensitivity: float) -> None:
+    if not (math.isfinite(sensitivity) and sensitivity > 0):
+        raise SettingError(f"a sensitivity must be a finite number greater than 0, not {sensitivity}.")
+
+
+def _scale(multiplier: float, sensitivity: float, rng: Randomness, coordinates: int, norm: Literal[1, 2]) -> float:
+    """The least scale that is `multiplier` sensitivities, rounding to the lattice *of that scale* included."""
+    scale = multiplier * sensitivity
+    while True:
+        needed = multiplier * (sensitivity + rng.rounding(scale, coordinates, norm))
+        # A larger scale may have a coarser lattice; it doubles with the scale's exponent, so that this ends soon.
+        if needed <= scale:
+            return scale
+        if needed > 2 * multiplier * sensitivity:
+            raise SettingError(
+                f"{coordinates} coordinates with noise of {multiplier} sensitivities are too many for the noise's "
+                "lattice; release fewer at a time or add less noise."
+            )
+        scale = needed
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A vector plus normal noise of `sigma` sensitivities on every coordinate.
+
+    Formal guarantee
+    ----------------
+    If neighbours' values differ by at most `sensitivity` in L2 norm, the release is the Gaussian mechanism with noise
+    multiplier `sigma`: `event`, whose (epsilon, delta) an accountant gives; rho = 1 / 2 sigma^2 in zCDP. Unit and
+    neighbours are those of the sensitivity. Assumptions: the randomness's. Reference: Dwork and Roth 2014, appendix A;
+    Balle and Wang 2018.
+    """
+
+    sensitivity: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _check_sensitivity(self.sensitivity)
+        if not (math.isfinite(self.sigma) and self.sigma > 0):
+            raise SettingError(f"sigma must be a finite number greater than 0, not {self.sigma}.")
+
+    @property
+    def event(self) -> DpEvent:
+        """What one release is, for accountants."""
+        return GaussianDpEvent(self.sigma)
+
+    def scale(self, rng: Randomness, coordinates: int) -> float:
+        """The noise's standard deviation for a vector of `coordinates`, perhaps released in several tensors."""
+        return _scale(self.sigma, self.sensitivity, rng, coordinates, 2)
+
+    def release(self, value: torch.Tensor, rng: Randomness, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The whole of `value` with noise, in `out` (which may be `value`) where that is given."""
+        return rng.add_gaussian(value, self.scale(rng, value.numel()), out=out)
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """A vector plus Laplace noise that makes its release `epsilon`-DP.
+
+    Formal guarantee
+    ----------------
+    If neighbours' values differ by at most `sensitivity` in L1 norm, the release is `epsilon`-DP, and the Laplace
+    mechanism with noise multiplier 1 / epsilon: `event`. Unit and neighbours are those of the sensitivity.
+    Assumptions: the randomness's. Reference: Dwork, McSherry, Nissim and Smith 2006.
+    """
+
+    sensitivity: float
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _check_sensitivity(self.sensitivity)
+        check_epsilon(self.epsilon)
+
+    @property
+    def event(self) -> DpEvent:
+        """What one release is, for accountants."""
+        return LaplaceDpEvent(1 / self.epsilon)
+
+    def scale(self, rng: Randomness, coordinates: int) -> float:
+        """The noise's scale for a vector of `coordinates`, perhaps released in several tensors."""
+        return _scale(1 / self.epsilon, self.sensitivity, rng, coordinates, 1)
+
+    def release(self, value: torch.Tensor, rng: Randomness, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The whole of `value` with noise, in `out` (which may be `value`) where that is given."""
+        return rng.add_laplace(value, self.scale(rng, value.numel()), out=out)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """One index a row, the likelier the higher its score: with probability proportional to exp(epsilon u / 2 Du).
+
+    `monotone` says that a record more moves no score of a row down (or none up), as for counts; the 2 is dropped then.
+
+    Formal guarantee
+    ----------------
+    If neighbours' scores differ by at most `sensitivity` in each entry, one row's choice is `epsilon`-DP and its
+    privacy loss has a range no longer than epsilon, hence epsilon^2 / 8 in zCDP: `event`, once for every row. Scores
+    are rounded to multiples of a power of two below 2^-30 sensitivities, which is added to the sensitivity; those
+    that are e^-1024 times as likely as the best are raised to that; what float64 then leaves open is less than 2^-40,
+    and taken off epsilon. So the guarantee holds for the numbers that are really computed. Unit: the sensitivity's.
+    Assumptions: the randomness's. References: McSherry and Talwar 2007; Dong, Durfee and Rogers 2020.
+    """
+
+    sensitivity: float
+    epsilon: float
+    neighbours: Neighbours = "add-or-remove"
+    monotone: bool = False
+
+    def __post_init__(self) -> None:
+        _check_selection(self.sensitivity, self.epsilon, self.neighbours, self.monotone)
+
+    @property
+    def event(self) -> DpEvent:
+        """What the choice of one row is, for accountants."""
+        return PureDpEvent(self.epsilon, neighbours=self.neighbours, bounded_range=True)
+
+    def release(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
+        """One index for every row of the last dimension."""
+        scores = _check_scores(scores)
+        step = math.ldexp(1.0, math.frexp(self.sensitivity)[1] - 31)
+        rounded = (scores / step).clamp(-(2.0**61), 2.0**61).round().long()
+        best = rounded.amax(-1, keepdim=True)
+        rate = (self.epsilon - 2.0**-40) / ((1 if self.monotone else 2) * (self.sensitivity / step + 1))
+        return rng.choose(((rounded - best).double() * rate).clamp(min=-_FAR))
+
+
+@dataclass(frozen=True)
+class NoisyMax:
+    """The index of the highest score of a row after Laplace noise of 2 Du / epsilon on each (Du / epsilon if monotone).
+
+    Formal guarantee
+    ----------------
+    If neighbours' scores differ by at most `sensitivity` in each entry, one row's index is `epsilon`-DP: `event`, once
+    for every row; the noisy scores are not released. Ties on the noise's lattice go to an index that does not depend on
+    scores, which the proof allows: with all other noises fixed, an index still wins exactly from some noise of its own
+    upwards, and a neighbour moves that by at most two sensitivities (one if monotone). Unit: the sensitivity's.
+    Assumptions: the randomness's. Reference: Dwork and Roth 2014, claim 3.9.
+    """
+
+    sensitivity: float
+    epsilon: float
+    neighbours: Neighbours = "add-or-remove"
+    monotone: bool = False
+
+    def __post_init__(self) -> None:
+        _check_selection(self.sensitivity, self.epsilon, self.neighbours, self.monotone)
+
+    @property
+    def event(self) -> DpEvent:
+        """What the choice of one row is, for accountants."""
+        return PureDpEvent(self.epsilon, neighbours=self.neighbours)
+
+    def release(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
+        """One index for every row of the last dimension."""
+        scale = _scale((1 if self.monotone else 2) / self.epsilon, self.sensitivity, rng, 1, 1)
+        return rng.add_laplace(_check_scores(scores), scale).argmax(-1)
+
+
+def _check_selection(sensitivity: float, epsilon: float, neighbours: str, monotone: bool) -> None:
+    _check_sensitivity(sensitivity)
+    if check_epsilon(epsilon) < _FINEST_EPSILON:
+        raise SettingError(f"epsilon must be at least 2^-30 to choose by, not {epsilon}.")
+    if check_neighbours(neighbours) == "replace-one" and monotone:
+        raise SettingError("scores are not monotone where one record is replaced; leave monotone off.")
+
+
+def _check_scores(scores: torch.Tensor) -> torch.Tensor:
+    """The scores in float64, if there are any and all are finite."""
+    if scores.ndim == 0 or scores.shape[-1] == 0:
+        raise NoiseproofError("there is nothing to choose from; give at least one score a row.")
+    if not bool(torch.isfinite(scores).all()):
+        raise NoiseproofError("a score is NaN or infinite; check what it was computed from.")
+    return scores.detach().double()

@@ -1,0 +1,190 @@
+"""Reproducible randomness: everything follows from a seed, quickly, and whatever the number of threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from noiseproof import kernels
+from noiseproof.errors import SettingError
+from noiseproof.finite import all_finite
+from noiseproof.privacy.blocks import (
+    Floats,
+    add_in_blocks,
+    check_finite,
+    check_kind,
+    check_value,
+    closed,
+    in_torch,
+    opened,
+)
+from noiseproof.privacy.randomness import KEY_BYTES, Bits, Randomness, Streams, check_sample
+from noiseproof.privacy.secure import check_scale, check_scales
+from noiseproof.privacy.selection import choose
+
+
+class Reproducible(Randomness):
+    """Seeded randomness for research: the same seed and calls give the same numbers on the same kind of machine.
+
+    Noise is ordinary floating-point noise, and whoever knows the seed can take it off again: a release made with it
+    must not leave the house. Bits are ChaCha20's; normals are the inverse error function of uniforms with as many digits
+    as a float has, so that no draw of float32 is beyond 5.5 standard deviations, where one in 17 million would be, and none
+    of float64 beyond 8.3. On another device than the processor torch's generator of that device draws.
+
+    Formal guarantee
+    ----------------
+    None by itself. Proofs that rest on it hold for real-number arithmetic and a secret seed.
+    """
+
+    kind = "reproducible"
+    assumptions = (
+        "the seed is secret and used for nothing else",
+        "floating-point noise is taken for the real numbers that it approximates",
+    )
+
+    def __init__(self, seed: int) -> None:
+        if seed < 0:
+            raise SettingError(f"a seed must be 0 or more, not {seed}.")
+        self._sequence = np.random.SeedSequence(seed)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._key = self._sequence.generate_state(KEY_BYTES // 4).tobytes()
+        self._calls = 0
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def _streams(self) -> Streams:
+        self._calls += 1
+        call = self._calls << 32
+        return lambda block: Bits(self._key, call | block)
+
+    def add_gaussian(self, value: torch.Tensor, scale: float, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """`value` plus independent Normal(0, scale^2) on every coordinate, of `value`'s dtype and device."""
+        check_scale(scale)
+        check_kind(value, out)
+        if value.device.type != "cpu":
+            check_finite(all_finite(value))
+            normals = torch.empty_like(value).normal_(generator=self._on(value.device))
+            return torch.add(value.detach(), normals, alpha=scale, out=out)
+        if kernels.suit(value) and (out is None or out is value):
+            result = torch.empty_like(value.detach()) if out is None else out
+            self._add_normals(value, result, scale)
+            return result
+        source, result = opened(value, out)
+        self._add_normals(source, result, scale)
+        return closed(value, out, result)
+
+    def _add_normals(self, source: torch.Tensor, result: torch.Tensor, scale: float) -> None:
+        """Into `result`, by a kernel or by torch."""
+        streams = self._streams()
+        if kernels.suit(source, result):
+            check_finite(kernels.add_normals(source, self._key, self._calls, scale, result))
+            return
+
+        def noisy(old: torch.Tensor, whole: torch.Tensor, new: torch.Tensor) -> None:
+            # A uniform u between -1 and 1 becomes the normal sqrt(2) erfinv(u). As far from 0 as an integer goes becomes
+            # the last number before 1, whose normal is finite.
+            most = (1 - torch.finfo(old.dtype).eps / 2) / -float(torch.iinfo(whole.dtype).min)
+            torch.add(old, whole.to(old.dtype).mul_(most).erfinv_(), alpha=math.sqrt(2) * scale, out=new)
+
+        check_finite(all_finite(source))
+        in_torch(source, result, streams, noisy)
+
+    def add_laplace(
+        self, value: torch.Tensor, scale: float | torch.Tensor, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`value` plus independent Laplace(scale) on every coordinate; `scale` may be a tensor that broadcasts."""
+        check_value(value, out)
+        if isinstance(scale, torch.Tensor):
+            scales = check_scales(scale, value.shape)
+        else:
+            scales = torch.tensor(check_scale(scale), dtype=torch.float64)
+        if value.device.type != "cpu":
+            sides = torch.empty_like(value, dtype=torch.float64).uniform_(-1, 1, generator=self._on(value.device))
+            noise = -sides.sign() * torch.log1p(-sides.abs()) * scales.to(value.device)
+            return torch.add(value.detach(), noise.to(value.dtype), out=out)
+        each = scales.expand(value.shape).reshape(-1).numpy() if scales.numel() != 1 else None
+
+        def noisy(old: Floats, where: slice, bits: Bits, new: Floats) -> None:
+            noise = _laplaces(old.size, bits)
+            noise *= scales.item() if each is None else each[where]
+            np.add(old, noise, out=new, casting="same_kind")
+
+        return add_in_blocks(value, out, self._streams(), noisy)
+
+    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
+        """Independent float64 uniforms in [0, 1), multiples of 2^-53."""
+        return torch.from_numpy(self._streams()(0).uniform(shape))
+
+    def poisson_sample(self, records: int, rate: float) -> torch.Tensor:
+        """The indices of a Poisson sample, in order, in time proportional to its size: by the gaps between them."""
+        check_sample(records, rate)
+        streams = self._streams()
+        if rate in (0, 1):
+            return torch.arange(records if rate == 1 else 0)
+        bits = streams(0)
+        found: list[npt.NDArray[np.int64]] = []
+        last, likely = -1, int(records * rate + 6 * math.sqrt(records * rate) + 8)
+        while last < records:
+            # A gap is k with probability rate (1 - rate)^(k - 1); it need not be known beyond the records.
+            with np.errstate(over="ignore"):
+                gaps = np.log(((bits.words(likely) >> 11) + 0.5) * 2.0**-53) / math.log1p(-rate)
+            indices = last + np.cumsum(np.minimum(gaps, records).astype(np.int64) + 1)
+            found.append(indices)
+            last = int(indices[-1])
+        sample = np.concatenate(found)
+        return torch.from_numpy(sample[: np.searchsorted(sample, records)])
+
+    def choose(self, logits: torch.Tensor) -> torch.Tensor:
+        """One index a row, drawn with probability proportional to exp(logits), over the last dimension."""
+        return choose(logits, self._streams()(0))
+
+    @property
+    def generator(self) -> torch.Generator:
+        """A torch generator for what privacy does not rest on; its seed follows from this randomness's."""
+        return self._on(torch.device("cpu"))
+
+    def _on(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            # A nonce that no call has: theirs begin at 2^32.
+            seed = Bits(self._key, 0 if device.index is None else device.index + 1).integer(64) >> 1
+            self._generators[device] = torch.Generator(device).manual_seed(seed)
+        return self._generators[device]
+
+    def spawn(self, key: int) -> Reproducible:
+        """An independent child; the same `key` gives the same child, whatever was drawn before."""
+        if key < 0:
+            raise SettingError(f"a child's key must be 0 or more, not {key}.")
+        child = object.__new__(type(self))
+        child._sequence = np.random.SeedSequence(self._sequence.entropy, spawn_key=(*self._sequence.spawn_key, key))
+        child._reset()
+        return child
+
+    def state(self) -> dict[str, Any]:
+        """The number of calls so far, and the states of torch's generators."""
+        generators = {
+            str(device): value.get_state().numpy().tobytes().hex() for device, value in self._generators.items()
+        }
+        return {"calls": self._calls, "generators": generators}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing from where `state` was taken, of randomness with this seed."""
+        self._calls = int(state["calls"])
+        for name, content in state["generators"].items():
+            generator = self._on(torch.device(name))
+            generator.set_state(torch.frombuffer(bytearray.fromhex(content), dtype=torch.uint8))
+
+    def rounding(self, scale: float, coordinates: int, norm: Literal[1, 2] = 2) -> float:
+        """0: values are not rounded."""
+        return 0.0
+
+
+def _laplaces(count: int, bits: Bits) -> npt.NDArray[np.float64]:
+    """Independent Laplace(1) draws, by inversion of a uniform strictly between -1 and 1."""
+    sides = ((bits.words(count).view(np.int64) >> 11) + 0.5) * 2.0**-52
+    return np.copysign(np.log1p(-np.abs(sides)), sides)

@@ -1,0 +1,276 @@
+"""Releases: what leaves the trusted side. Every one carries its card."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import nn
+
+from noiseproof.data.dataset import Dataset, Public
+from noiseproof.errors import BudgetError, DataError, UnsupportedError
+from noiseproof.finite import all_finite
+from noiseproof.networks.network import Network
+
+if TYPE_CHECKING:
+    from noiseproof.privacy import Card, Randomness
+    from noiseproof.privacy.events import DpEvent
+
+
+_CHUNK = 1024
+"""Records a forward pass takes at once, so that memory does not grow with the number asked for."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a bundle holds of a release."""
+
+    tensors: Mapping[str, torch.Tensor]
+    description: Mapping[str, Any]
+    card: Card
+    public: Public
+    settings: Mapping[str, Any]
+    module: nn.Module | None = None
+    """A network of the user's own, which no bundle can hold."""
+
+    @property
+    def network(self) -> Network:
+        """The network's recipe."""
+        return restore_network(self.description["network"], self.module)
+
+
+class Release(ABC):
+    """A result that may leave, with the card that says on what terms.
+
+    `method` and `settings` say how it was made; they hold nothing private.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, card: Card, public: Public, settings: Mapping[str, Any]) -> None:
+        self.card = card
+        self.public = public
+        self.settings = dict(settings)
+
+    @property
+    def method(self) -> str:
+        """The name of the method that made it."""
+        return self.card.method
+
+    @abstractmethod
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What goes into the bundle's `weights.safetensors`."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """What else is needed to restore it, as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, saved: Saved) -> Release:
+        """The release that was saved."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the bundle to the folder `path`, whole or not at all."""
+        from noiseproof.releases.bundles import save
+
+        return save(self, path)
+
+
+class ModelRelease(Release):
+    """A trained network whose weights may be public; predictions cost nothing more."""
+
+    kind = "model"
+
+    def __init__(
+        self, module: nn.Module, network: Network, card: Card, public: Public, settings: Mapping[str, Any]
+    ) -> None:
+        super().__init__(card, public, settings)
+        self.module = module.eval()
+        self.network = network
+
+    def predict(self, features: torch.Tensor) -> torch.Tensor:
+        """Class probabilities, (records, classes)."""
+        return torch.softmax(logits(self.module, check_features(features, self.public.shape)), dim=1)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The network's parameters and buffers by name."""
+        return {name: value.detach().cpu() for name, value in self.module.state_dict().items()}
+
+    def description(self) -> dict[str, Any]:
+        """The network's recipe."""
+        return {"network": describe_network(self.network)}
+
+    @classmethod
+    def restore(cls, saved: Saved) -> Self:
+        """The same network with the same weights."""
+        module = cls._build(saved.network)
+        module.load_state_dict(dict(saved.tensors))
+        return cls(module, saved.network, saved.card, saved.public, saved.settings)
+
+    @classmethod
+    def _build(cls, network: Network) -> nn.Module:
+        """A module that takes the saved weights."""
+        return network.build()
+
+
+class PredictionRelease(Release):
+    """Answers to a fixed number of queries; the weights stay inside.
+
+    A batch is answered whole or not at all: what does not fit into the queries left, and records of the wrong shape or
+    with NaN, are refused before anything is computed or spent; the spend is made before the answer. A bundle keeps how
+    many queries were asked when it was saved. Whoever loads it twice can ask twice: to hold many processes to one
+    budget, keep a ledger. A restored release draws from fresh `Secure` randomness unless told otherwise (`use`).
+    """
+
+    kind = "prediction"
+
+    def __init__(
+        self, card: Card, public: Public, settings: Mapping[str, Any], *, queries: int, rng: Randomness, asked: int = 0
+    ) -> None:
+        super().__init__(card, public, settings)
+        self.queries = queries
+        self.asked = asked
+        self._rng = rng
+        self._lock = threading.Lock()
+
+    @property
+    def queries_left(self) -> int:
+        """How many more answers the budget covers."""
+        return self.queries - self.asked
+
+    def predict(self, features: torch.Tensor) -> torch.Tensor:
+        """Noisy class probabilities, (records, classes); spends one query a record, or refuses."""
+        features = check_features(features, self.public.shape)
+        count = features.shape[0]
+        with self._lock:
+            if count > self.queries_left:
+                raise BudgetError(
+                    f"{count} answers were asked for and the budget covers {self.queries_left} more; "
+                    "nothing was answered and nothing spent."
+                )
+            self.asked += count
+            return self.answer_paid(features, self._rng)
+
+    def answer_paid(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
+        """Answers to queries that a ledger was paid for, with noise from `rng`; this release's own count stays."""
+        if features.shape[0] <= _CHUNK:
+            return self._answer(features, rng)
+        answers = torch.empty(len(features), len(self.public.classes))
+        for part, answer in zip(features.split(_CHUNK), answers.split(_CHUNK), strict=True):
+            answer.copy_(self._answer(part, rng))
+        return answers
+
+    @property
+    def events(self) -> tuple[DpEvent, ...]:
+        """What one answer does to the private records, for a ledger to charge; each of them alone describes it."""
+        raise UnsupportedError(f"{self.method} does not say what one answer costs, so no ledger can charge for it.")
+
+    def use(self, rng: Randomness) -> None:
+        """Draw the noise of further answers from `rng`."""
+        with self._lock:
+            self._rng = rng
+
+    def description(self) -> dict[str, Any]:
+        """How many queries the budget covers, and how many are gone."""
+        return {"queries": self.queries, "asked": self.asked}
+
+    @staticmethod
+    def _spent(saved: Saved) -> dict[str, Any]:
+        """What a restored release's `__init__` must hear about its queries."""
+        from noiseproof.privacy import Secure
+
+        return {"queries": saved.description["queries"], "asked": saved.description["asked"], "rng": Secure()}
+
+    @abstractmethod
+    def _answer(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
+        """The method's answer; already paid for."""
+
+
+class DataRelease(Release):
+    """Synthetic records, coded like the private ones they stand for."""
+
+    kind = "data"
+
+    def __init__(self, dataset: Dataset, card: Card, settings: Mapping[str, Any]) -> None:
+        super().__init__(card, dataset.public, settings)
+        self.dataset = dataset
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The synthetic features and labels."""
+        return {"features": self.dataset.features, "labels": self.dataset.labels}
+
+    def description(self) -> dict[str, Any]:
+        """The set's name."""
+        return {"name": self.dataset.name}
+
+    @classmethod
+    def restore(cls, saved: Saved) -> DataRelease:
+        """The same synthetic records."""
+        tensors = saved.tensors
+        records = Dataset(saved.description["name"], tensors["features"], tensors["labels"], saved.public)
+        return cls(records, saved.card, saved.settings)
+
+
+def logits(module: nn.Module, features: torch.Tensor) -> torch.Tensor:
+    """A network's outputs in evaluation mode, in bounded memory, leaving its mode as it was."""
+    device = next(module.parameters()).device
+    training = module.training
+    if training:
+        module.eval()
+    try:
+        with torch.no_grad():
+            parts = [module(chunk.to(device)).cpu() for chunk in features.split(_CHUNK)]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+    finally:
+        if training:
+            module.train()
+
+
+def accuracy(release: ModelRelease | PredictionRelease, dataset: Dataset) -> float:
+    """Share of `dataset` that the release labels right, for the eyes of the records' owner: it is no release itself.
+
+    A `PredictionRelease` is rehearsed: answers with the noise of real ones, which must not leave and so cost nothing.
+    """
+    from noiseproof.privacy import Secure
+
+    if isinstance(release, PredictionRelease):
+        answers = release.answer_paid(check_features(dataset.features, release.public.shape), Secure())
+    else:
+        answers = release.predict(dataset.features)
+    return float((answers.argmax(dim=1) == dataset.labels).double().mean())
+
+
+def check_features(features: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The features, if they are finite records of that shape."""
+    if features.shape[1:] != shape:
+        raise DataError(f"records of shape {tuple(shape)} are expected, not {tuple(features.shape[1:])}.")
+    if not all_finite(features):
+        raise DataError("the records hold NaN or infinite values; fill or drop them first.")
+    return features
+
+
+def describe_network(network: Network) -> dict[str, Any]:
+    """A network's recipe as JSON."""
+    return {
+        "name": network.name,
+        "input_shape": list(network.input_shape),
+        "classes": network.classes,
+        "options": dict(network.options),
+    }
+
+
+def restore_network(description: Mapping[str, Any], module: nn.Module | None = None) -> Network:
+    """The recipe that `describe_network` wrote."""
+    return Network(
+        description["name"],
+        tuple(description["input_shape"]),
+        description["classes"],
+        description["options"],
+        module=module,
+    )

@@ -1,0 +1,190 @@
+"""Plan: what a comparison is asked to do, as plain values that can be sent to another process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from noiseproof.errors import BundleError, DataError, SettingError
+from noiseproof.privacy.budget import Budget, check_neighbours
+
+BASELINE = "none"
+"""The method that everything is measured against; it has no budget and runs once."""
+
+QUERIES = 100
+"""Answers that prediction methods must be able to give, unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of a comparison: a method at an epsilon."""
+
+    method: str
+    epsilon: float
+
+    @property
+    def key(self) -> str:
+        """The name of the row's file and of its bundle."""
+        return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', self.method)}-{self.epsilon:g}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Data, budgets, methods, attack and audit of a comparison. Its fields decide the result, up to the time it takes.
+
+    `methods` empty means every method of the registry. `imports` are modules of the user's own that register methods.
+    """
+
+    data: str = "digits"
+    target: str | None = None
+    schema: str | None = None
+    epsilons: tuple[float, ...] = (3.0,)
+    delta: float = 1e-5
+    neighbours: str = "add-or-remove"
+    methods: tuple[str, ...] = ()
+    queries: int = QUERIES
+    attack: str = "loss"
+    trials: int = 1000
+    seed: int = 0
+    recipe: str = "auto"
+    imports: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.epsilons:
+            raise SettingError("give at least one epsilon.")
+        if len(set(self.epsilons)) != len(self.epsilons) or len(set(self.methods)) != len(self.methods):
+            raise SettingError("an epsilon or a method is given twice; give each once.")
+        for epsilon in self.epsilons:
+            Budget(epsilon, self.delta, check_neighbours(self.neighbours), self.queries)
+        if self.trials < 5:
+            raise SettingError(f"an audit needs at least 5 trials in each world, not {self.trials}.")
+
+    def budget(self, epsilon: float) -> Budget:
+        """The budget at one of the epsilons."""
+        return Budget(epsilon, self.delta, check_neighbours(self.neighbours), self.queries)
+
+    def tasks(self, registered: tuple[str, ...]) -> tuple[Task, ...]:
+        """The rows, the baseline first; it has no budget, so that one row of it is enough."""
+        for name in self.methods:
+            if name not in registered:
+                raise SettingError(f"there is no method {name!r}; there are {', '.join(registered)}.")
+        chosen = [name for name in self.methods or registered if name != BASELINE]
+        return (
+            Task(BASELINE, self.epsilons[0]),
+            *(Task(name, epsilon) for epsilon in self.epsilons for name in chosen),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Plan:
+        """The plan that `to_json` wrote."""
+        lists = {name: tuple(fields[name]) for name in ("epsilons", "methods", "imports")}
+        return cls(**{**fields, **lists})
+
+
+# The folder of a comparison: rows as they are finished, and the key that tells whether they still hold.
+
+
+RESULTS, REPORT, PRIVATE, ERRORS = "results.json", "report.html", "private.json", "errors.log"
+
+
+class Folder:
+    """`rows/`, `bundles/`, `results.json`, `report.html`, pictures, and `private.json`, which is its owner's alone.
+
+    Rows and pages name the run by a fingerprint of the records, the plan and the versions, keyed with a random salt:
+    without `private.json`, which holds the salt, it says nothing about the records.
+    """
+
+    def __init__(self, path: str | Path, *, resume: bool) -> None:
+        self.path = Path(path)
+        if self.path.is_file() or (
+            self.path.is_dir() and any(self.path.iterdir()) and not (self.path / PRIVATE).is_file()
+        ):
+            raise BundleError(f"{self.path} exists and holds no comparison; choose another folder with --out.")
+        self.rows, self.bundles = self.path / "rows", self.path / "bundles"
+        self._resume = resume
+        self.path.mkdir(parents=True, exist_ok=True)
+        found = self._read_salt()
+        self._salt = secrets.token_hex(16) if found is None else found
+        if found is None:
+            write(self.path / PRIVATE, json.dumps({"salt": self._salt}), mode=0o600)
+        self.run = ""
+
+    def _read_salt(self) -> str | None:
+        try:
+            return str(json.loads((self.path / PRIVATE).read_text())["salt"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def begin(self, plan: Plan, fingerprint: str, versions: Mapping[str, str]) -> str:
+        """The run's keyed fingerprint; without `resume` what an earlier run left is removed, now that records are loaded.
+
+        Which methods and epsilons are asked for is no part of the fingerprint: rows stand alone.
+        """
+        if not self._resume:
+            for old in (self.rows, self.bundles, self.path / "pictures"):
+                shutil.rmtree(old, ignore_errors=True)
+            for name in (RESULTS, REPORT):
+                (self.path / name).unlink(missing_ok=True)
+        self.rows.mkdir(exist_ok=True)
+        self.bundles.mkdir(exist_ok=True)
+        settled = plan.to_json()
+        for free in ("methods", "epsilons", "imports"):
+            settled.pop(free)
+        text = json.dumps([self._salt, fingerprint, settled, dict(versions)], sort_keys=True)
+        self.run = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self.run
+
+    def kept(self, task: Task) -> dict[str, Any] | None:
+        """The finished row of an earlier, interrupted run of the same plan on the same records; failures run again."""
+        try:
+            held = json.loads((self.rows / f"{task.key}.json").read_text())
+            row = dict(held["row"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        same = held.get("run") == self.run and (row["method"], row["epsilon"]) == (task.method, task.epsilon)
+        return row if same and row["status"] == "done" else None
+
+    def keep(self, task: Task, row: Mapping[str, Any]) -> None:
+        """Write a finished row, whole or not at all."""
+        write(self.rows / f"{task.key}.json", json.dumps({"run": self.run, "row": row}, indent=1))
+
+
+def write(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file whole or not at all."""
+    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with staging.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        staging.chmod(mode)
+        staging.replace(path)
+    except BaseException:
+        staging.unlink(missing_ok=True)
+        raise
+
+
+def read_results(folder: str | Path) -> dict[str, Any]:
+    """The results of a finished comparison."""
+    path = Path(folder) / RESULTS
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise DataError(f"{folder} holds no {RESULTS}; `noiseproof compare --out {folder}` makes one.") from None
+    except ValueError:
+        raise DataError(f"{path} cannot be read; run the comparison again with --resume.") from None
+    if not isinstance(document, dict) or not {"data", "rows", "baseline", "run"} <= document.keys():
+        raise DataError(f"{path} is not the result of a comparison.")
+    return document

@@ -1,0 +1,29 @@
+"""Who spent what: budgets that cannot be overdrawn, in SQLite or PostgreSQL, with receipts and a checkable history."""
+
+from __future__ import annotations
+
+from noiseproof.serve.ledger.amounts import Amount
+from noiseproof.serve.ledger.answers import Answers, RetryAnswer
+from noiseproof.serve.ledger.database import Database
+from noiseproof.serve.ledger.history import History
+from noiseproof.serve.ledger.keys import Caller, Keys
+from noiseproof.serve.ledger.ledger import Ledger, refusal
+from noiseproof.serve.ledger.spends import Balance, Paid, Receipt, Refused, Retry, Spend
+
+__all__ = [
+    "Amount",
+    "Answers",
+    "Balance",
+    "Caller",
+    "Database",
+    "History",
+    "Keys",
+    "Ledger",
+    "Paid",
+    "Receipt",
+    "Refused",
+    "Retry",
+    "RetryAnswer",
+    "Spend",
+    "refusal",
+]

@@ -1,0 +1,174 @@
+"""History: reading a ledger back, and checking that nobody has rewritten it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, func, select, text
+
+from noiseproof.serve.ledger.amounts import Amount
+from noiseproof.serve.ledger.database import Database
+from noiseproof.serve.ledger.entries import Chain, Entry
+from noiseproof.serve.ledger.pages import balances_of, read_chain
+from noiseproof.serve.ledger.spends import Balance, timestamp
+from noiseproof.serve.ledger.tables import EVERYONE, entries, models
+
+_AT_ONCE = 1000
+
+
+@dataclass
+class Verification:
+    """What checking one model's history found; `problems` is empty where all is well."""
+
+    model: str
+    entries: int = 0
+    answers: int = 0
+    head: str = ""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the history is whole, unchanged, never overdrawn, and what the balances say."""
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class Account:
+    """A model's account for people: balances, answers given, and the head of its chain, to be noted elsewhere."""
+
+    model: str
+    release: str
+    everyone: Balance
+    clients: dict[str, Balance]
+    entries: int
+    head: str
+
+
+class History:
+    """A ledger's past: accounts, entries in order, spending over time, and `verify`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def accounts(self) -> list[Account]:
+        """Every model's account."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(models).order_by(models.c.model)).all()
+            found = balances_of(connection, [read_chain(row) for row in rows])
+        return [
+            Account(
+                row.model,
+                row.release,
+                found[row.model][EVERYONE],
+                {client: balance for client, balance in sorted(found[row.model].items()) if client != EVERYONE},
+                row.sequence,
+                row.head,
+            )
+            for row in rows
+        ]
+
+    def export(self) -> Iterator[dict[str, Any]]:
+        """All entries of all models as they are in the chain, in order, in bounded memory."""
+        with self._database.reading() as connection:
+            for row in connection.execute(select(models).order_by(models.c.model)).all():
+                chain, previous = read_chain(row), read_chain(row).origin
+                for entry, hash in _entries(connection, row.model):
+                    amount = chain.amount(entry.units).to_json()
+                    yield {
+                        "model": entry.model,
+                        "sequence": entry.sequence,
+                        "receipt": entry.receipt,
+                        "kind": entry.kind,
+                        "client": entry.client or None,
+                        "answers": entry.answers,
+                        **amount,
+                        "made_at": timestamp(entry.made_at),
+                        "previous": previous,
+                        "hash": hash,
+                    }
+                    previous = hash
+
+    def verify(self, noted: str | None = None) -> list[Verification]:
+        """Replay every history and check it: hashes, order, limits at every moment, and the balances they lead to.
+
+        A chain of hashes shows edits, not a history cut off at its end together with its balances. Whoever noted a hash
+        elsewhere (a receipt has one, `ledger show` prints the last) passes it as `noted`: it must still be in a chain.
+        """
+        results, seen = [], False
+        with self._database.reading() as connection:
+            rows = connection.execute(select(models).order_by(models.c.model)).all()
+            found = balances_of(connection, [read_chain(row) for row in rows])
+            for row in rows:
+                result = Verification(row.model)
+                replay = _Replay(read_chain(row))
+                for entry, hash in _entries(connection, row.model):
+                    replay.add(entry, hash, result)
+                    seen = seen or hash == noted
+                result.head = replay.head
+                if (replay.sequence, replay.head) != (row.sequence, row.head):
+                    result.problems.append("the last entries are missing, or the account was changed.")
+                if replay.balances != found[row.model]:
+                    result.problems.append("the balances are not what the history adds up to.")
+                results.append(result)
+        if noted is not None and not seen:
+            results.append(
+                Verification("(noted hash)", problems=["the noted hash is in no history: one was rewritten."])
+            )
+        return results
+
+    def spending(self, model: str, since: float, buckets: int, client: str | None = None) -> list[tuple[float, int]]:
+        """Answers paid for over the last `since` seconds, in equal intervals: (their start, answers)."""
+        now = time.time()
+        start, width = int((now - since) * 1e6), max(1, int(since * 1e6 / buckets))
+        bucket = ((entries.c.made_at - start) // width).label("bucket")
+        query = select(bucket, func.sum(entries.c.answers)).where(
+            entries.c.model == model, entries.c.kind == "spend", entries.c.made_at >= start
+        )
+        if client is not None:
+            query = query.where(entries.c.client == client)
+        with self._database.reading() as connection:
+            counts = {int(row[0]): int(row[1]) for row in connection.execute(query.group_by(text("bucket")))}
+        return [((start + i * width) / 1e6, counts.get(i, 0)) for i in range(buckets)]
+
+
+class _Replay:
+    """A model's account as its history makes it, entry by entry."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.sequence, self.head = 0, chain.origin
+        self.balances: dict[str, Balance] = {}
+
+    def add(self, entry: Entry, hash: str, result: Verification) -> None:
+        self.sequence += 1
+        if entry.sequence != self.sequence:
+            result.problems.append(f"entry {self.sequence} is missing.")
+            self.sequence = entry.sequence
+        self.head = entry.hash_after(self.head)
+        if self.head != hash:
+            result.problems.append(f"entry {entry.sequence} was changed, or the one before it.")
+            self.head = hash  # one changed entry is one problem, not all that follow
+        result.entries += 1
+        amount = self.chain.amount(entry.units)
+        if entry.kind == "limit":
+            self.balances[entry.client] = Balance(amount, self._spent(entry.client, amount))
+            return
+        result.answers += entry.answers
+        for client in (EVERYONE, entry.client):
+            before = self.balances.get(client, Balance(amount.nothing, amount.nothing))
+            after = Balance(before.capacity, before.spent + amount)
+            if not after.spent.fits(after.capacity):
+                result.problems.append(f"entry {entry.sequence} spent more than was left.")
+            self.balances[client] = after
+
+    def _spent(self, client: str, amount: Amount) -> Amount:
+        return self.balances[client].spent if client in self.balances else amount.nothing
+
+
+def _entries(connection: Connection, model: str) -> Iterator[tuple[Entry, str]]:
+    query = select(entries).where(entries.c.model == model).order_by(entries.c.sequence)
+    for row in connection.execution_options(yield_per=_AT_ONCE).execute(query).mappings():
+        yield Entry.from_row(row), row["hash"]

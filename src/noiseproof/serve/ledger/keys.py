@@ -1,0 +1,120 @@
+"""Keys: who may ask. An API key is shown once, when it is made; what is kept is a salted hash of it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import insert, select, update
+
+from noiseproof.errors import SettingError
+from noiseproof.serve.ledger.database import Database
+from noiseproof.serve.ledger.tables import clients, keys
+
+_PREFIX = "np"
+_ID_BYTES, _SECRET_BYTES, _SALT_BYTES = 8, 32, 16
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_NOBODY = ("0" * 2 * _SALT_BYTES, "0" * 64)
+"""A salt and a hash that no secret has: what an unknown key is checked against, so that it takes as long."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: a client by one of its keys; `answers` is how many it may have of each model (None: no own limit)."""
+
+    client: str
+    key: str
+    operator: bool = False
+    answers: int | None = None
+
+
+@dataclass(frozen=True)
+class KeyInfo:
+    """What may be told about a key."""
+
+    id: str
+    client: str
+    operator: bool
+    answers: int | None
+    made_at: int
+    revoked_at: int | None
+
+
+class Keys:
+    """The API keys in a ledger's database.
+
+    A key is `np_ID_SECRET`, the secret 256 random bits, so that one fast hash with a salt is enough to keep it: there
+    is nothing to guess. Secrets are compared in constant time, and an unknown id costs the same work as a known one.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, client: str, *, operator: bool = False, answers: int | None = None) -> str:
+        """A new key for a client, who is made if new; a client that is there gets these rights for all its keys."""
+        if not _NAME.fullmatch(client):
+            raise SettingError("a client's name has 1 to 100 letters, digits or ._@- and no sign comes first.")
+        if answers is not None and answers < 0:
+            raise SettingError(f"a client's number of answers must be 0 or more, not {answers}.")
+        id, secret = secrets.token_hex(_ID_BYTES), secrets.token_urlsafe(_SECRET_BYTES)
+        salt = secrets.token_hex(_SALT_BYTES)
+        now = time.time_ns() // 1000
+        rights = {"operator": int(operator), "answers": answers}
+        with self._database.writing() as connection:
+            changed = connection.execute(update(clients).where(clients.c.client == client).values(**rights))
+            if changed.rowcount == 0:
+                connection.execute(insert(clients).values(client=client, made_at=now, **rights))
+            connection.execute(
+                insert(keys).values(id=id, client=client, salt=salt, hash=_hash(secret, salt), made_at=now)
+            )
+        return f"{_PREFIX}_{id}_{secret}"
+
+    def revoke(self, id: str) -> None:
+        """Revoke a key by its id; no spend that begins after this returns is made with it."""
+        with self._database.writing() as connection:
+            changed = connection.execute(
+                update(keys)
+                .where(keys.c.id == id, keys.c.revoked_at.is_(None))
+                .values(revoked_at=time.time_ns() // 1000)
+            )
+            if changed.rowcount == 0:
+                raise SettingError("there is no live key of that id; `noiseproof keys list` shows them.")
+
+    def list(self) -> list[KeyInfo]:
+        """All keys, oldest first, without their secrets."""
+        query = select(
+            keys.c.id, keys.c.client, clients.c.operator, clients.c.answers, keys.c.made_at, keys.c.revoked_at
+        ).join(clients, clients.c.client == keys.c.client)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(keys.c.made_at, keys.c.id)).all()
+        return [KeyInfo(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+
+    def check(self, key: str) -> Caller | None:
+        """Whose key it is; None for one that is wrong, unknown or revoked."""
+        id, secret = split(key)
+        query = select(keys.c.salt, keys.c.hash, keys.c.revoked_at, clients).join(
+            clients, clients.c.client == keys.c.client
+        )
+        with self._database.reading() as connection:
+            row = connection.execute(query.where(keys.c.id == id)).one_or_none()
+        salt, expected = _NOBODY if row is None else (row.salt, row.hash)
+        # All three are worked out for every key, right or wrong.
+        same = hmac.compare_digest(_hash(secret, salt), expected)
+        if not same or row is None or row.revoked_at is not None:
+            return None
+        return Caller(row.client, id, bool(row.operator), row.answers)
+
+
+def split(key: str) -> tuple[str, str]:
+    """The id and the secret of a key; what is no key has an id that nobody has."""
+    prefix, _, rest = key.partition("_")
+    id, _, secret = rest.partition("_")
+    return (id, secret) if prefix == _PREFIX else ("", key)
+
+
+def _hash(secret: str, salt: str) -> str:
+    return hashlib.sha256(bytes.fromhex(salt) + secret.encode()).hexdigest()

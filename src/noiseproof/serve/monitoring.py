@@ -1,0 +1,169 @@
+"""Logs: one line of JSON a request, without inputs, answers or keys in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from noiseproof.errors import LedgerError
+from noiseproof.serve.books import Books
+from noiseproof.serve.models import ServedModel
+from noiseproof.serve.problems import Problem
+
+_LOGGER = logging.getLogger("noiseproof.serve")
+
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+}
+
+
+def configure() -> None:
+    """Write the service's lines to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.INFO)
+    _LOGGER.propagate = False
+
+
+def line(event: str, **fields: object) -> None:
+    """Write one line."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    _LOGGER.info("%s", json.dumps({"time": now, "event": event, **fields}))
+
+
+def tell(event: str, error: BaseException) -> None:
+    """Note an error by its kind and place. Its message may hold values of records or requests, and is not written."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames[-4:]]
+    line(event, error=type(error).__name__, at=places)
+
+
+class RequestLog:
+    """The outermost layer of the app: an id and a line for every request, and a problem for whatever went wrong in it."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and note what became of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        id = secrets.token_hex(8)
+        state = scope.setdefault("state", {})
+        status = 0
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = id
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except Exception as error:
+            tell("request failed", error)
+            if status == 0:
+                problem = Problem("internal", "The request could not be answered; its id is in X-Request-Id.")
+                await problem.response()(scope, receive, note)
+        seconds = time.perf_counter() - began
+        route = getattr(scope.get("route"), "path", "-")
+        answers = state.get("answers", 0)
+        self._metrics.observe(route, state.get("model", "-"), status, answers, seconds)
+        if route not in ("/healthz", "/readyz", "/metrics"):
+            line(
+                "request",
+                id=id,
+                client=state.get("client"),
+                method=scope["method"],
+                route=route,
+                model=state.get("model"),
+                status=status,
+                answers=answers,
+                receipt=state.get("receipt"),
+                ms=round(1000 * seconds, 2),
+            )
+
+
+# Metrics for Prometheus, summed over the workers of a service; clients are not named in them.
+
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable by which prometheus_client's workers hear of the folder that they share."""
+
+
+class Metrics:
+    """Requests, answers and seconds, and what is left of budgets."""
+
+    def __init__(self, books: Books, models: Iterable[ServedModel]) -> None:
+        self._registry = CollectorRegistry()
+        labels = ["route", "model"]
+        self._requests = Counter(
+            "noiseproof_requests", "Requests by outcome.", [*labels, "status"], registry=self._registry
+        )
+        self._answers = Counter("noiseproof_answers", "Answers paid for.", ["model"], registry=self._registry)
+        self._seconds = Histogram("noiseproof_request_seconds", "Time to answer.", labels, registry=self._registry)
+        self._budgets = _Budgets(books, [model for model in models if model.price is not None])
+
+    def observe(self, route: str, model: str, status: int, answers: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(route, model, status).inc()
+        self._seconds.labels(route, model).observe(seconds)
+        if answers:
+            self._answers.labels(model).inc(answers)
+
+    def render(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        registry = self._registry
+        if os.environ.get(FOLDER):
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+        budgets = CollectorRegistry()
+        budgets.register(self._budgets)
+        return generate_latest(registry) + generate_latest(budgets)
+
+
+class _Budgets(Collector):
+    """What is left of every model's budget, read off the ledger when asked for."""
+
+    def __init__(self, books: Books, models: list[ServedModel]) -> None:
+        self._books = books
+        self._models = models
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the ledger."""
+        left = GaugeMetricFamily("noiseproof_answers_left", "Answers left of a model's budget.", labels=["model"])
+        up = 1.0
+        try:
+            for model in self._models:
+                assert model.price is not None
+                balance = self._books.ledger.balance(model.name)
+                left.add_metric([model.name], model.price.times_within(balance.left) or 0)
+        except LedgerError:
+            up = 0.0
+        yield left
+        yield GaugeMetricFamily("noiseproof_ledger_up", "Whether the ledger can be read.", value=up)

@@ -1,5 +1,0 @@
-"""Mao et al. (2020): a network drawn from the densities of many networks' parameters, beside DP-SGD and none."""
-
-from noiseproof.studies.mao.study import Mao
-
-__all__ = ["Mao"]

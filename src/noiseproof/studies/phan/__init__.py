@@ -1,5 +1,0 @@
-"""Phan et al. (2017): noise at the inputs, adaptive by relevance, beside DP-SGD and beside a sibling with a proof."""
-
-from noiseproof.studies.phan.study import Phan
-
-__all__ = ["Phan"]

@@ -1,0 +1,101 @@
+"""What the engine's tests share: the comparison with a loop of single-record autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from noiseproof.engine import PerRecordGradients, RecordGradients
+
+
+def loop_of_autograd(
+    module: nn.Module, inputs: Sequence[torch.Tensor], loss: Callable[[torch.Tensor], torch.Tensor]
+) -> list[torch.Tensor]:
+    """Every record's gradient, (B, *shape) a trainable parameter, by running the module on one record at a time."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    rows = []
+    for record in range(len(inputs[0])):
+        output = module(*(tensor[record : record + 1] for tensor in inputs))
+        rows.append(torch.autograd.grad(loss(output).sum(), parameters, allow_unused=True))
+    return [
+        torch.stack([torch.zeros_like(parameter) if row[place] is None else row[place] for row in rows])
+        for place, parameter in enumerate(parameters)
+    ]
+
+
+def smooth_loss(output: torch.Tensor) -> torch.Tensor:
+    """One loss a record (first dimension), with errors that differ everywhere."""
+    flat = output.flatten(1)
+    return (flat.sin() * torch.linspace(0.5, 1.5, flat.shape[1], dtype=flat.dtype)).sum(1)
+
+
+def assert_same(batch: RecordGradients, expected: list[torch.Tensor], tolerance: float) -> None:
+    """Everything that `batch` can be asked for agrees with the explicit gradients."""
+    records = len(expected[0])
+    scale = max([1e-30, *(float(gradient.abs().max()) for gradient in expected)])
+    generator = torch.Generator().manual_seed(5)
+    weights = torch.rand(records, generator=generator, dtype=expected[0].dtype) + 0.1
+    vectors = [torch.randn(gradient.shape[1:], generator=generator, dtype=gradient.dtype) for gradient in expected]
+
+    def close(found: torch.Tensor, wanted: torch.Tensor, size: float) -> None:
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * size)
+
+    rows = torch.cat([gradient.reshape(records, -1) for gradient in expected], dim=1)
+    flat = torch.cat([vector.flatten() for vector in vectors])
+    width = rows.shape[1]
+
+    def check() -> None:
+        close(
+            batch.squared_norms("tensor"),
+            torch.stack([gradient.reshape(records, -1).square().sum(1) for gradient in expected], dim=1),
+            scale**2,
+        )
+        close(batch.squared_norms(), rows.square().sum(1), scale**2 * width**0.5)
+        for found, gradient in zip(batch.weighted_sum(weights), expected, strict=True):
+            close(found, torch.tensordot(weights, gradient, dims=1), scale * records)
+        close(batch.weighted_vector(weights), weights @ rows, scale * records)
+        norms = rows.norm(dim=1)
+        clip = float(norms.median())
+        shares = (clip / norms.clamp_min(1e-30)).clamp(max=1)
+        # Clipping stays a hair below the norm.
+        torch.testing.assert_close(
+            batch.clipped_vector(clip, 0.5), shares @ rows / 2, rtol=2e-5, atol=2e-5 * scale * records
+        )
+        close(batch.inner(vectors), rows @ flat, scale * width**0.5)
+        close(batch.gram(), rows @ rows.T, scale**2 * width**0.5)
+
+    assert batch.records == records
+    # Twice, because what the first round wrote out is used again in the second.
+    check()
+    check()
+    for found, gradient in zip(batch.materialise(), expected, strict=True):
+        close(found, gradient, scale)
+
+
+@pytest.fixture(scope="session")
+def agree() -> Callable[..., PerRecordGradients]:
+    """`agree(module, *inputs)`: the engine's gradients are those of single-record autograd, to 1e-5 or better."""
+
+    def check(
+        module: nn.Module,
+        *inputs: torch.Tensor,
+        loss: Callable[[torch.Tensor], torch.Tensor] = smooth_loss,
+        dtype: torch.dtype = torch.float64,
+        **options: object,
+    ) -> PerRecordGradients:
+        module = module.to(dtype)
+        inputs = tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in inputs)
+        with PerRecordGradients(module, **options) as engine:
+            output = module(*inputs)
+            batch = engine.backward(loss(output))
+        plain = module(*inputs)
+        tolerance = 1e-9 if dtype == torch.float64 else 1e-5
+        torch.testing.assert_close(output, plain, rtol=tolerance, atol=tolerance)
+        assert all(parameter.grad is None for parameter in module.parameters())
+        assert_same(batch, loop_of_autograd(module, inputs, loss), tolerance)
+        return engine
+
+    return check

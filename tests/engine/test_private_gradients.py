@@ -1,0 +1,197 @@
+"""DP-SGD's gradient is the noised sum of clipped per-record gradients, however the records come."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from noiseproof.errors import NoiseproofError, UnsupportedError
+from noiseproof.methods.gradients import AdaptiveGradients, PoissonSampler, PrivateGradients, Schedule
+from noiseproof.privacy import Reproducible, Secure, accountants
+from noiseproof.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+QUIET = 1e-9
+"""A noise multiplier so small that only the clipped sum is left."""
+
+
+def module():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def records(n=12):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(n, 4, generator=generator), torch.randint(3, (n,), generator=generator)
+
+
+def losses(network, x, y):
+    return functional.cross_entropy(network(x), y, reduction="none")
+
+
+def clipped_sum(network, x, y, clip):
+    total = [torch.zeros_like(parameter) for parameter in network.parameters()]
+    for i in range(len(x)):
+        gradient = torch.autograd.grad(losses(network, x[i : i + 1], y[i : i + 1]).sum(), list(network.parameters()))
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradient))
+        for t, g in zip(total, gradient, strict=True):
+            t += g * min(1.0, clip / norm)
+    return total
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.5, 50.0])
+@pytest.mark.parametrize("micro_batch", [None, 1, 5])
+def test_a_quiet_step_is_the_mean_of_clipped_gradients_whatever_the_micro_batch(clip, micro_batch):
+    network, (x, y) = module(), records()
+    gradients = PrivateGradients(network, clip=clip, sigma=QUIET, rate=1.0, rng=Reproducible(0))
+    complete = [
+        gradients.backward(losses(network, *batch))
+        for batch in gradients.batches(x, y, steps=1, micro_batch=micro_batch)
+    ]
+    assert complete == [False] * (len(complete) - 1) + [True]
+    for parameter, expected in zip(network.parameters(), clipped_sum(network, x, y, clip), strict=True):
+        torch.testing.assert_close(parameter.grad, expected / 12, rtol=1e-4, atol=1e-6)
+
+
+def test_the_noise_has_standard_deviation_sigma_times_clip_once_a_step_whatever_the_micro_batch():
+    network = nn.Linear(50, 40)
+    for micro_batch in (None, 2):
+        gradients = PrivateGradients(network, clip=0.3, sigma=2.0, rate=1.0, rng=Reproducible(3))
+        x, y = torch.zeros(8, 50), torch.zeros(8, dtype=torch.int64)
+        network.weight.data.zero_(), network.bias.data.zero_()
+        for batch in gradients.batches(x, y, steps=1, micro_batch=micro_batch):
+            gradients.backward(losses(network, *batch))
+        # Zero inputs: the weight's gradient is noise alone. Kolmogorov-Smirnov, false-alarm rate 1e-6.
+        noise = (network.weight.grad * 8 / 0.6).flatten().numpy()
+        assert stats.kstest(noise, "norm").pvalue > 1e-6
+        gradients.close()
+
+
+@pytest.mark.parametrize("rng", [Reproducible(5), Secure()], ids=["reproducible", "secure"])
+def test_an_empty_batch_is_a_step_of_pure_noise_and_is_accounted_for(rng):
+    network = module()
+    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=1e-9, rng=rng)
+    for x, _ in gradients.batches(*records(), steps=3):
+        assert len(x) == 0
+        assert gradients.backward(None)
+        assert all(parameter.grad.abs().sum() > 0 for parameter in network.parameters())
+    assert gradients.events.event == SelfComposedDpEvent(PoissonSampledDpEvent(1e-9, GaussianDpEvent(1.0)), 3)
+
+
+def test_the_events_are_those_of_the_steps_taken_and_reading_epsilon_changes_nothing():
+    network, (x, y) = module(), records()
+    gradients = PrivateGradients(
+        network, clip=1.0, sigma=Schedule(2.0, "step", 0.5, every=2), rate=0.5, rng=Reproducible(0)
+    )
+    for batch in gradients.batches(x, y, steps=3):
+        gradients.backward(losses(network, *batch))
+    first = gradients.epsilon(1e-5)
+    assert first == gradients.epsilon(1e-5)
+    assert len(gradients.events) == 3
+    expected = accountants.epsilon(gradients.events.event, 1e-5).epsilon
+    assert first == expected
+    sigmas = [
+        event.event.event.noise_multiplier if hasattr(event, "count") else event.event.noise_multiplier
+        for event in gradients.events.event.events
+    ]
+    assert sigmas == [2.0, 1.0]
+
+
+def test_losses_from_a_batch_that_was_not_drawn_here_are_refused():
+    network, (x, y) = module(), records()
+    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=0.5, rng=Reproducible(0))
+    with pytest.raises(NoiseproofError, match="no batch drawn"):
+        gradients.backward(losses(network, x, y))
+
+
+def test_a_batch_with_a_record_left_out_or_a_mean_loss_is_refused():
+    network, (x, y) = module(), records()
+    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=1.0, rng=Reproducible(0))
+    batches = gradients.batches(x, y, steps=1)
+    bx, by = next(batches)
+    with pytest.raises(NoiseproofError, match="12 records"):
+        gradients.backward(losses(network, bx[1:], by[1:]))
+    with pytest.raises(NoiseproofError, match="one loss a record"):
+        gradients.backward(losses(network, bx, by).mean())
+
+
+def test_a_batch_that_is_drawn_and_then_skipped_is_refused():
+    network, (x, y) = module(), records()
+    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=1.0, rng=Reproducible(0))
+    with pytest.raises(NoiseproofError, match="not called"):
+        for _ in gradients.batches(x, y, steps=2):
+            pass
+
+
+def test_a_users_loader_is_taken_if_it_samples_as_stated_and_refused_if_not():
+    network, (x, y) = module(), records()
+    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=0.5, rng=Reproducible(0))
+    with pytest.raises(UnsupportedError):
+        next(gradients.load(DataLoader(TensorDataset(x, y), batch_size=6)))
+    loader = DataLoader(TensorDataset(x, y), batch_sampler=PoissonSampler(12, 0.5, 4, Reproducible(2)))
+    for batch in gradients.load(loader):
+        gradients.backward(losses(network, *batch))
+    assert gradients.steps == 4
+
+
+def test_a_record_whose_gradient_is_not_finite_counts_as_zero():
+    network, (x, y) = module(), records()
+    reference = clipped_sum(network, x[:-1], y[:-1], 1.0)
+    x[-1] = float("inf")
+    gradients = PrivateGradients(network, clip=1.0, sigma=QUIET, rate=1.0, rng=Reproducible(0))
+    for batch in gradients.batches(x, y, steps=1):
+        gradients.backward(losses(network, *batch))
+    for parameter, expected in zip(network.parameters(), reference, strict=True):
+        torch.testing.assert_close(parameter.grad, expected / 12, rtol=1e-4, atol=1e-6)
+
+
+def test_a_bounded_update_never_leaves_the_ball_and_costs_the_same():
+    network, (x, y) = module(), records()
+    gradients = PrivateGradients(network, clip=0.2, sigma=30.0, rate=0.5, rng=Reproducible(0), bound=True)
+    for batch in gradients.batches(x, y, steps=20):
+        gradients.backward(losses(network, *batch))
+        norm = math.sqrt(sum(float(p.grad.square().sum()) for p in network.parameters()))
+        assert norm <= 0.2 * (1 + 1e-5)
+    assert gradients.events.event.event == PoissonSampledDpEvent(0.5, GaussianDpEvent(30.0))
+
+
+def test_the_adaptive_clipping_norm_finds_the_quantile():
+    network = nn.Linear(4, 1, bias=False)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4000, 4, generator=generator)
+    norms = x.norm(dim=1)
+    gradients = AdaptiveGradients(
+        network, clip=20.0, sigma=1.0, rate=0.5, rng=Reproducible(0), count_sigma=20.0, quantile=0.7
+    )
+    for (batch,) in gradients.batches(x, steps=60):
+        gradients.backward(network(batch).squeeze(1))
+    assert gradients.clip == pytest.approx(float(norms.quantile(0.7)), rel=0.05)
+
+
+def test_sum_and_count_together_have_the_stated_noise_multiplier():
+    gradients = AdaptiveGradients(module(), clip=1.0, sigma=1.1, rate=0.5, rng=Reproducible(0), count_sigma=3.0)
+    assert (gradients.sum_sigma**-2 + (2 * 3.0) ** -2) ** -0.5 == pytest.approx(1.1)
+    assert gradients._event() == PoissonSampledDpEvent(0.5, GaussianDpEvent(1.1))
+
+
+def test_a_gan_discriminator_takes_private_and_public_gradients_in_one_step():
+    network, (x, y) = module(), records()
+    public = torch.randn(5, 4)
+    gradients = PrivateGradients(network, clip=1.0, sigma=QUIET, rate=1.0, rng=Reproducible(0))
+    for batch in gradients.batches(x, y, steps=1):
+        gradients.backward(losses(network, *batch))
+        with gradients.paused():
+            network(public).square().mean().backward()
+    reference = copy.deepcopy(network)
+    reference.zero_grad()
+    reference(public).square().mean().backward()
+    for parameter, private, other in zip(
+        network.parameters(), clipped_sum(network, x, y, 1.0), reference.parameters(), strict=True
+    ):
+        torch.testing.assert_close(parameter.grad, private / 12 + other.grad, rtol=1e-4, atol=1e-6)

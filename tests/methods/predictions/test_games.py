@@ -1,0 +1,98 @@
+"""Audits of the predictions: one answer refutes Algorithm 1 for three classes, not for two; the siblings hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from noiseproof.audits import audit
+from noiseproof.data.dataset import Dataset, Public
+from noiseproof.methods.predictions import Logits, NeuronGaussian, NeuronLaplace, Teachers, Votes
+from noiseproof.methods.predictions.games import neuron_game
+from noiseproof.networks import Network
+from noiseproof.privacy import Budget, Reproducible
+
+SURE = 1 - 1e-6
+"""The confidence of an audit whose false alarm would fail a test."""
+
+
+@pytest.mark.parametrize("method", [NeuronLaplace(), NeuronGaussian()])
+@pytest.mark.parametrize("classes", [3, 10, 30])
+def test_three_classes_and_more_are_refuted_though_d_z_is_granted(method, classes):
+    result = audit(neuron_game(method, Budget(1.0), classes), trials=1000, confidence=SURE, timeout=None)
+    assert (result.bound.falsely, result.bound.missed) == (0, 0)
+    assert result.verdict == "refuted"
+
+
+@pytest.mark.parametrize("method", [NeuronLaplace(), NeuronGaussian()])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+def test_two_classes_are_not_refuted_given_d_z(method, epsilon):
+    result = audit(neuron_game(method, Budget(epsilon), 2), trials=20_000, confidence=SURE, timeout=None)
+    assert result.verdict == "nothing proven"
+    # Given d-z it is even better than claimed: 2/5 of epsilon, and 2/3 of mu.
+    truth = 0.4 * epsilon if method.law == "laplace" else 2 / 3 * epsilon
+    if method.law == "laplace":
+        assert 0.25 * truth < result.epsilon <= truth
+    else:
+        assert 0.7 * truth < result.bound.mu <= truth
+
+
+def test_two_real_trainings_are_told_apart_by_one_answer():
+    """No d-z is granted here: the same seed, one record less, and the ratio of two classes without noise."""
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.rand(400, 5, generator=generator), torch.randint(3, (400,), generator=generator)
+    public = Public((5,), ("a", "b", "c"))
+    network, method = Network("lu-mlp", (5,), 3), NeuronGaussian(epochs=4)
+    worlds = [
+        method.fit(network, Dataset("d", features[:count], labels[:count], public), Budget(5.0), rng=Reproducible(5))
+        for count in (400, 399)
+    ]
+    query = features[-1:].expand(1000, -1)
+    exact = []
+    for world in worlds:
+        world.queries = 1000  # a thousand tries at what is to tell nothing even once
+        with torch.no_grad():
+            logits = world._module(features[-1:])[0]
+        exact.append(logits[:, None] - logits[None, :])
+
+    def told(answers):
+        logs = answers.log()
+        ratios = logs[:, :, None] - logs[:, None, :]
+        pairs = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)
+        near = [(ratios - known).abs()[:, pairs].amin(1) for known in exact]
+        return near[0] > near[1]
+
+    assert not told(worlds[0].predict(query)).any()
+    assert told(worlds[1].predict(query)).all()
+
+
+@pytest.mark.parametrize("near", ["add-or-remove", "replace-one"])
+@pytest.mark.parametrize("answer", ["label", "probabilities"])
+@pytest.mark.parametrize("kind", [Logits, Teachers, Votes])
+def test_the_siblings_stay_below_their_proof_and_are_really_attacked(kind, answer, near):
+    for epsilon in (1.0, 4.0):
+        game = kind(answer=answer).game(Budget(epsilon, 1e-5, near))
+        result = audit(game, trials=4000, confidence=SURE, timeout=None)
+        assert not result.contradicts_proof
+        assert result.verdict == "proven"
+    # The attack gains something: the game is not played against a mechanism that hides everything.
+    assert result.epsilon > 0.1
+
+
+def test_a_sibling_with_half_its_noise_would_be_caught(monkeypatch):
+    from noiseproof.methods.predictions import votes
+
+    game = Votes(answer="probabilities").game(Budget(2.0))
+    true_moves = votes.Votes.moves
+    monkeypatch.setattr(
+        votes.Votes, "moves", lambda self, near: type(moves := true_moves(self, near))(*(0.5,) * 3, moves.neighbours)
+    )
+    cheated = Votes(answer="probabilities").game(Budget(2.0))
+    assert not audit(game, trials=10_000, confidence=SURE, timeout=None).contradicts_proof
+    assert audit(cheated, trials=10_000, confidence=SURE, timeout=None).contradicts_proof
+
+
+def test_noise_that_leaves_no_ratio_to_see_is_a_score_and_not_a_failure():
+    game = NeuronLaplace().game(Budget(1.0, queries=100))
+    for world in (0, 1):
+        assert not game.play(world, 4000, torch.Generator().manual_seed(world)).isnan().any()

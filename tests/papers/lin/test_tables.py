@@ -1,0 +1,98 @@
+"""Every table has ours beside theirs, and says what is proven of each row."""
+
+from __future__ import annotations
+
+import pytest
+
+from papers.lin import Lin, design, tables
+from papers.study import Setup
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, plan, pretend):
+    setup = Setup(plan, tmp_path_factory.mktemp("store"), runner=pretend, workers=1)
+    return Lin().results(design.every_cell(), setup)
+
+
+@pytest.fixture(scope="module")
+def found(results, plan):
+    return {table.name: table for table in tables.every_table(results, plan)}
+
+
+def columns(table, *names):
+    """The table's rows with these columns only."""
+    indices = [[column.name for column in table.columns].index(name) for name in names]
+    return [tuple(row[index] for index in indices) for row in table.rows]
+
+
+def test_every_table_of_the_paper_is_there(found):
+    numbered = {f"table-{number}" for number in range(3, 13)}
+    assert set(found) == numbered | {"gains", "slips"}
+    for name in numbered - {"table-10", "table-11"}:
+        assert any(column.theirs for column in found[name].columns)
+
+
+def test_tables_3_to_5_have_the_96_cells_and_the_12_baselines(found, results):
+    rows = [row for number in (3, 4, 5) for row in columns(found[f"table-{number}"], "sequence", "accuracy")]
+    assert len(rows) == 96 + 12
+    assert sorted(accuracy for _, accuracy in rows) == sorted(
+        results[cell].accuracy for cell in (*design.factorial(), *design.baselines())
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("table-3", ("cnn", "adam", 0.5, 1.4, "AC", 0.9432, 0.1881)),
+        ("table-4", ("lstm", "sgd", 0.1, 0.8, "CA", 0.2, 2.198)),
+        ("table-5", ("cnn", "sgd", None, None, "none", 0.3213, 2.1124)),
+    ],
+)
+def test_theirs_stands_in_the_row_of_its_setting(found, table, row):
+    names = ("model", "optimiser", "sigma", "C", "sequence", "accuracy, theirs", "loss, theirs")
+    assert row in columns(found[table], *names)
+
+
+@pytest.mark.parametrize("name", ["table-3", "table-4", "table-5", "table-6", "table-7", "table-12"])
+def test_every_row_says_what_is_proven(found, name):
+    method = "method" if name == "table-7" else "sequence"
+    expected = {"CA": 4.5, "none": "no privacy"}
+    for sequence, proven in columns(found[name], method, "proven epsilon"):
+        assert proven == expected.get(sequence, "nothing proven")
+
+
+def test_tables_6_7_and_12_have_both_tpvds(found):
+    for name, rows in (("table-6", 8), ("table-7", 15), ("table-12", 22)):
+        values = columns(found[name], "TPVD", "TPVD, theirs")
+        assert len(values) == rows
+        # Only the training without noise has none, in ours and in theirs alike.
+        assert all((ours is None) == (theirs is None) for ours, theirs in values)
+    assert ("mnist", "AC", 0.04, 0.971, 1.7926) in columns(
+        found["table-7"], "data", "method", "C", "accuracy, theirs", "TPVD, theirs"
+    )
+
+
+def test_tables_8_to_11_say_which_printed_numbers_follow(found):
+    wrong = {
+        name: [row[:2] for row in found[name].rows if str(row[-1]).startswith("no")]
+        for name in ("table-8", "table-9", "table-10", "table-11")
+    }
+    assert wrong == {
+        "table-8": [],
+        "table-9": [("model", "lstm")],
+        "table-10": [],
+        "table-11": [("clip", "printed"), ("sequence", "printed")],
+    }
+
+
+def test_the_statistics_of_our_own_cells_find_the_effect_that_was_put_in(found):
+    ours = {factor: p for factor, source, p in columns(found["table-10"], "factor", "from", "p") if source == "ours"}
+    assert ours["sequence"] < 1e-10
+    assert ours["clip"] > 1e-3
+
+
+def test_gains_are_of_ac_over_ca(found):
+    for points, wins in columns(found["gains"], "points", "AC wins"):
+        assert 10 < points < 30
+        assert wins == "8 of 8"
+    assert [theirs for (theirs,) in columns(found["gains"], "AC wins, their cells")].count("8 of 8") == 4

@@ -1,0 +1,247 @@
+"""The study of Lu et al.: every repeat once, resumable, ours beside theirs; on real Location near the paper's numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+import torch
+
+import papers
+from noiseproof.data import load
+from noiseproof.errors import DataError, NoiseproofError, SettingError
+from papers.lu import published, run, sets, study
+from papers.lu.plans import PLANS, Plan
+from papers.lu.run import BASELINE, SIBLINGS, Point, RunResult
+from papers.lu.summary import interpolated, summaries
+
+TINY = Plan(
+    "small", repeats=2, epochs=3, attack_epochs=2, most_records=150, shadows=2, epsilons=(0.5, 1.0, 10.0, 1000.0)
+)
+CURVES = (
+    "neuron-laplace",
+    "neuron-gaussian",
+    *(f"dp-sgd-{n}" for n in ("naive", "advanced", "zcdp", "rdp")),
+    *SIBLINGS,
+)
+
+
+def invented(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:
+    """A run whose numbers are made up: accuracy rises with epsilon, a little more for each repeat."""
+    accounted = {"sigma": 1.0, "step_sigma": 2.0, "partition_epsilon": 3.0, "poisson_epsilon": 4.0}
+    points = tuple(
+        Point(curve, epsilon, 0.8 * epsilon / (1 + epsilon) + 0.01 * repeat, 0.1, accounted)
+        for curve in CURVES
+        for epsilon in plan.epsilons
+    )
+    return RunResult(
+        row,
+        data,
+        repeat,
+        100,
+        20,
+        5,
+        1.0,
+        dict.fromkeys(("original", "paper", "code"), (0.9, 0.8)),
+        0.2,
+        0.3,
+        0.4,
+        points,
+        1.0,
+    )
+
+
+@pytest.fixture
+def two_sets(monkeypatch):
+    """Only Location and the stand-in for Purchase-10 are there."""
+    there = {"Location": "location", "Purchase-10": "retail-10"}
+    monkeypatch.setattr(study, "available", there.get)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Drawing takes longer than all else that is tested."""
+    monkeypatch.setattr(study, "every_figure", lambda found, folder: ())
+
+
+def run_invented(out, **options):
+    return papers.get("lu").run("small", out, runner=options.pop("runner", invented), workers=1, plan=TINY, **options)
+
+
+def test_every_table_and_figure_is_written_and_theirs_stand_beside_ours(two_sets, tmp_path):
+    result = run_invented(tmp_path)
+    names = [table.name for table in result.tables]
+    assert names[:3] == ["table-5", "table-6", "figure-2"]
+    assert {"figure-3", "figure-8", "siblings", "accountings", "queries", "slips"} <= set(names)
+    for table in result.tables:
+        assert (tmp_path / f"{table.name}.csv").stat().st_size > 0
+        assert table.render().row_count == len(table.rows)
+    assert [path.name for path in result.figures] == ["fig-2.png", "fig-3.png", "fig-8.png"]
+    assert all(path.stat().st_size > 1000 for path in result.figures)
+    document = json.loads(json.dumps(result.to_json()))
+    assert document["out"] == str(tmp_path)
+    table5 = result.tables[0]
+    assert [row[0] for row in table5.rows] == ["location", "retail-10, for Purchase-10"]
+    assert any(column.theirs for column in table5.columns)
+    assert "Texas Hospital" in " ".join(table5.notes)
+    assert "stand-in" in " ".join(table5.notes)
+
+
+def test_one_data_set_can_be_run_alone(two_sets, no_figures, tmp_path):
+    found = papers.get("lu").only(["Location"]).run("small", tmp_path, runner=invented, workers=1, plan=TINY)
+    assert [row[0] for row in found.tables[0].rows] == ["location"]
+
+
+def test_a_study_is_taken_up_where_it_was_left(two_sets, no_figures, tmp_path):
+    done = []
+
+    def failing(row, data, repeat, plan, seed):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append((data, repeat))
+        return invented(row, data, repeat, plan, seed)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_invented(tmp_path, runner=failing)
+    assert done == [("location", 0), ("location", 1), ("retail-10", 0)]
+    again = []
+
+    def counting(row, data, repeat, plan, seed):
+        again.append((data, repeat))
+        return invented(row, data, repeat, plan, seed)
+
+    resumed = run_invented(tmp_path, runner=counting, resume=True)
+    assert again == [("retail-10", 1)]
+    whole = run_invented(tmp_path / "whole")
+    assert [table.rows for table in resumed.tables] == [table.rows for table in whole.tables]
+    again.clear()
+    run_invented(tmp_path, runner=counting)
+    assert len(again) == 4  # without resume everything is run again
+
+
+def test_runs_of_another_seed_or_broken_ones_are_not_mixed_in(two_sets, no_figures, tmp_path):
+    run_invented(tmp_path)
+    with pytest.raises(SettingError, match="another scale or seed"):
+        run_invented(tmp_path, seed=1, resume=True)
+    (tmp_path / "runs" / "location-0.json").write_text("{")
+    with pytest.raises(NoiseproofError, match="delete it"):
+        run_invented(tmp_path, resume=True)
+
+
+def test_rows_that_are_not_the_paper_s_and_data_that_is_not_there_are_refused(monkeypatch, tmp_path):
+    with pytest.raises(SettingError, match="Location"):
+        papers.get("lu").only(["Iris"])
+    with pytest.raises(SettingError, match="run whole"):
+        papers.get("lin").only(["Iris"])
+    monkeypatch.setattr(study, "available", lambda row: None)
+    with pytest.raises(DataError, match="NOISEPROOF_DATA"):
+        run_invented(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def digits_run():
+    """A real run, on digits in Location's place, of sizes that take seconds."""
+    found = load("digits")
+    features = torch.cat([found.train.features, found.test.features])
+    whole = dataclasses.replace(
+        found.train, features=features, labels=torch.cat([found.train.labels, found.test.labels])
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "everyone", lambda name: whole)
+        plan = dataclasses.replace(TINY, epochs=15, attack_epochs=5, epsilons=(0.01, 1.0, 1e5))
+        return run.run("Location", "digits", 0, plan, seed=3)
+
+
+def test_a_run_measures_every_curve_at_every_epsilon(digits_run):
+    assert {(p.curve, p.epsilon) for p in digits_run.points} == {(c, e) for c in CURVES for e in (0.01, 1.0, 1e5)}
+    assert digits_run.records == 150
+    for point in digits_run.points:
+        assert 0 <= point.accuracy <= 1
+        assert -1 <= point.leak <= 1
+    for train, test in digits_run.accuracies.values():
+        assert train > 0.5
+        assert test > 0.5
+
+
+def test_at_a_huge_epsilon_algorithm_1_is_the_baseline_and_at_a_tiny_one_near_its_limit(digits_run):
+    (one,) = summaries([digits_run])
+    for curve in ("neuron-laplace", "neuron-gaussian"):
+        assert abs(one.losses(curve)[1e5]) < 0.03
+        # Of some 100,000 answers: five standard errors of an accuracy, relative to the baseline's.
+        chance = 5 * 0.5 / 99_900**0.5 / one.baseline
+        assert abs(one.losses(curve)[0.01] - one.limit) < chance
+        assert one.losses(curve)[0.01] + 2 * chance > one.losses(curve)[1.0] > one.losses(curve)[1e5]
+    assert one.losses("dp-sgd-naive")[0.01] > 0.5
+    for sibling in SIBLINGS:
+        assert one.losses(sibling)[1e5] < 0.5
+    assert one.theory(0.01) == pytest.approx(max(0.0, min(0.01005, one.leak)), abs=1e-4)
+
+
+def test_the_same_seed_gives_the_same_run(digits_run):
+    found = load("digits")
+    features = torch.cat([found.train.features, found.test.features])
+    whole = dataclasses.replace(
+        found.train, features=features, labels=torch.cat([found.train.labels, found.test.labels])
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "everyone", lambda name: whole)
+        plan = dataclasses.replace(TINY, epochs=15, attack_epochs=5, epsilons=(0.01, 1.0, 1e5))
+        again = run.run("Location", "digits", 0, plan, seed=3)
+    assert dataclasses.replace(again, seconds=0.0) == dataclasses.replace(digits_run, seconds=0.0)
+
+
+def test_the_plans_are_the_paper_s():
+    paper = PLANS["paper"]
+    assert (paper.repeats, paper.epochs, paper.batch) == (10, 100, 100)
+    assert paper.records("Location", 5010) == 1200
+    assert paper.shadow_count("Location") == 30
+    assert paper.records("MNIST", 70_000) == 10_000
+    assert paper.records("CIFAR-10", 30_000) == 7_500  # a quarter: shadow models need the rest
+    assert paper.epsilons == (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 50, 100, 500, 1000)
+    assert set(sets.CANDIDATES) == set(published.rows().index)
+
+
+def test_between_measured_epsilons_losses_are_read_on_a_logarithmic_scale():
+    losses = {0.1: 0.5, 10.0: 0.1}
+    assert interpolated(losses, 1.0) == pytest.approx(0.3)
+    assert interpolated(losses, 0.001) == 0.5
+    assert interpolated(losses, 0.001, limit=0.48) == 0.48
+    assert interpolated(losses, 100.0) == 0.1
+
+
+def test_adult_has_a_feature_a_column():
+    from noiseproof.data import Dataset, Public
+    from noiseproof.data.dataset import Column
+
+    columns = (Column("age", 0, 100), Column("work", categories=("a", "b"), missing=True))
+    public = Public((4,), ("0", "1"), "table", columns)
+    features = torch.tensor([[0.5, 1.0, 0.0, 0.0], [0.2, 0.0, 0.0, 1.0]])
+    coded = sets.ordinal(Dataset("t", features, torch.tensor([0, 1]), public))
+    assert coded.features.tolist() == [[0.5, 0.0], pytest.approx([0.2, 1.0])]
+    assert coded.public.shape == (2,)
+
+
+@pytest.mark.slow
+def test_on_location_the_baseline_is_the_paper_s_and_losses_fall_to_0(real_data):
+    """One repeat at full size but for fewer shadow models: train .99, test .65, and finding 2's curve."""
+    real_data("location30.npz")
+    result = run.run("Location", "location", 0, dataclasses.replace(PLANS["paper"], shadows=5), seed=0)
+    train, test = result.accuracies[BASELINE]
+    assert train == pytest.approx(0.9916, abs=0.015)
+    # Five standard errors of an accuracy on 1,200 records.
+    assert test == pytest.approx(0.6484, abs=5 * (0.23 / 1200) ** 0.5)
+    assert result.accuracies["original"][1] == pytest.approx(0.6068, abs=5 * (0.24 / 1200) ** 0.5)
+    assert result.leak_by_class > 0.3
+    (one,) = summaries([result])
+    noise = 5 * 0.5 / 1200**0.5 / one.baseline
+    for curve in ("neuron-laplace", "neuron-gaussian"):
+        losses = list(one.losses(curve).values())
+        assert losses[0] == pytest.approx(one.limit, abs=noise)
+        assert all(after <= before + noise for before, after in itertools.pairwise(losses))
+        assert abs(losses[-1]) < 0.05
+    # Each proven sibling answers at its epsilon; the best of them beats what the published methods claim.
+    for epsilon in (1.0, 5.0, 10.0):
+        best = min(one.losses(sibling)[epsilon] for sibling in SIBLINGS)
+        assert best < min(one.losses(curve)[epsilon] for curve in ("neuron-laplace", "neuron-gaussian"))

@@ -1,0 +1,161 @@
+"""The study of Ma et al.: every cell once, tables with theirs beside ours, resumable; figure 3's arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import papers
+from noiseproof.data import load
+from noiseproof.errors import DataError, SettingError
+from noiseproof.methods.losses import claims
+from papers.ma import cells, published, sets, study
+from papers.ma import losses as study_losses
+from papers.ma.cells import Cell, CellResult, every_cell, method_for, run_cell
+from papers.ma.plans import PLANS, TUNINGS
+from papers.ma.privacy import levels
+from papers.ma.study import Ma
+from papers.study import Setup
+
+PLAN = PLANS["small"]
+
+
+def pretend(cell, plan, folder, seed):
+    """A result without a training."""
+    if cell.data == "mnist":
+        np.savez(folder / f"{cell.key}.npz", x=np.zeros((80, 1, 28, 28)), y=np.arange(80) % 10)
+    return CellResult(
+        key=cell.key, iterations=10, steps=50, accuracy=0.8, synthetic_to_real=0.7, real_to_real=0.9, majority=0.6,
+        by_class={str(digit): 0.5 for digit in range(10)},
+        pmf_errors=dict.fromkeys(published.ATTRIBUTES, 0.1) if cell.data == "adult" else {},
+        shares={name: [0.5, 0.5] for name in published.ATTRIBUTES} if cell.data == "adult" else {},
+        correlation_error=0.1, claimed=cell.epsilon, proven=cell.epsilon if cell.method == "dp-gan" else None,
+        verdict="proven", sigma=1.0, last_sigma=1.0, warnings=[], seconds=1.0, curve=[(5, 0.4), (10, 0.8)],
+    )  # fmt: skip
+
+
+def _refuse(*_):
+    raise AssertionError("ran again")
+
+
+class _Shares:
+    public = None
+
+
+@pytest.fixture
+def without_data(monkeypatch):
+    """The study's frame alone: no data set is read and nothing is drawn."""
+    monkeypatch.setattr(study, "available", lambda name: True)
+    monkeypatch.setattr(study, "pair", lambda *_: (_Shares(), _Shares()))
+    monkeypatch.setattr(study, "pmf", lambda _: {name: torch.tensor([0.4, 0.6]) for name in published.ATTRIBUTES})
+    monkeypatch.setattr(study, "largest_losses", lambda plan, seed: {("adult", 64): 18.0})
+
+
+def test_one_call_writes_every_table_and_figure(tmp_path, without_data):
+    result = Ma().run("small", tmp_path, runner=pretend, workers=1)
+    names = [table.name for table in result.tables]
+    assert names == ["table-2", "fig-3", "table-3", "table-4", "table-5", "fig-8", "fig-6"]
+    assert [path.name for path in result.figures] == [f"fig-{number}.png" for number in range(3, 11)]
+    assert all(path.stat().st_size > 1000 for path in result.figures)
+    json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_resuming_runs_nothing_twice_and_other_seeds_are_refused(tmp_path, without_data, monkeypatch):
+    monkeypatch.setattr(study, "every_figure", lambda *_: ())
+    first = Ma().run("small", tmp_path, runner=pretend, workers=1)
+    assert Ma().run("small", tmp_path, runner=_refuse, workers=1, resume=True).to_json() == first.to_json()
+    with pytest.raises(SettingError, match="another scale or seed"):
+        Ma().run("small", tmp_path, seed=1, runner=pretend, workers=1, resume=True)
+    with pytest.raises(AssertionError, match="ran again"):
+        Ma().run("small", tmp_path, runner=_refuse, workers=1)
+
+
+def test_a_result_survives_being_written(tmp_path):
+    store, cell = Ma().store(Setup(PLAN, tmp_path)), Cell("adult", "dp-gan", 0.5)
+    result = pretend(cell, PLAN, tmp_path, 0)
+    store.save(cell, result)
+    assert store.load(cell) == result
+    assert store.load(Cell("adult", "none")) is None
+
+
+def test_every_cell_is_there_once_and_has_a_method():
+    found = every_cell(PLAN)
+    assert len(set(found)) == len(found) == len({cell.key for cell in found})
+    for cell in found:
+        method = method_for(cell, PLAN)
+        assert method.tuning == cell.tuning
+        assert method.name == ("rdp-gan" if cell.method == "none" else cell.method)
+    for data in ("adult", "mnist"):
+        tried = {(cell.tuning, cell.decay) for cell in found if cell.data == data and cell.method == "rdp-gan"}
+        assert {(tuning, published.DECAYS[data][tuning]) for tuning in TUNINGS} <= tried
+
+
+def test_figure_three_claims_less_than_formula_23_at_large_noise_only():
+    found = {(one.data, one.batch, one.sigma): one for one in levels((0.5, 20.0))}
+    large, small = found["adult", 64, 20.0], found["mnist", 64, 0.5]
+    assert large.theorem < large.moments
+    assert small.theorem > small.moments
+    assert large.theorem == pytest.approx(
+        4 * (64 / 20_000) * 4 * 0.3125**2 / (2 * 400) * (2 * 5 * np.log(1e5)) ** 0.5, rel=1e-9
+    )
+
+
+def test_the_claim_falls_below_the_truth_where_the_noise_is_small():
+    event = next(one for one in levels((0.02,)) if (one.data, one.batch) == ("mnist", 128))
+    assert event.truth > claims.renyi(128 / 60_000, 2.0, claims.sensitivity(28, 128), 0.02)
+
+
+def test_published_numbers_agree_with_each_other():
+    for (data, batch), (largest, bound, printed) in published.LARGEST_LOSS.items():
+        assert largest <= bound
+        if (data, batch) != ("mnist", 64):
+            assert printed == pytest.approx(bound / batch, abs=1e-4)
+    assert all(len(row) == len(published.ATTRIBUTES) for row in published.PMF_ERRORS.values())
+    assert published.SCHEDULES["adult"]["constant"][1] == published.TEXT["rdp-gan", 0.5]
+
+
+def test_without_the_data_the_study_says_where_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "available", lambda name: name == "mnist")
+    with pytest.raises(DataError, match="needs adult"):
+        Ma().run("small", tmp_path)
+
+
+def test_the_study_is_found_by_name():
+    assert isinstance(papers.get("ma"), Ma)
+
+
+def test_adult_has_the_papers_eight_attributes(real_data, monkeypatch):
+    monkeypatch.setenv("NOISEPROOF_DATA", str(real_data("adult-train.csv").parent))
+    train, test = sets.pair("adult", 500, 200, 0)
+    assert (len(train), len(test)) == (500, 200)
+    assert set(train.public.order) == set(published.ATTRIBUTES)
+    assert len(next(column for column in train.public.columns if column.name == "age").categories) == 9
+    assert train.public.bounds == "public"
+
+
+@pytest.mark.parametrize("method", ["none", "rdp-gan", "dp-gan", "zero-gan"])
+def test_a_cell_runs_whole(tmp_path, monkeypatch, method):
+    split = load("digits")
+    monkeypatch.setattr(cells, "pair", lambda *_: (split.train.take(torch.arange(200)), split.test))
+    plan = dataclasses.replace(
+        PLAN, iterations=4, looks=2, test=50, networks={"mnist": "dense"},
+        dp_gan={"mnist": {"steps": 1, "generator_steps": 2, "width": 8}}, zero_gan={"steps": 2, "width": 4},
+    )  # fmt: skip
+    found = run_cell(Cell("mnist", method, None if method == "none" else 5.0), plan, tmp_path, 0)
+    assert 0 <= found.accuracy <= 1
+    assert (found.proven is not None) == (method in ("dp-gan", "zero-gan"))
+    assert len(found.curve) == (2 if method in ("none", "rdp-gan") else 0)
+    assert CellResult.from_json(json.loads(json.dumps(dataclasses.asdict(found)))) == found
+
+
+def test_the_largest_loss_is_of_a_batch(monkeypatch):
+    split = load("digits")
+    monkeypatch.setattr(study_losses, "pair", lambda *_: (split.train.take(torch.arange(200)), split.test))
+    found = study_losses.largest_losses(dataclasses.replace(PLAN, iterations=8), 0)
+    assert set(found) == set(published.LARGEST_LOSS)
+    # An untrained discriminator loses some ln 2 a record.
+    assert all(0.4 * batch < value for (_, batch), value in found.items())

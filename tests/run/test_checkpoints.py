@@ -1,0 +1,251 @@
+"""A training that is interrupted goes on as if it had not been, and forgets nothing that it spent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from noiseproof.data import load
+from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
+from noiseproof.methods.gradients import DpSgd, DpSgdAdaptive
+from noiseproof.networks import Network
+from noiseproof.privacy import Budget, Reproducible, Secure, accountants
+from noiseproof.privacy.events import sampled_gaussian
+from noiseproof.releases.release import ModelRelease
+from noiseproof.run import checkpoint_files
+from noiseproof.run.checkpoints import Checkpoints, StoppedError
+from noiseproof.run.training import train
+from tests.run.launch import ROOT
+
+BUDGET = Budget(3.0, 1e-5)
+PLAIN = DpSgd(epochs=2, batch=64, sigma=1.5)
+"""43 steps."""
+
+
+class CrashError(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits").train
+
+
+def fit(dataset, method=PLAIN, checkpoints=None, *, rng=None, crash=None, network="mlp", options=None):
+    """Train; with `crash` until the update of that step was visible."""
+
+    def watch(step, _):
+        if step == crash:
+            raise CrashError
+
+    return method.fit(
+        Network(network, dataset.public.shape, dataset.classes, options or {}),
+        dataset,
+        BUDGET,
+        rng=rng or Reproducible(3),
+        watch=watch,
+        checkpoints=checkpoints,
+    )
+
+
+def same(one: ModelRelease, other: ModelRelease) -> bool:
+    others = other.tensors()
+    return all(torch.equal(value, others[name]) for name, value in one.tensors().items())
+
+
+@pytest.mark.parametrize(
+    ("method", "network", "options"),
+    [
+        (PLAIN, "mlp", {}),
+        (DpSgd(epochs=2, batch=64, sigma=1.5, optimiser="adam", learning_rate=0.01), "mlp", {}),
+        (DpSgdAdaptive(epochs=2, batch=64, sigma=1.5), "mlp", {}),
+        (
+            DpSgd(epochs=2, batch=16, sigma=1.5, averaging=0.5, learning_rate_schedule="cosine"),
+            "lin-cnn",
+            {"dropout": 0.5},
+        ),
+        (DpSgd(epochs=2, batch=64, sigma=1.5, sigma_schedule="exponential", sigma_decay=0.01), "mlp", {}),
+    ],
+    ids=["sgd", "adam", "adaptive", "dropout and averages", "schedule"],
+)
+def test_a_reproducible_training_goes_on_bit_for_bit(digits, tmp_path, method, network, options):
+    how = {"method": method, "network": network, "options": options}
+    if network == "lin-cnn":
+        digits = digits.take(torch.arange(200))
+    whole = fit(digits, **how)
+    for crash in (3, 13):
+        with pytest.raises(CrashError):
+            fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=5, resume=True), crash=crash, **how)
+    resumed = fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=5, resume=True), **how)
+    assert same(whole, resumed)
+    assert resumed.card.proven == whole.card.proven
+    assert resumed.card.ran == whole.card.ran
+
+
+def test_secure_steps_that_were_lost_are_charged_and_not_taken_again(digits, tmp_path):
+    visible = 0
+    for crash in (8, 13, 29):
+        with pytest.raises(CrashError):
+            fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=10, resume=True), rng=Secure(), crash=crash)
+    # Steps 1-8; again 1-13, checkpoint at 10; 11-29, checkpoint at 20: then 21-29 were lost, too.
+    visible = 8 + 13 + 19
+    release = fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=10, resume=True), rng=Secure())
+    planned, taken = PLAIN.steps(len(digits)), release.card.ran["steps"]
+    assert release.card.ran["lost steps"] == 8 + 3 + 9
+    assert taken == planned - 20
+    assert planned >= visible
+    event = sampled_gaussian(PLAIN.rate(len(digits)), 1.5, planned)
+    assert release.card.proven.epsilon == accountants.epsilon(event, 1e-5).epsilon
+
+
+def test_a_training_that_is_lost_whole_again_and_again_ends_with_what_it_may_spend(digits, tmp_path):
+    planned = PLAIN.steps(len(digits))
+    for crash in (20, 20, planned):
+        try:
+            fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=1000, resume=True), rng=Secure(), crash=crash)
+        except CrashError:
+            continue
+    release = fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=1000, resume=True), rng=Secure())
+    assert release.card.ran["steps"] + release.card.ran["lost steps"] == planned
+
+
+def test_spends_ahead_over_count_at_a_crash_and_not_otherwise(digits, tmp_path):
+    with pytest.raises(CrashError):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=10, ahead=8), rng=Secure(), crash=12)
+    release = fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=10, ahead=8, resume=True), rng=Secure())
+    assert release.card.ran["lost steps"] == 8
+    quiet = fit(digits, checkpoints=Checkpoints(tmp_path / "d", every=10, ahead=8), rng=Secure())
+    assert "lost steps" not in quiet.card.ran
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(digits, tmp_path, damage):
+    with pytest.raises(CrashError):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=5), rng=Secure(), crash=17)
+    newest, before = sorted((tmp_path / "c").glob("step-*"), reverse=True)
+    content = bytearray(newest.read_bytes())
+    content[-20] ^= 4
+    newest.write_bytes({"flip": bytes(content), "truncate": bytes(content[:-7]), "empty": b""}[damage])
+    again = Checkpoints(tmp_path / "c", every=5, resume=True)
+    release = fit(digits, checkpoints=again, rng=Secure())
+    assert before.name == "step-000000010.safetensors"
+    assert len(again.damaged) == 1
+    assert newest.name in again.damaged[0]
+    assert release.card.ran["lost steps"] == 7, "steps 11 to 17 were spent, whether or not their checkpoint can be read"
+
+
+def test_a_folder_of_nothing_but_damaged_checkpoints_is_refused(digits, tmp_path):
+    with pytest.raises(CrashError):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=5), crash=12)
+    for path in (tmp_path / "c").glob("step-*"):
+        path.write_bytes(b"nothing")
+    with pytest.raises(checkpoint_files.DamagedError, match="every checkpoint"):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", resume=True))
+
+
+def test_a_journal_that_was_cut_short_is_refused(digits, tmp_path):
+    with pytest.raises(CrashError):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=5), crash=12)
+    journal = tmp_path / "c" / "spent.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))
+    with pytest.raises(NoiseproofError, match="shorter than its checkpoint says"):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", resume=True))
+
+
+def test_only_so_many_checkpoints_are_kept_and_the_last_is_of_the_end(digits, tmp_path):
+    fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=10, keep=3))
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [
+        "spent.jsonl",
+        "step-000000030.safetensors",
+        "step-000000040.safetensors",
+        "step-000000043.safetensors",
+    ]
+
+
+def test_a_folder_that_is_not_empty_is_refused_unless_it_is_resumed(digits, tmp_path):
+    (tmp_path / "other").touch()
+    with pytest.raises(SettingError, match="is not empty"):
+        Checkpoints(tmp_path)
+    with pytest.raises(SettingError, match="1 step or more"):
+        Checkpoints(tmp_path / "new", every=0)
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"seed": None}, {"epsilon": 2.0}, {"sigma": 1.6}, {"network": "linear"}, {"data": 1}]
+)
+def test_the_checkpoints_of_another_training_are_refused(digits, tmp_path, change):
+    settings = {"epsilon": 3.0, "seed": 0, "sigma": 1.5, "epochs": 0.1, "network": "mlp"}
+    train("dp-sgd", digits, checkpoints=Checkpoints(tmp_path / "c"), **settings)
+    other = digits.take(torch.arange(len(digits) - 1)) if "data" in change else digits
+    settings.update({key: value for key, value in change.items() if key != "data"})
+    with pytest.raises(SettingError, match="another training"):
+        train("dp-sgd", other, checkpoints=Checkpoints(tmp_path / "c", resume=True), **settings)
+
+
+def test_methods_that_do_not_descend_are_refused(digits, tmp_path):
+    with pytest.raises(UnsupportedError, match="teachers is not trained by descent"):
+        train("teachers", digits, checkpoints=Checkpoints(tmp_path / "c"))
+
+
+def test_sigterm_leaves_a_checkpoint_of_the_step_it_came_in(digits, tmp_path):
+    def watch(step, _):
+        if step == 13:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    network = Network("mlp", digits.public.shape, digits.classes)
+    with pytest.raises(StoppedError, match="after 13 steps"):
+        PLAIN.fit(
+            network,
+            digits,
+            BUDGET,
+            rng=Reproducible(3),
+            watch=watch,
+            checkpoints=Checkpoints(tmp_path / "c", every=100),
+        )
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert (tmp_path / "c" / "step-000000013.safetensors").exists()
+    resumed = fit(digits, checkpoints=Checkpoints(tmp_path / "c", resume=True))
+    assert same(resumed, fit(digits))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["secure", "reproducible"])
+def test_twenty_kills_at_random_moments_lose_nothing_that_was_spent(tmp_path, kind):
+    from tests.run import victim
+
+    def killed(kills: int, folder):
+        folder.mkdir()
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.run.victim", str(folder), "11", str(kills), kind],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=1500,
+            check=True,
+        )
+        assert json.loads(ended.stdout)["ends"] == [-9] * kills + [0], ended.stderr
+        visible = [int(line) for line in (folder / "visible").read_text().split()]
+        return visible, json.loads((folder / "bundle" / "card.json").read_text())
+
+    visible, card = killed(20, tmp_path / "killed")
+    rate = card["ran"]["rate"]
+    # With secure randomness every visible update is a release of its own; seeded ones are repeated as they were.
+    releases = len(visible) if kind == "secure" else len(set(visible))
+    at_least = accountants.epsilon(sampled_gaussian(rate, victim.METHOD.sigma, releases), 1e-5).epsilon
+    assert card["proven"]["epsilon"] >= at_least
+    assert card["ran"]["steps"] > 0.6 * victim.METHOD.steps(card["ran"]["records"])
+    assert float((tmp_path / "killed" / "accuracy").read_text()) > 0.8
+    if kind == "reproducible":
+        killed(0, tmp_path / "whole")
+        weights = [(tmp_path / run / "bundle" / "weights.safetensors").read_bytes() for run in ("killed", "whole")]
+        assert weights[0] == weights[1]
+    else:
+        assert card["ran"]["lost steps"] > 0

@@ -1,0 +1,129 @@
+"""Finished rows are kept for the same run only, and a run's name says nothing about the records."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from noiseproof.errors import DataError, SettingError
+from noiseproof.run.plan import PRIVATE, Folder, Plan, Task, read_results, write
+
+TASK = Task("a", 3.0)
+ROW = {"method": "a", "epsilon": 3.0, "status": "done", "accuracy": 0.5}
+
+
+def opened(path, *, resume=False, fingerprint="f", **change):
+    folder = Folder(path, resume=resume)
+    folder.begin(Plan(**change), fingerprint, {"torch": "1"})
+    return folder
+
+
+def test_a_row_is_kept_for_the_same_run(tmp_path):
+    opened(tmp_path / "run").keep(TASK, ROW)
+    assert opened(tmp_path / "run", resume=True).kept(TASK) == ROW
+    assert opened(tmp_path / "run", resume=True, methods=("a",), epsilons=(3.0, 5.0)).kept(TASK) == ROW
+
+
+@pytest.mark.parametrize("change", [{"fingerprint": "other"}, {"seed": 1}, {"delta": 1e-6}, {"trials": 100}])
+def test_a_row_of_other_records_or_settings_is_not(tmp_path, change):
+    opened(tmp_path / "run").keep(TASK, ROW)
+    assert opened(tmp_path / "run", resume=True, **change).kept(TASK) is None
+
+
+def test_without_resume_nothing_is_kept(tmp_path):
+    opened(tmp_path / "run").keep(TASK, ROW)
+    assert opened(tmp_path / "run").kept(TASK) is None
+
+
+def test_an_earlier_run_is_removed_only_when_the_next_begins(tmp_path):
+    opened(tmp_path / "run").keep(TASK, ROW)
+    Folder(tmp_path / "run", resume=False)
+    assert opened(tmp_path / "run", resume=True).kept(TASK) == ROW
+
+
+def test_failures_and_torn_files_run_again(tmp_path):
+    folder = opened(tmp_path / "run")
+    folder.keep(TASK, ROW | {"status": "failed"})
+    assert folder.kept(TASK) is None
+    folder.keep(TASK, ROW)
+    path = folder.rows / "a-3.json"
+    path.write_text(path.read_text()[:40])
+    assert folder.kept(TASK) is None
+
+
+def test_the_runs_name_cannot_be_computed_from_the_records_alone(tmp_path):
+    one, two = opened(tmp_path / "one"), opened(tmp_path / "two")
+    assert one.run != two.run
+    assert stat.S_IMODE((tmp_path / "one" / PRIVATE).stat().st_mode) == 0o600
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    write(path, "old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_results_that_are_not_there_or_not_results_are_refused_in_a_sentence(tmp_path):
+    with pytest.raises(DataError, match="holds no results"):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text(json.dumps([1]))
+    with pytest.raises(DataError, match="not the result"):
+        read_results(tmp_path)
+
+
+# A plan says what to run, refuses what makes no sense, and survives the way to another process.
+
+
+def test_without_methods_all_that_are_registered_run_and_the_baseline_once():
+    tasks = Plan(epsilons=(1.0, 3.0)).tasks(("none", "a", "b"))
+    assert tasks == (Task("none", 1.0), Task("a", 1.0), Task("b", 1.0), Task("a", 3.0), Task("b", 3.0))
+
+
+def test_the_baseline_runs_though_it_was_not_asked_for():
+    assert Plan(methods=("b",)).tasks(("none", "a", "b")) == (Task("none", 3.0), Task("b", 3.0))
+
+
+def test_a_plan_survives_json():
+    plan = Plan("people.csv", "income", "people.json", (0.5, 1.0), methods=("a",), seed=4, imports=("mine",))
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_rows_of_different_tasks_have_different_files():
+    tasks = Plan(epsilons=(0.5, 1.0, 1.5)).tasks(("none", "a", "a-1"))
+    assert len({task.key for task in tasks}) == len(tasks)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epsilons": ()},
+        {"epsilons": (0.0,)},
+        {"epsilons": (1.0, 1.0)},
+        {"delta": 1.0},
+        {"neighbours": "cousins"},
+        {"methods": ("a", "a")},
+        {"queries": 0},
+        {"trials": 4},
+    ],
+)
+def test_what_makes_no_sense_is_refused(change):
+    with pytest.raises(SettingError):
+        Plan(**change)
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones():
+    with pytest.raises(SettingError, match="there are none, a"):
+        Plan(methods=("c",)).tasks(("none", "a"))

@@ -1,0 +1,144 @@
+"""The best accuracy among what is proven at the asked budget, for each need; the verdict in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from noiseproof.privacy import Budget
+from noiseproof.run import NEEDS, recommend, verdict_sentence
+
+BUDGET = Budget(3.0, 1e-5)
+
+
+def row(method, kind="model", accuracy=0.9, proven=3.0, delta=1e-5, **change):
+    card = {
+        "unit": "record",
+        "neighbours": "add-or-remove",
+        "proven": None if proven is None else {"epsilon": proven, "delta": delta},
+    }
+    card |= change.pop("card", {})
+    made = {"method": method, "epsilon": 3.0, "status": "done", "kind": kind, "accuracy": accuracy, "card": card}
+    made |= {"verdict": "proven" if proven is not None else "nothing proven", "audit": {"contradicts_proof": False}}
+    return made | change
+
+
+def chosen(*rows, budget=BUDGET):
+    return {found.need: found.method for found in recommend(rows, budget)}
+
+
+def test_each_need_gets_the_most_accurate_that_is_proven():
+    found = chosen(
+        row("none", accuracy=0.99, proven=None),
+        row("a", accuracy=0.90),
+        row("b", accuracy=0.92),
+        row("unproven", accuracy=0.98, proven=None),
+        row("labels", "prediction", accuracy=0.95),
+        row("records", "data", accuracy=0.80),
+    )
+    assert found == {"publish a model": "b", "answer queries": "labels", "publish records": "records"}
+
+
+def test_a_model_answers_queries_if_it_is_better_but_answers_are_no_model():
+    found = chosen(row("model", accuracy=0.9), row("labels", "prediction", accuracy=0.8))
+    assert found["answer queries"] == "model"
+    found = chosen(row("labels", "prediction", accuracy=0.8))
+    assert found == {"publish a model": None, "answer queries": "labels", "publish records": None}
+
+
+def test_a_model_trained_on_published_records_may_be_published():
+    assert chosen(row("records", "data"))["publish a model"] == "records"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"proven": 3.1},
+        {"delta": 1e-4},
+        {"proven": None},
+        {"card": {"unit": "batch"}},
+        {"card": {"neighbours": "replace-one"}},
+        {"verdict": "refuted"},
+        {"audit": {"contradicts_proof": True}},
+        {"status": "failed"},
+        {"epsilon": 10.0},
+    ],
+)
+def test_what_is_not_proven_at_the_asked_budget_is_never_recommended(change):
+    assert set(chosen(row("a", accuracy=0.99, **change), row("b", accuracy=0.5)).values()) == {"b", None}
+
+
+def test_accountants_may_differ_in_the_last_digits():
+    assert chosen(row("a", proven=3.0000001))["publish a model"] == "a"
+
+
+def test_of_equal_accuracies_the_smaller_epsilon_wins_then_the_name():
+    assert chosen(row("a", proven=3.0), row("b", proven=2.0))["publish a model"] == "b"
+    assert chosen(row("b"), row("a"))["publish a model"] == "a"
+
+
+def test_where_nothing_is_proven_it_says_why():
+    reasons = {found.need: found.why for found in recommend([row("a", proven=None)], BUDGET)}
+    assert "proves nothing" in reasons["publish a model"]
+    assert "no method for it was run" in reasons["publish records"]
+    assert reasons.keys() == NEEDS.keys()
+
+
+def document(*rows, baseline=0.97, epsilons=(3.0,)):
+    made = {"data": "digits", "epsilon": list(epsilons) if len(epsilons) > 1 else epsilons[0], "delta": 1e-5}
+    made |= {"baseline": baseline, "queries": 100, "rows": list(rows)}
+    made["recommendations"] = [
+        found.to_json() for epsilon in epsilons for found in recommend(rows, Budget(epsilon, 1e-5))
+    ]
+    return made
+
+
+def refuted_row(method, claimed, of_the_game, epsilon=3.0):
+    made = row(
+        method, "prediction", proven=None, verdict="refuted", epsilon=epsilon, card={"claimed": {"epsilon": claimed}}
+    )
+    return made | {"audit": {"claimed": {"epsilon": of_the_game}, "audited": {"epsilon": 7.9}}}
+
+
+def test_the_sentence_says_what_is_kept_and_what_was_refuted():
+    refuted = refuted_row("neuron-gaussian", claimed=3.0, of_the_game=0.3)
+    said = verdict_sentence(document(row("dp-sgd", accuracy=0.9409), refuted))
+    assert said == (
+        "At epsilon 3 on digits, dp-sgd keeps 97% of the baseline's accuracy (94.1% of 97.0%), proven; "
+        "neuron-gaussian's claim of 3 was refuted: at least 7.9."
+    )
+
+
+def test_the_sentence_of_a_sweep_has_every_epsilon():
+    said = verdict_sentence(document(row("a", epsilon=1.0, proven=1.0), row("a"), epsilons=(1.0, 3.0)))
+    assert said.startswith("At epsilon 1 on digits, a keeps")
+    assert "; at epsilon 3, a keeps" in said
+
+
+def test_a_claim_that_only_the_game_refutes_is_said_to_be_the_games():
+    said = verdict_sentence(document(refuted_row("a", claimed=100.0, of_the_game=1.0)))
+    assert "a's claim of 1 in its game was refuted: at least 7.9" in said
+
+
+def test_the_sentence_of_a_sweep_names_a_refuted_method_once():
+    rows = [refuted_row("a", claimed=epsilon, of_the_game=0.1, epsilon=epsilon) for epsilon in (1.0, 3.0)]
+    assert "a's claims of 1, 3 were refuted: at least 7.9, 7.9." in verdict_sentence(
+        document(*rows, epsilons=(1.0, 3.0))
+    )
+
+
+def test_the_sentence_tells_claims_that_are_alike_together():
+    said = verdict_sentence(
+        document(row("dp-sgd"), *(refuted_row(name, claimed=3.0, of_the_game=3.0) for name in ("a", "b")))
+    )
+    assert said.count("were refuted") == 1
+    assert "claims of 3 were refuted: a (at least 7.9), b (at least 7.9)." in said
+
+
+def test_the_sentence_says_when_nothing_is_proven_or_a_method_failed():
+    failed = {"method": "b", "epsilon": 3.0, "status": "failed", "card": None, "verdict": None}
+    said = verdict_sentence(document(row("a", proven=None), failed))
+    assert said == "At epsilon 3 on digits nothing that was run is proven; b came to no result."
+
+
+def test_a_baseline_that_failed_leaves_the_accuracy_alone():
+    assert "is 90.0% accurate, proven" in verdict_sentence(document(row("a"), baseline=None))

@@ -1,0 +1,111 @@
+"""An owner's rehearsal spends no query; settings and the budget's course follow from public facts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from noiseproof import methods, releases
+from noiseproof.data import Dataset, load
+from noiseproof.data.dataset import Public
+from noiseproof.errors import BudgetError, DataError
+from noiseproof.privacy import Budget, Card, Reproducible
+from noiseproof.progress import SILENT
+from noiseproof.run.plan import Plan, Task
+from noiseproof.run.row import Rehearsal, compute_row, network_for, settings_for, spending
+
+
+class Coins(releases.PredictionRelease):
+    """Answers at random: all its noise and nothing else."""
+
+    def _answer(self, features, rng):
+        return torch.rand(len(features), 2, generator=rng.generator)
+
+    def tensors(self):
+        return {}
+
+    @classmethod
+    def restore(cls, saved):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def coins():
+    card = Card(
+        method="coins", place="predictions", neighbours="add-or-remove", randomness="reproducible", why="a test"
+    )
+    public = Public(shape=(3,), classes=("a", "b"))
+    return Coins(card, public, {}, queries=10, rng=Reproducible(0))
+
+
+def test_rehearsed_answers_spend_no_query(coins):
+    Rehearsal(coins, 0).predict(torch.zeros(500, 3))
+    assert coins.queries_left == 10
+    coins.predict(torch.zeros(10, 3))
+    with pytest.raises(BudgetError):
+        coins.predict(torch.zeros(1, 3))
+
+
+def test_rehearsed_noise_is_none_that_the_release_answers_with(coins):
+    rehearsed = Rehearsal(coins, 0).predict(torch.zeros(10, 3))
+    assert torch.equal(rehearsed, Rehearsal(coins, 0).predict(torch.zeros(10, 3)))
+    answered = coins.predict(torch.zeros(10, 3))
+    assert not torch.isin(rehearsed, answered).any()
+
+
+def test_a_rehearsal_refuses_what_the_release_would(coins):
+    with pytest.raises(DataError):
+        Rehearsal(coins, 0).predict(torch.zeros(10, 4))
+
+
+def zeros(records, shape=(5,), kind="vector"):
+    public = Public(shape=shape, classes=("a", "b"), kind=kind)
+    return Dataset("zeros", torch.zeros(records, *shape), torch.zeros(records, dtype=torch.int64), public)
+
+
+@pytest.mark.parametrize("method", list(methods.registry()))
+@pytest.mark.parametrize("records", [50, 30_000, 200_000])
+def test_settings_are_ones_that_every_method_has_and_depend_on_no_record(method, records):
+    chosen = settings_for(method, zeros(records))
+    ones = zeros(records)
+    ones.features.fill_(1)
+    ones.labels.fill_(1)
+    assert settings_for(method, ones) == chosen
+    assert methods.get(method)(**chosen).settings().items() >= chosen.items()
+
+
+def test_many_records_are_seen_less_often():
+    assert "epochs" not in settings_for("none", zeros(1000))
+    assert settings_for("none", zeros(200_000))["epochs"] < 30
+
+
+def test_neuron_methods_get_a_dense_network_for_pictures():
+    pictures = zeros(10, (1, 28, 28), "image")
+    assert network_for("none", pictures).name == "small-cnn"
+    assert network_for("neuron-gaussian", pictures).name == "lu-mlp"
+
+
+@pytest.fixture(scope="module")
+def row(tmp_path_factory):
+    split = load("breast-cancer")
+    plan = Plan("breast-cancer", epsilons=(2.0,), trials=20, methods=("dp-sgd",))
+    return compute_row(plan, Task("dp-sgd", 2.0), split, tmp_path_factory.mktemp("bundles"), SILENT)
+
+
+def test_a_row_says_what_the_contract_asks(row):
+    assert {"method", "accuracy", "card", "attack", "seconds"} <= row.keys()
+    assert row["verdict"] == "proven"
+    assert row["card"]["audited"]["trials"] == 20
+    assert row["attack"]["roc"]["fpr"][-1] == row["attack"]["roc"]["tpr"][-1] == 1
+
+
+def test_the_course_of_the_budget_rises_to_the_cards_number(row):
+    course = row["spending"]
+    assert course["done"][0] == course["epsilon"][0] == 0
+    assert course["done"][-1] == row["card"]["ran"]["steps"]
+    assert course["epsilon"] == sorted(course["epsilon"])
+    assert course["epsilon"][-1] == row["card"]["proven"]["epsilon"]
+
+
+def test_nothing_proven_has_no_course(coins):
+    assert spending(coins, Budget(1.0)) is None

@@ -1,0 +1,97 @@
+"""A database is brought to the newest version with all that is in it, and its errors are sentences without secrets."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from noiseproof.errors import LedgerError, SettingError
+from noiseproof.serve.ledger import Amount, Database, History, Keys, Ledger, Spend, tables
+from noiseproof.serve.ledger.database import parse_url
+
+EACH = Amount.cost("pure", 0.01)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_older_ledger_is_migrated_with_all_that_is_in_it(url, version, monkeypatch):
+    engine = create_engine(parse_url(url))
+    tables.migrate(engine, version)
+    assert tables.version(engine) == version
+    monkeypatch.setattr(tables, "newest", lambda: version)
+    with Database(url) as old:
+        Ledger(old).open("m", release="r", capacity=EACH * 3)
+    monkeypatch.undo()
+    with Database(url) as new:
+        assert tables.version(engine) == tables.newest()
+        Keys(new).create("ann")
+        Ledger(new).spend(Spend("m", "ann", EACH))
+        assert Ledger(new).balance("m").left == EACH * 2
+        assert all(result.holds for result in History(new).verify())
+    engine.dispose()
+
+
+def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(url):
+    Database(url).close()
+    engine = create_engine(parse_url(url))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE version SET version = 99"))
+    with pytest.raises(LedgerError, match="version 99"):
+        Database(url)
+    assert tables.version(engine) == 99
+    engine.dispose()
+
+
+def test_many_may_open_an_empty_database_at_once(url):
+    errors = []
+
+    def open_it():
+        try:
+            with Database(url) as database:
+                Ledger(database).open("m", release="r", capacity=EACH)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:secret@h/d", "sqlite://", "sqlite:///:memory:", "://", "postgresql://u:secret@h:port/x"]
+)
+def test_what_is_no_database_for_a_ledger_is_refused_without_its_password(url):
+    with pytest.raises(SettingError) as caught:
+        Database(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_in_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(SettingError, match="does not exist"):
+        Database(str(tmp_path / "no" / "ledger.db"))
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database, but long enough to be looked at. " * 10)
+    before = file.read_bytes()
+    with pytest.raises(LedgerError):
+        Database(str(file))
+    assert file.read_bytes() == before
+
+
+def test_a_server_that_does_not_answer_is_said_so_without_the_password():
+    with pytest.raises(LedgerError) as caught:
+        Database("postgresql://user:secret@127.0.0.1:1/none")
+    assert "secret" not in str(caught.value)
+    assert "nothing was released" in str(caught.value)
+
+
+def test_a_plain_path_is_a_sqlite_file_that_survives_a_power_failure(tmp_path):
+    with Database(str(tmp_path / "ledger.db")) as database, database.reading() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar_one() == 2  # FULL
