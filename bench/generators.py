@@ -36,9 +36,11 @@ class Setting:
 def private(setting: Setting) -> Step:
     """Clipped, noised gradients of the real half, plain ones of the generated half; sampled at rate 1."""
     judge = copy.deepcopy(setting.discriminator)
-    optimiser = torch.optim.Adam(judge.parameters(), lr=RATE)
+    optimizer = torch.optim.Adam(judge.parameters(), lr=RATE)
     wide = Filter(Budget(1e9))
-    gradients = FilteredGradients(judge, wide, NoiseTuning("constant", SIGMA), clip=CLIP, rate=1.0, rng=Reproducible(0))
+    gradients = FilteredGradients(
+        judge, wide, NoiseTuning("constant", SIGMA), max_grad_norm=CLIP, sample_rate=1.0, rng=Reproducible(0)
+    )
     batches = gradients.batches(setting.records, setting.labels, steps=10**9)
 
     def step() -> None:
@@ -49,7 +51,7 @@ def private(setting: Setting) -> Step:
         with gradients.paused():
             # Backward passes add to what stands in `.grad`: the generated half goes on top of the noised one.
             judge_generated(setting.gan, judge, BATCH)
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -57,13 +59,13 @@ def private(setting: Setting) -> Step:
 def plain(setting: Setting) -> Step:
     """The same step without privacy."""
     judge = copy.deepcopy(setting.discriminator)
-    optimiser = torch.optim.Adam(judge.parameters(), lr=RATE)
+    optimizer = torch.optim.Adam(judge.parameters(), lr=RATE)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         functional.softplus(-judge(setting.records, setting.labels)).mean().backward()
         judge_generated(setting.gan, judge, BATCH)
-        optimiser.step()
+        optimizer.step()
 
     return step
 

@@ -99,15 +99,15 @@ def _records(count: int, classes: int = 10) -> Dataset:
 
 def _private_step(hidden: int, classes: int, data: Dataset, rng: Randomness, rate: float) -> Callable[[], object]:
     module = Network("mlp", (_FEATURES,), classes, {"hidden": hidden}).build(0)
-    gradients = PrivateGradients(module, clip=1.0, sigma=1.0, rate=rate, rng=rng)
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    gradients = PrivateGradients(module, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=rate, rng=rng)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     batches = gradients.batches(data.features, data.labels, steps=1 << 30)
 
     def step() -> None:
         inputs, targets = next(batches)
         losses = functional.cross_entropy(module(inputs), targets, reduction="none") if len(targets) else None
         gradients.backward(losses)
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -149,7 +149,7 @@ def _collection(networks: int) -> Callable[[], object]:
     data = _records(200)
     network = Network("mlp", (_FEATURES,), 10, {"hidden": 32})
     members = [torch.arange(len(data))] * networks
-    training = Training(epochs=1, batch=100)
+    training = Training(epochs=1, batch_size=100)
     return lambda: fit_stack(network, data.features, data.labels, members, training, seeds=list(range(networks)))
 
 

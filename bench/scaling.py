@@ -94,17 +94,19 @@ def _steps(features: torch.Tensor, labels: torch.Tensor, ranks: Ranks) -> Callab
     from noiseproof.engine.ranks import ALONE
 
     module = Network("lin-cnn", (1, 28, 28), 10).build(0)
-    gradients = PrivateGradients(module, clip=1.0, sigma=1.0, rate=_BATCH / _RECORDS, rng=Reproducible(0))
+    gradients = PrivateGradients(
+        module, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=_BATCH / _RECORDS, rng=Reproducible(0)
+    )
     if ranks is not ALONE:
         gradients.join(ranks)
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    batches = gradients.batches(features, labels, steps=1 << 30, micro_batch=_MICRO)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    batches = gradients.batches(features, labels, steps=1 << 30, micro_batch_size=_MICRO)
 
     def step() -> None:
         for inputs, targets in batches:
             losses = functional.cross_entropy(module(inputs), targets, reduction="none") if len(targets) else None
             if gradients.backward(losses):
-                optimiser.step()
+                optimizer.step()
                 return
 
     return step

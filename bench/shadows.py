@@ -1,7 +1,7 @@
 """How much faster are shadow models that are trained as one stacked network than in a plain loop with a DataLoader?
 
 Both ways train the same networks (features - 128 tanh - classes) on the same records with the same batches, epochs and
-optimiser. They take turns within one run, so that whatever else the machine does slows both; the ratio is what counts.
+optimizer. They take turns within one run, so that whatever else the machine does slows both; the ratio is what counts.
 Where Location is absent, random bits of Location's shape stand in for its records.
 """
 
@@ -42,13 +42,13 @@ def plain_loop(
         kernels = [value for value in module.parameters() if value.ndim > 1]
         biases = [value for value in module.parameters() if value.ndim == 1]
         groups: list[dict[str, Any]] = [{"params": kernels, "weight_decay": 2 * training.l2}, {"params": biases}]
-        optimiser = torch.optim.Adam(groups, lr=training.lr)
-        loader = DataLoader(TensorDataset(features[indices], labels[indices]), training.batch, shuffle=True)
+        optimizer = torch.optim.Adam(groups, lr=training.lr)
+        loader = DataLoader(TensorDataset(features[indices], labels[indices]), training.batch_size, shuffle=True)
         for _ in range(training.epochs):
             for records, targets in loader:
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 nn.functional.cross_entropy(module(records), targets).backward()
-                optimiser.step()
+                optimizer.step()
         modules.append(module)
     return modules
 
@@ -59,7 +59,7 @@ def rows(shadows: int = 20, records: int = 1200, epochs: int = 100, rounds: int 
     network = Network("lu-mlp", tuple(features.shape[1:]), 30)
     generator = torch.Generator().manual_seed(0)
     members = [torch.randperm(len(features), generator=generator)[:records] for _ in range(shadows)]
-    training = Training(epochs=max(1, epochs // rounds), batch=100, lr=1e-3, l2=1e-3)
+    training = Training(epochs=max(1, epochs // rounds), batch_size=100, lr=1e-3, l2=1e-3)
     fit_stack(network, features, labels, members, Training(epochs=1))
     ours, theirs = [], []
     for _ in range(rounds):

@@ -84,7 +84,7 @@ class Setting:
         self.module = build()
 
     def copy(self) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """The same network for another contender, with its optimiser."""
+        """The same network for another contender, with its optimizer."""
         module = copy.deepcopy(self.module)
         return module, torch.optim.SGD(module.parameters(), lr=RATE)
 
@@ -100,49 +100,49 @@ class Setting:
 
 def ours(setting: Setting) -> Step:
     """dp-sgd; sampled at rate 1, so that every batch has all records."""
-    module, optimiser = setting.copy()
-    return _by_engine(setting, module, optimiser, PrivateGradients(module, **_noise()))
+    module, optimizer = setting.copy()
+    return _by_engine(setting, module, optimizer, PrivateGradients(module, **_noise()))
 
 
 def noisy_gradient(setting: Setting, draw: Any = "exact") -> Step:
     """Lin et al.'s noisy-gradient; `draw="plain"` draws B x P normals."""
-    module, optimiser = setting.copy()
-    return _by_engine(setting, module, optimiser, NoisyGradients(module, draw=draw, **_noise()))
+    module, optimizer = setting.copy()
+    return _by_engine(setting, module, optimizer, NoisyGradients(module, draw=draw, **_noise()))
 
 
 def _noise() -> dict[str, Any]:
-    return {"clip": CLIP, "sigma": SIGMA, "rate": 1.0, "rng": Reproducible(0)}
+    return {"max_grad_norm": CLIP, "noise_multiplier": SIGMA, "sample_rate": 1.0, "rng": Reproducible(0)}
 
 
 def _by_engine(
-    setting: Setting, module: nn.Module, optimiser: torch.optim.Optimizer, engine: PrivateGradients | NoisyGradients
+    setting: Setting, module: nn.Module, optimizer: torch.optim.Optimizer, engine: PrivateGradients | NoisyGradients
 ) -> Step:
     batches = engine.batches(setting.features, setting.labels, steps=10**9)
 
     def step() -> None:
         features, labels = next(batches)
         engine.backward(setting.losses(module, features, labels))
-        optimiser.step()
+        optimizer.step()
 
     return step
 
 
 def plain(setting: Setting) -> Step:
     """Training without privacy."""
-    module, optimiser = setting.copy()
+    module, optimizer = setting.copy()
 
     def step() -> None:
         features, labels = setting.batch()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         setting.losses(module, features, labels).mean().backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
 
 def vmapped(setting: Setting) -> Step:
     """Per-record gradients by `torch.func.vmap` over the whole network, clipped and noised by hand."""
-    module, optimiser = setting.copy()
+    module, optimizer = setting.copy()
     parameters = dict(module.named_parameters())
 
     def loss(values: dict[str, torch.Tensor], record: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -157,7 +157,7 @@ def vmapped(setting: Setting) -> Step:
         for name, parameter in parameters.items():
             total = torch.einsum("b,b...->...", weights, gradients[name])
             parameter.grad = (total + torch.randn_like(total) * SIGMA * CLIP) / len(setting.labels)
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -168,17 +168,17 @@ def opacus(setting: Setting, mode: str) -> Step:
         warnings.simplefilter("ignore")
         from opacus import PrivacyEngine
         from opacus.layers import DPLSTM
-    module, optimiser = setting.copy()
+    module, optimizer = setting.copy()
     if setting.name == "lstm":
         module = Lstm(DPLSTM)
-        optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
+        optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     dataset = torch.utils.data.TensorDataset(setting.features, setting.labels)
     loader = torch.utils.data.DataLoader(dataset, batch_size=len(dataset))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        private, optimiser, *rest = PrivacyEngine().make_private(
+        private, optimizer, *rest = PrivacyEngine().make_private(
             module=module,
-            optimizer=optimiser,
+            optimizer=optimizer,
             data_loader=loader,
             criterion=nn.CrossEntropyLoss(),
             noise_multiplier=SIGMA,
@@ -192,9 +192,9 @@ def opacus(setting: Setting, mode: str) -> Step:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             features, labels = setting.batch()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             criterion(private(features), labels).backward()
-            optimiser.step()
+            optimizer.step()
 
     return step
 

@@ -1,4 +1,4 @@
-"""Your own network, loop and optimiser: private gradients in four more lines."""
+"""Your own network, loop and optimizer: private gradients in four more lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=2.0, momentum=0.9)
 
     sigma = calibration.sigma(EPSILON, DELTA, RATE, STEPS).sigma
-    engine = PrivateGradients(model, clip=0.1, sigma=sigma, rate=RATE)
+    engine = PrivateGradients(model, max_grad_norm=0.1, noise_multiplier=sigma, sample_rate=RATE)
     for features, labels in engine.batches(data.train.features, data.train.labels, steps=STEPS):
         losses = nn.functional.cross_entropy(model(features), labels, reduction="none")  # one loss a record
         engine.backward(losses)  # clips each record's gradient, sums, adds noise once

@@ -104,8 +104,8 @@ def _recipes(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> Iterator[str]:
         settings = belongs["settings"]
         yield (
             f"| {row.data} | {row.epsilon:g} | `{belongs['recipe']}` | `{belongs['network']}` | {run['parameters']:,} | "
-            f"{settings['batch']:,} | {run['steps']} | {run['sigma']:.3g} | {settings['clip']:g} | "
-            f"{settings['learning_rate']:g} | last {settings['averaging']:.0%} | {settings.get('precondition', 0):.0%} |"
+            f"{settings['batch_size']:,} | {run['steps']} | {run['noise_multiplier']:.3g} | {settings['max_grad_norm']:g} | "
+            f"{settings['lr']:g} | last {settings['averaging']:.0%} | {settings.get('precondition', 0):.0%} |"
         )
     yield ""
     yield (

@@ -28,7 +28,7 @@ class Cell:
 
     data: str
     model: str
-    optimiser: str
+    optimizer: str
     sequence: Sequence
     sigma: float | None = None
     clip: float | None = None
@@ -37,12 +37,12 @@ class Cell:
     def key(self) -> str:
         """A name for files."""
         numbers = [f"{value:g}" for value in (self.sigma, self.clip) if value is not None]
-        return "-".join([self.data, self.model, self.optimiser, self.sequence, *numbers])
+        return "-".join([self.data, self.model, self.optimizer, self.sequence, *numbers])
 
     @property
     def reference(self) -> Cell:
         """The same training without noise, which TPVD is measured from."""
-        return Cell(self.data, self.model, self.optimiser, "none")
+        return Cell(self.data, self.model, self.optimizer, "none")
 
     def as_sequence(self, sequence: Sequence) -> Cell:
         """The same cell with another sequence."""
@@ -71,25 +71,25 @@ class Plan:
     """How often in a training the curves look."""
     networks: Mapping[str, tuple[str, Mapping[str, Any]]]
     """Each model's network by name, with its options."""
-    learning_rates: Mapping[tuple[str, str, str], float]
-    """By model, optimiser and sequence; every sequence that is not named takes the one of `none`."""
-    batch: int = 128
+    lrs: Mapping[tuple[str, str, str], float]
+    """By model, optimizer and sequence; every sequence that is not named takes the one of `none`."""
+    batch_size: int = 128
     watched: int = 500
     """Records at most that the curves look at, training records for the loss and test records for the accuracy."""
     delta: float = 1e-5
     notes: tuple[str, ...] = field(default=())
 
-    def learning_rate(self, cell: Cell) -> float:
+    def lr(self, cell: Cell) -> float:
         """The learning rate of a cell."""
-        rates, chosen = self.learning_rates, (cell.model, cell.optimiser)
+        rates, chosen = self.lrs, (cell.model, cell.optimizer)
         return rates.get((*chosen, cell.sequence), rates[*chosen, "none"])
 
 
 def factorial() -> tuple[Cell, ...]:
     """The 96 cells of Tables 3-5."""
     return tuple(
-        Cell(data, model, optimiser, sequence, sigma, clip)
-        for data, model, optimiser, sigma, clip, sequence in itertools.product(*FACTORS.values())
+        Cell(data, model, optimizer, sequence, sigma, clip)
+        for data, model, optimizer, sigma, clip, sequence in itertools.product(*FACTORS.values())
     )
 
 

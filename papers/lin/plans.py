@@ -20,7 +20,7 @@ PLANS: Mapping[Scale, Plan] = {
         steps=200,
         looks=20,
         networks={"cnn": ("small-cnn", {}), "lstm": ("lstm", {"units": 32})},
-        learning_rates={
+        lrs={
             ("cnn", "adam", "none"): 0.002,
             ("cnn", "sgd", "none"): 0.1,
             ("cnn", "sgd", "AC"): 5.0,
@@ -40,7 +40,7 @@ PLANS: Mapping[Scale, Plan] = {
         looks=40,
         watched=2_000,
         networks={"cnn": ("lin-cnn", {}), "lstm": ("lin-lstm", {})},
-        learning_rates={
+        lrs={
             ("cnn", "adam", "none"): 0.001,
             ("cnn", "sgd", "none"): 0.1,
             ("cnn", "sgd", "AC"): 10.0,

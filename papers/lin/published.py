@@ -16,7 +16,7 @@ def cells() -> pd.DataFrame:
 
 
 def baselines() -> pd.DataFrame:
-    """Tables 3-5: accuracy and convergence without noise, for each data set, model and optimiser."""
+    """Tables 3-5: accuracy and convergence without noise, for each data set, model and optimizer."""
     return _read("baselines")
 
 

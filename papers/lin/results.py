@@ -71,9 +71,9 @@ class Store(store.Store[Cell, CellResult]):
     """Finished cells, and beside them the weights that TPVD is measured from."""
 
     def __init__(self, out: Path, plan: Plan, seed: int) -> None:
-        rates = {" ".join(key): rate for key, rate in plan.learning_rates.items()}
+        rates = {" ".join(key): rate for key, rate in plan.lrs.items()}
         self.references = References(out)
-        belongs = {**store.settings(plan, seed), "learning_rates": rates}
+        belongs = {**store.settings(plan, seed), "lrs": rates}
         super().__init__(out / "cells", belongs, CellResult.from_json, self.references.folder)
 
     def load(self, cell: Cell) -> CellResult | None:

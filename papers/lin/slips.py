@@ -10,7 +10,7 @@ import pandas as pd
 from papers.lin import published
 from papers.lin.statistics import normality, significance
 
-_FACTORS = ["data", "model", "optimiser", "sigma", "clip"]
+_FACTORS = ["data", "model", "optimizer", "sigma", "clip"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _averages() -> Iterator[Slip]:
 def _across_tables() -> Iterator[Slip]:
     """Tables 6, 7 and 12 against Tables 3-5, where they show the same setting."""
     cells, baselines = published.cells(), published.baselines()
-    adam = cells[(cells["optimiser"] == "adam") & (cells["sigma"] == 0.5)]
+    adam = cells[(cells["optimizer"] == "adam") & (cells["sigma"] == 0.5)]
     keys = ["data", "model", "sequence", "clip"]
     for number, table in (
         (6, published.table6().assign(data="mnist")),
@@ -124,7 +124,7 @@ def _across_tables() -> Iterator[Slip]:
                 "Tables 3-5 print another accuracy for this setting",
             )
         plain = table[table["sequence"] == "none"].merge(
-            baselines[baselines["optimiser"] == "adam"], on=["data", "model"], suffixes=("", " baseline")
+            baselines[baselines["optimizer"] == "adam"], on=["data", "model"], suffixes=("", " baseline")
         )
         for row in plain[plain["accuracy"] != plain["accuracy baseline"]].to_dict("records"):
             yield Slip(
@@ -137,7 +137,7 @@ def _across_tables() -> Iterator[Slip]:
 
 def _one_batch() -> Iterator[Slip]:
     """Groups of cells whose accuracies are all multiples of one over a batch: measured on one batch of that size."""
-    for (data, model, optimiser), group in published.cells().groupby(["data", "model", "optimiser"], sort=False):
+    for (data, model, optimizer), group in published.cells().groupby(["data", "model", "optimizer"], sort=False):
         for batch, otherwise in ((128, ""), (100, " (or printed with two decimals only)")):
             # Some were cut and not rounded to four decimals.
             distance = (group["accuracy"] - (group["accuracy"] * batch).round() / batch).abs()
@@ -145,7 +145,7 @@ def _one_batch() -> Iterator[Slip]:
                 middle = group["accuracy"].mean()
                 error = (middle * (1 - middle) / batch) ** 0.5
                 yield Slip(
-                    f"Tables 3-5, {model} with {optimiser} on {data}",
+                    f"Tables 3-5, {model} with {optimizer} on {data}",
                     f"{len(group)} accuracies",
                     f"all multiples of 1/{batch}",
                     f"measured on one batch of {batch}{otherwise}: "
@@ -159,7 +159,7 @@ def _copies() -> Iterator[Slip]:
     for (accuracy, loss), group in cells.groupby(["accuracy", "convergence"], sort=False):
         if len(group) > 1:
             names = [
-                f"{row.model} {row.optimiser} {row.sequence} sigma {row.sigma:g} C {row.clip:g}"
+                f"{row.model} {row.optimizer} {row.sequence} sigma {row.sigma:g} C {row.clip:g}"
                 for row in group.itertuples()
             ]
             yield Slip(
@@ -178,9 +178,9 @@ def _words() -> Iterator[Slip]:
         ("convergence", pairs["convergence", "AC"] > pairs["convergence", "CA"]),
     ):
         for index, row in pairs[worse].iterrows():
-            data, model, optimiser, sigma, clip = index  # type: ignore[misc]
+            data, model, optimizer, sigma, clip = index  # type: ignore[misc]
             yield Slip(
-                f"section 5.1, {model} {optimiser} on {data}, sigma {sigma:g}, C {clip:g}",
+                f"section 5.1, {model} {optimizer} on {data}, sigma {sigma:g}, C {clip:g}",
                 "AC performs better than CA no matter which data set",
                 f"{measure}: AC {row[measure, 'AC']:.4f}, CA {row[measure, 'CA']:.4f}",
                 "CA is better here",

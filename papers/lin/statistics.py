@@ -16,7 +16,7 @@ Measure = Literal["accuracy", "convergence"]
 FACTORS: Mapping[str, tuple[Any, ...]] = {
     "data": ("mnist", "cifar10", "svhn"),
     "model": ("cnn", "lstm"),
-    "optimiser": ("sgd", "adam"),
+    "optimizer": ("sgd", "adam"),
     "sigma": (0.1, 0.5),
     "clip": (0.8, 1.4),
     "sequence": ("AC", "CA"),

@@ -40,20 +40,20 @@ def cells_table(results: Results, plan: Plan, data: str) -> Table:
     name, title = _DATA[data]
     keys = list(FACTORS)
     theirs = published.cells().set_index(keys).to_dict("index")
-    plain = published.baselines().set_index(["data", "model", "optimiser"]).to_dict("index")
+    plain = published.baselines().set_index(["data", "model", "optimizer"]).to_dict("index")
     rows: list[tuple[Value, ...]] = []
     for cell in (*design.factorial(), *design.baselines()):
         if cell.data != data:
             continue
         result = results[cell]
         if cell.sequence == "none":
-            printed = plain[cell.data, cell.model, cell.optimiser]
+            printed = plain[cell.data, cell.model, cell.optimizer]
         else:
             printed = theirs[tuple(getattr(cell, key) for key in keys)]
         rows.append(
             (
                 cell.model,
-                cell.optimiser,
+                cell.optimizer,
                 cell.sigma,
                 cell.clip,
                 cell.sequence,
@@ -69,7 +69,7 @@ def cells_table(results: Results, plan: Plan, data: str) -> Table:
         name,
         f"{title}: accuracy and convergence (loss at the end)",
         (
-            *(Column(text, None) for text in ("model", "optimiser", "sigma", "C", "sequence")),
+            *(Column(text, None) for text in ("model", "optimizer", "sigma", "C", "sequence")),
             Column("accuracy"),
             Column("accuracy, theirs", theirs=True),
             Column("loss"),
@@ -290,7 +290,7 @@ def _factorial(results: Results) -> pd.DataFrame:
 def _gains(cells: pd.DataFrame, data: str, model: str) -> tuple[float, float, str]:
     """(points of accuracy, fall of the loss, how often AC is more accurate) of AC over CA."""
     chosen = cells[(cells["data"] == data) & (cells["model"] == model)]
-    pairs = chosen.set_index(["optimiser", "sigma", "clip", "sequence"])[["accuracy", "convergence"]].unstack(
+    pairs = chosen.set_index(["optimizer", "sigma", "clip", "sequence"])[["accuracy", "convergence"]].unstack(
         "sequence"
     )
     accuracy, loss = pairs["accuracy"], pairs["convergence"]

@@ -14,7 +14,7 @@ from torch.nn import functional
 from noiseproof.data import load
 from noiseproof.data.dataset import Dataset
 from noiseproof.engine.private_gradients import PrivateGradients
-from noiseproof.methods.gradients.descent import OptimiserName, descend, optimiser
+from noiseproof.methods.gradients.descent import OptimizerName, descend, optimizer
 from noiseproof.methods.gradients.metrics import Curves, accuracy, convergence, tpvd
 from noiseproof.methods.gradients.noisy_gradient import NoisyGradients
 from noiseproof.methods.gradients.quantile import QuantileGradients
@@ -53,16 +53,16 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     module = Network(name, train.public.shape, train.classes, options).build(cell.initial_seed(seed))
     every = max(1, plan.steps // plan.looks)
     curves = Curves(module, _first(train, plan.watched), _first(test, plan.watched), every=every)
-    rate = min(1.0, plan.batch / len(train))
+    rate = min(1.0, plan.batch_size / len(train))
     if cell.sequence == "none":
         parameters = list(module.parameters())
-        step = optimiser(_optimiser(cell), parameters, plan.learning_rate(cell))
-        descend_plainly(module, step, train, rate=rate, steps=plan.steps, rng=rng, watch=curves)
+        step = optimizer(_optimizer(cell), parameters, plan.lr(cell))
+        descend_plainly(module, step, train, sample_rate=rate, steps=plan.steps, rng=rng, watch=curves)
         epsilon = None
     else:
-        gradients = _gradients(cell, module, rate=rate, rng=rng)
+        gradients = _gradients(cell, module, sample_rate=rate, rng=rng)
         parameters = list(gradients.parameters)
-        step = optimiser(_optimiser(cell), parameters, plan.learning_rate(cell))
+        step = optimizer(_optimizer(cell), parameters, plan.lr(cell))
         try:
             descend(module, gradients, step, train, plan.steps, seed=cell.seed(seed) % 2**31, watch=curves)
         finally:
@@ -88,7 +88,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
             "steps": plan.steps,
             "parameters": sum(parameter.numel() for parameter in parameters),
             "network": name,
-            "learning_rate": plan.learning_rate(cell),
+            "lr": plan.lr(cell),
         },
         seconds=time.perf_counter() - started,
     )
@@ -100,7 +100,7 @@ def descend_plainly(
     step: torch.optim.Optimizer,
     dataset: Dataset,
     *,
-    rate: float,
+    sample_rate: float,
     steps: int,
     rng: Randomness,
     watch: Curves,
@@ -110,7 +110,7 @@ def descend_plainly(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**31, (1,), generator=rng.generator)))
         for number in range(1, steps + 1):
-            index = rng.poisson_sample(len(dataset), rate)
+            index = rng.poisson_sample(len(dataset), sample_rate)
             if len(index):
                 loss = functional.cross_entropy(module(dataset.features[index]), dataset.labels[index])
                 step.zero_grad(set_to_none=True)
@@ -131,19 +131,23 @@ def _first(dataset: Dataset, most: int) -> Dataset:
     return dataset.take(torch.arange(min(most, len(dataset))))
 
 
-def _gradients(cell: Cell, module: nn.Module, *, rate: float, rng: Randomness) -> BatchGradients:
+def _gradients(cell: Cell, module: nn.Module, *, sample_rate: float, rng: Randomness) -> BatchGradients:
     assert cell.sigma is not None
     if cell.sequence in ("quantile-flat", "quantile-layer"):
         by = "all" if cell.sequence == "quantile-flat" else "layer"
-        return QuantileGradients(module, sigma=cell.sigma, rate=rate, rng=rng, by=by)  # type: ignore[arg-type]
+        return QuantileGradients(module, noise_multiplier=cell.sigma, sample_rate=sample_rate, rng=rng, by=by)  # type: ignore[arg-type]
     assert cell.clip is not None
     if cell.sequence == "AC":
-        return NoisyGradients(module, clip=cell.clip, sigma=cell.sigma, rate=rate, rng=rng)
-    return PrivateGradients(module, clip=cell.clip, sigma=cell.sigma, rate=rate, rng=rng)
+        return NoisyGradients(
+            module, max_grad_norm=cell.clip, noise_multiplier=cell.sigma, sample_rate=sample_rate, rng=rng
+        )
+    return PrivateGradients(
+        module, max_grad_norm=cell.clip, noise_multiplier=cell.sigma, sample_rate=sample_rate, rng=rng
+    )
 
 
-def _optimiser(cell: Cell) -> OptimiserName:
-    return "adam" if cell.optimiser == "adam" else "sgd"
+def _optimizer(cell: Cell) -> OptimizerName:
+    return "adam" if cell.optimizer == "adam" else "sgd"
 
 
 def _ranked(value: float) -> float:

@@ -17,7 +17,7 @@ class Plan:
     repeats: int
     epochs: int = 100
     attack_epochs: int = 100
-    batch: int = 100
+    batch_size: int = 100
     most_records: int | None = None
     shadows: int | None = None
     epsilons: tuple[float, ...] = published.EPSILONS

@@ -159,8 +159,8 @@ def _train(network: Network, members: Dataset, plan: Plan, loss: Convexified | N
 
 
 def _training(plan: Plan, loss: Convexified | None) -> Training:
-    plain = Training(epochs=plan.epochs, batch=plan.batch, l2=1e-3)
-    return plain if loss is None else Training(epochs=plan.epochs, batch=plan.batch, l2=1e-3, loss=loss)
+    plain = Training(epochs=plan.epochs, batch_size=plan.batch_size, l2=1e-3)
+    return plain if loss is None else Training(epochs=plan.epochs, batch_size=plan.batch_size, l2=1e-3, loss=loss)
 
 
 def _shadows(
@@ -178,7 +178,7 @@ def _shadows(
 
 def _attack(shadows: ShadowModels, plan: Plan, seed: int, *, by_class: bool) -> ShadowAttack:
     training = Training(
-        epochs=plan.attack_epochs, batch=ATTACK_TRAINING.batch, lr=ATTACK_TRAINING.lr, l2=ATTACK_TRAINING.l2
+        epochs=plan.attack_epochs, batch_size=ATTACK_TRAINING.batch_size, lr=ATTACK_TRAINING.lr, l2=ATTACK_TRAINING.l2
     )
     return ShadowAttack.fit(shadows, by_class=by_class, training=training, seed=seed)
 
@@ -251,7 +251,7 @@ def _dp_sgd_points(
 ) -> Iterator[Point]:
     """DP-SGD at the noise of each of the paper's accountings, all trained at once."""
     planned = [
-        accounting(name, epsilon, records=len(split.members), batch=plan.batch, epochs=plan.epochs)
+        accounting(name, epsilon, records=len(split.members), batch_size=plan.batch_size, epochs=plan.epochs)
         for name in NAMES
         for epsilon in plan.epsilons
     ]
@@ -260,7 +260,7 @@ def _dp_sgd_points(
         split.members,
         [one.sigma for one in planned],
         epochs=plan.epochs,
-        batch=plan.batch,
+        batch_size=plan.batch_size,
         seed=seed,
         rng=Reproducible(seed).spawn(2),
     )

@@ -27,7 +27,7 @@ def fit_noise_levels(
     sigmas: Sequence[float],
     *,
     epochs: int,
-    batch: int,
+    batch_size: int,
     clip: float = 1.0,
     lr: float = 1e-3,
     l2: float = 1e-3,
@@ -45,13 +45,13 @@ def fit_noise_levels(
     Each network by itself is trained as `dp-sgd` trains it: sums of gradients clipped to `clip`, Gaussian noise of
     sigma * clip, divided by the expected batch. Nothing is stated of several of them together.
     """
-    count, rate = len(sigmas), batch / len(dataset)
+    count, rate = len(sigmas), batch_size / len(dataset)
     stack = StackedNetwork.of(network, [seed] * count)
     hidden, output = (stack.parameters[name] for name in ("1.weight", "3.weight"))
     hidden_bias, output_bias = (stack.parameters[name] for name in ("1.bias", "3.bias"))
     weights = [hidden, hidden_bias, output, output_bias]
     levels = torch.tensor(list(sigmas)) * clip
-    optimiser = torch.optim.Adam(weights, lr=lr, fused=True)
+    optimizer = torch.optim.Adam(weights, lr=lr, fused=True)
     features, labels = dataset.features.flatten(1), functional.one_hot(dataset.labels, dataset.classes).float()
     steps = math.ceil(epochs / rate)
     with torch.no_grad(), progress.task("DP-SGD", steps) as task:
@@ -60,11 +60,11 @@ def fit_noise_levels(
             sums = clipped_sums(features[index], labels[index], weights, clip)
             for weight, total in zip(weights, sums, strict=True):
                 draws = rng.add_gaussian(torch.zeros_like(weight[0]), 1.0)
-                total.add_(levels.view(-1, *[1] * draws.ndim) * draws).div_(batch)
+                total.add_(levels.view(-1, *[1] * draws.ndim) * draws).div_(batch_size)
                 if weight.ndim == 3:
                     total.add_(weight, alpha=2 * l2)
                 weight.grad = total
-            optimiser.step()
+            optimizer.step()
             task.advance()
     return stack
 

@@ -136,7 +136,7 @@ def run_cell(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
         claimed=None if card.claimed is None or cell.method == "none" else card.claimed.epsilon,
         proven=None if card.proven is None else card.proven.epsilon,
         verdict=card.verdict,
-        sigma=float(ran["sigma"]),
+        sigma=float(ran["noise_multiplier"] if "noise_multiplier" in ran else ran["sigma"]),
         last_sigma=float(ran["last sigma"]),
         warnings=list(found.warnings),
         seconds=seconds,
@@ -151,7 +151,7 @@ def method_for(cell: Cell, plan: Plan) -> Any:
         settings: dict[str, Any] = {
             "iterations": plan.iterations,
             "model": plan.networks[cell.data],
-            "learning_rate": plan.learning_rates[cell.data],
+            "lr": plan.lrs[cell.data],
             "every": max(1, plan.iterations // 10),
             "sigma": 0.0 if cell.method == "none" else cell.sigma,
             "bound": 20.0 if cell.data == "adult" else 25.0,

@@ -43,7 +43,7 @@ def levels_figure(levels: Sequence[Level], folder: Path) -> Path:
     figure, axes = _figure(2)
     for axis, batch in zip(axes, (64, 128), strict=True):
         for data, colour in (("adult", BLUE), ("mnist", RED)):
-            chosen = [one for one in levels if (one.data, one.batch) == (data, batch)]
+            chosen = [one for one in levels if (one.data, one.batch_size) == (data, batch)]
             sigmas = [one.sigma for one in chosen]
             axis.plot(sigmas, [one.theorem for one in chosen], color=colour, label=f"{data}: Theorem 3")
             axis.plot(sigmas, [one.moments for one in chosen], color=colour, linestyle="--", label=f"{data}: (23)")

@@ -23,7 +23,7 @@ def largest_losses(plan: Plan, seed: int) -> dict[tuple[str, int], float]:
     for data in DATA:
         dataset, _ = pair(data, plan.records[data], plan.test, seed)
         for batch in (64, 128):
-            method = RdpGan(batch=batch, model="dense", sigma=0.0)
+            method = RdpGan(batch_size=batch, model="dense", sigma=0.0)
             gan = Gan(dataset.public, "dense", latent=method.latent, seed=seed, relaxed=0.5)
             training = Training(method, gan, gan.discriminator("dense"), dataset, Reproducible(seed), seed)
             with gan.seeded():

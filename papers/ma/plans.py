@@ -27,7 +27,7 @@ class Plan:
     """Figures 9 and 10: the decay rates of each schedule."""
     networks: Mapping[str, str]
     """The paper's pair for each data set: dense or conv."""
-    learning_rates: Mapping[str, float]
+    lrs: Mapping[str, float]
     """Of that pair; the paper's 5e-5 learns nothing in so few iterations."""
     dp_gan: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings of dp-gan for each data set."""
@@ -46,12 +46,12 @@ PLANS: Mapping[Scale, Plan] = {
         looks=5,
         decays={"time": (0.01,), "step": (0.8,), "exp": (0.03,), "ant": (0.95,)},
         networks={"adult": "dense", "mnist": "dense"},
-        learning_rates={"adult": 1e-3, "mnist": 2e-3},
+        lrs={"adult": 1e-3, "mnist": 2e-3},
         dp_gan={
             "adult": {"steps": 2, "generator_steps": 250},
-            "mnist": {"steps": 1, "generator_steps": 400, "generated": 200, "latent": 10, "learning_rate": 1e-2},
+            "mnist": {"steps": 1, "generator_steps": 400, "generated": 200, "latent": 10, "lr": 1e-2},
         },
-        dp_gan_tuned={"steps": 20, "rate": 0.1, "generator_steps": 10, "every": 4},
+        dp_gan_tuned={"steps": 20, "sample_rate": 0.1, "generator_steps": 10, "every": 4},
         zero_gan={"steps": 200, "generator_steps": 2, "generated": 200},
         notes=(
             "Scale small: 20,000 records, 300 iterations of the dense pair instead of 1,000 of the convolutional one.",
@@ -70,14 +70,14 @@ PLANS: Mapping[Scale, Plan] = {
             "ant": (0.5, 0.6, 0.7, 0.8, 0.9),
         },
         networks={"adult": "conv", "mnist": "conv"},
-        learning_rates={"adult": 1e-3, "mnist": 1e-3},
+        lrs={"adult": 1e-3, "mnist": 1e-3},
         dp_gan={
             "adult": {"generator_steps": 300},
             "mnist": {
-                "steps": 2, "generator_steps": 1500, "generated": 400, "latent": 10, "learning_rate": 1e-2, "width": 2000,
+                "steps": 2, "generator_steps": 1500, "generated": 400, "latent": 10, "lr": 1e-2, "width": 2000,
             },
         },
-        dp_gan_tuned={"steps": 200, "rate": 0.1, "generator_steps": 5, "every": 20},
+        dp_gan_tuned={"steps": 200, "sample_rate": 0.1, "generator_steps": 5, "every": 20},
         zero_gan={"steps": 2000, "generator_steps": 2},
     ),
 }  # fmt: skip

@@ -19,7 +19,7 @@ class Level:
     """The privacy level of one generator iteration at a noise: claimed by Theorem 3, by formula (23), and true."""
 
     data: str
-    batch: int
+    batch_size: int
     sigma: float
     theorem: float
     moments: float

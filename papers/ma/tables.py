@@ -64,7 +64,7 @@ def levels_table(levels: tuple[Level, ...]) -> Table:
             Column("formula (23)"),
             Column("accountant, for the loss's value"),
         ),
-        tuple((one.data, one.batch, one.sigma, one.theorem, one.moments, one.truth) for one in levels),
+        tuple((one.data, one.batch_size, one.sigma, one.theorem, one.moments, one.truth) for one in levels),
         (
             "The accountant's column would hold if noised values were all that leaves; the gradients that do leave have none.",
         ),

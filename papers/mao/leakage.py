@@ -74,7 +74,12 @@ def measure(
     attack = _attack(plan, network, split, seed, progress)
     rng = Reproducible(seed)
     private = DpSgd(
-        sigma=whole.sigma, epochs=plan.epochs, batch=plan.batch, clip=1.0, learning_rate=0.05, momentum=plan.momentum
+        noise_multiplier=whole.sigma,
+        epochs=plan.epochs,
+        batch_size=plan.batch_size,
+        max_grad_norm=1.0,
+        lr=0.05,
+        momentum=plan.momentum,
     ).fit(network, members, Budget(1.0, whole.delta), rng=rng.spawn(3), progress=progress)
     assert private.card.proven is not None
     vectors = {

@@ -25,7 +25,7 @@ class QualityPlan:
     """To measure test accuracy with; None takes all."""
     stages: tuple[int, ...] = (1, 5, 10, 20, 30, 40, 50, 60)
     """Epochs after which a network is published."""
-    batch: int = 128
+    batch_size: int = 128
     lr: float = 1e-3
     momentum: float = 0.9
     """The paper says SGD and 1e-3, with which 60 epochs reach its 99% only with momentum."""
@@ -45,7 +45,7 @@ class QualityPlan:
 
     def training(self, epochs: int) -> Training:
         """So many more epochs of training."""
-        return Training(epochs=epochs, batch=self.batch, lr=self.lr, optimiser="sgd", momentum=self.momentum)
+        return Training(epochs=epochs, batch_size=self.batch_size, lr=self.lr, optimizer="sgd", momentum=self.momentum)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class AttackPlan:
     models: int = published.MODELS
     members: int = 10_000
     epochs: int = 100
-    batch: int = 128
+    batch_size: int = 128
     lr: float = 1e-2
     momentum: float = 0.9
     attack: Literal["loss", "shadow"] = "shadow"
@@ -71,7 +71,9 @@ class AttackPlan:
 
     def training(self) -> Training:
         """Long enough for every member to be learned by heart."""
-        return Training(epochs=self.epochs, batch=self.batch, lr=self.lr, optimiser="sgd", momentum=self.momentum)
+        return Training(
+            epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, optimizer="sgd", momentum=self.momentum
+        )
 
 
 Part: TypeAlias = QualityPlan | AttackPlan
@@ -108,7 +110,7 @@ PLANS: Mapping[Scale, Plan] = {
                 records=600,
                 tested=500,
                 stages=(1, 2, 4),
-                batch=20,
+                batch_size=20,
                 lr=0.02,
                 epsilons=(0.01, 0.03, 0.1, 0.3, 1.0, 5.0),
                 sweep=(0.5, 1.5, 5.0),
@@ -122,7 +124,7 @@ PLANS: Mapping[Scale, Plan] = {
                 records=1000,
                 tested=1000,
                 stages=(2, 5, 10),
-                batch=50,
+                batch_size=50,
                 lr=0.02,
                 epsilons=(0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 5.0),
                 sweep=(0.5, 1.0, 2.0, 5.0),
@@ -135,7 +137,7 @@ PLANS: Mapping[Scale, Plan] = {
             models=10,
             members=500,
             epochs=30,
-            batch=50,
+            batch_size=50,
             lr=0.05,
             attack="loss",
         ),

@@ -12,7 +12,7 @@ from torch import nn
 
 from noiseproof.data import load
 from noiseproof.methods.gradients import DpSgd
-from noiseproof.methods.gradients.descent import descend, optimiser
+from noiseproof.methods.gradients.descent import descend, optimizer
 from noiseproof.methods.parameters import Collection, DpPg, DpPgp, train_collection
 from noiseproof.methods.parameters.dp_pg import PublishingMethod
 from noiseproof.networks import Network
@@ -174,16 +174,30 @@ def _published(
 
 def _dp_sgd(plan: QualityPlan, whole: Plan, network: Network, train: Dataset, test: Dataset, seed: int) -> list[Point]:
     """DP-SGD at the same epochs; its epsilon grows with them."""
-    method = DpSgd(sigma=whole.sigma, batch=plan.batch, clip=1.0, learning_rate=0.05, momentum=plan.momentum)
+    method = DpSgd(
+        noise_multiplier=whole.sigma,
+        batch_size=plan.batch_size,
+        max_grad_norm=1.0,
+        lr=0.05,
+        momentum=plan.momentum,
+    )
     module, budget = network.build(seed), Budget(1.0, whole.delta)
     rate = method.rate(len(train))
     steps = [max(1, round(epoch / rate)) for epoch in plan.stages]
-    gradients = method.gradients(module, rate=rate, steps=steps[-1], budget=budget, rng=Reproducible(seed))
-    descent = optimiser(method.optimiser, gradients.parameters, method.learning_rate, method.momentum)
+    gradients = method.gradients(module, sample_rate=rate, steps=steps[-1], budget=budget, rng=Reproducible(seed))
+    descent = optimizer(method.optimizer, gradients.parameters, method.lr, method.momentum)
     points, taken = [], 0
     try:
         for epoch, until in zip(plan.stages, steps, strict=True):
-            descend(module, gradients, descent, train, until - taken, seed=seed + epoch, micro_batch=method.micro_batch)
+            descend(
+                module,
+                gradients,
+                descent,
+                train,
+                until - taken,
+                seed=seed + epoch,
+                micro_batch_size=method.micro_batch_size,
+            )
             taken = until
             spent = accountants.epsilon(gradients.events.event, whole.delta).epsilon
             points.append(Point("dp-sgd", epoch, spent, accuracy(module, train), accuracy(module, test)))

@@ -128,9 +128,9 @@ def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
     kind: type[InputMethod] = Adlm if name == "adlm" else Ilm
     chosen = kind(
         sensitivity=setting.sensitivity,
-        batch=setting.batch,
+        batch_size=setting.batch_size,
         epochs=setting.epochs,
-        learning_rate=setting.learning_rate,
+        lr=setting.lr,
         draw="batch" if reading == PROGRAM else "record",
         coefficients="plain" if reading == PROGRAM else "first-order",
     )
@@ -151,7 +151,7 @@ def _trained(
     epsilon = cell.epsilon
     chosen = method(cell.curve, setting, folder)
     steps = chosen.steps(len(train))
-    batch = min(setting.batch, len(train))
+    batch = min(setting.batch_size, len(train))
     seen: list[tuple[float, float]] = []
 
     def look(step: int, module: nn.Module) -> None:
@@ -179,7 +179,7 @@ def _dp_sgd(cell: Cell, setting: Setting, plan: Plan, train: Dataset, test: Data
     lengths = setting.dp_sgd_epochs if cell.epsilon in setting.over_epochs else setting.dp_sgd_epochs[-1:]
     points = []
     for epochs in lengths:
-        release = DpSgd(epochs=epochs, batch=setting.dp_sgd_batch).fit(
+        release = DpSgd(epochs=epochs, batch_size=setting.dp_sgd_batch).fit(
             network, train, Budget(cell.epsilon, plan.delta), rng=Reproducible(seed)
         )
         points.append(Point(cell.data, cell.curve, cell.epsilon, epochs, accuracy(release, test), **_promises(release)))

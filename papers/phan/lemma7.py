@@ -44,7 +44,7 @@ def measure(dataset: Dataset, records: int) -> Lemma7:
     ridge = _RIDGE * len(part)
     taylor = solve(features.T @ features, (targets - 0.5).T @ features, 4 * ridge)
     weights = taylor.clone(memory_format=torch.contiguous_format).requires_grad_()
-    optimiser = torch.optim.LBFGS(
+    optimizer = torch.optim.LBFGS(
         [weights], max_iter=_ITERATIONS, history_size=20, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
     )
 
@@ -52,12 +52,12 @@ def measure(dataset: Dataset, records: int) -> Lemma7:
         return functional.binary_cross_entropy_with_logits(features @ at, targets, reduction="sum")
 
     def closure() -> torch.Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = loss(weights) + ridge / 2 * weights.square().sum()
         value.backward()
         return value
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     with torch.no_grad():
         return Lemma7(
             len(part),

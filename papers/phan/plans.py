@@ -21,9 +21,9 @@ class Setting:
     """At most so many; all of them if None."""
     sensitivity: float | None = None
     """D_h; None counts it from the network."""
-    batch: int = 1800
+    batch_size: int = 1800
     epochs: float = 30.0
-    learning_rate: float = 1e-2
+    lr: float = 1e-2
     relevance_epochs: int = 3
     epsilons: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 8.0)
     over_epochs: tuple[float, ...] = (0.5, 2.0)
@@ -64,7 +64,7 @@ PLANS: Mapping[Scale, Plan] = {
                 {"hidden": [128, 25], "activation": "relu"},
                 sensitivity=9800.0,
                 epochs=12.0,
-                learning_rate=4e-2,
+                lr=4e-2,
                 epsilons=(0.25, 0.5, 2.0),
                 dp_sgd_epochs=(2.0, 5.0),
                 maps=("raw", "fourier"),
@@ -74,9 +74,9 @@ PLANS: Mapping[Scale, Plan] = {
                 "mlp",
                 {"hidden": [128, 30], "activation": "relu"},
                 sensitivity=13_824.0,
-                batch=2880,
+                batch_size=2880,
                 epochs=10.0,
-                learning_rate=4e-2,
+                lr=4e-2,
                 epsilons=(2.0, 8.0),
                 over_epochs=(),
                 dp_sgd_epochs=(5.0,),
@@ -97,7 +97,7 @@ PLANS: Mapping[Scale, Plan] = {
                 "mnist",
                 "phan-mnist",
                 epochs=500.0,
-                learning_rate=3e-4,
+                lr=3e-4,
                 relevance_epochs=12,
                 epsilons=(0.2, 0.25, 0.3, 0.4, 0.5, 1.0, 2.0, 4.0, 8.0),
                 dp_sgd_epochs=(5.0, 20.0, 50.0, 100.0),
@@ -106,9 +106,9 @@ PLANS: Mapping[Scale, Plan] = {
             Setting(
                 "cifar10",
                 "phan-cifar",
-                batch=7200,
+                batch_size=7200,
                 epochs=800.0,
-                learning_rate=3e-4,
+                lr=3e-4,
                 relevance_epochs=50,
                 epsilons=(1.0, 2.0, 2.5, 4.0, 8.0),
                 over_epochs=(2.5, 8.0),

@@ -86,7 +86,7 @@ def _settings(cells: Collection[Cell], plan: Plan) -> list[Setting]:
 def _train_network(setting: Setting, setup: Setup[Plan]) -> None:
     """Train without noise, for relevances and as the baseline; kept as a bundle that the cells read."""
     train, _ = records(setting)
-    release = Baseline(epochs=setting.relevance_epochs, batch=128).fit(
+    release = Baseline(epochs=setting.relevance_epochs, batch_size=128).fit(
         setting.recipe(train.public.shape, train.classes),
         train,
         Budget(1.0),

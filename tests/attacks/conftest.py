@@ -13,7 +13,7 @@ from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import BudgetError
 from noiseproof.networks import Network, Training, fit_stack
 
-TRAINING = Training(epochs=40, batch=25, lr=0.01)
+TRAINING = Training(epochs=40, batch_size=25, lr=0.01)
 
 
 @dataclass

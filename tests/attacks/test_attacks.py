@@ -173,7 +173,7 @@ def test_a_release_that_answers_nan_is_reported(split):
 
 @pytest.mark.parametrize("name", ["shadow", "loss", "lira", "lira-offline", "gap", "label-only"])
 def test_attacks_can_be_run_by_name(target, split, name):
-    found = infer_membership(target, split, name, shadows=4, training=Training(epochs=15, batch=25, lr=0.01))
+    found = infer_membership(target, split, name, shadows=4, training=Training(epochs=15, batch_size=25, lr=0.01))
     assert found.attack in (name, "label-only", "lira")
     assert found.measures["auc"].low > 0.5
 

@@ -13,7 +13,7 @@ from noiseproof.networks import Network, Training, fit_stack
 from .conftest import Target
 
 NETWORK = Network("lu-mlp", (446,), 30)
-PLAIN = Training(epochs=100, batch=100, lr=1e-3, l2=1e-3)
+PLAIN = Training(epochs=100, batch_size=100, lr=1e-3, l2=1e-3)
 
 
 def convexified(logits, labels, shares):
@@ -60,7 +60,7 @@ def test_lira_beats_the_loss_threshold_and_both_beat_nothing(split):
 
 @pytest.mark.slow
 def test_with_the_papers_loss_the_network_fits_as_theirs_and_leaks_as_much(split):
-    training = Training(epochs=100, batch=100, lr=1e-3, l2=1e-3, loss=convexified)
+    training = Training(epochs=100, batch_size=100, lr=1e-3, l2=1e-3, loss=convexified)
     target, train, test = trained(split, training)
     assert train == pytest.approx(0.9916, abs=0.01)
     assert test == pytest.approx(0.6484, abs=0.04)

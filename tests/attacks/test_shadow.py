@@ -10,7 +10,7 @@ from noiseproof.attacks.attack import confidence, logit_confidence
 from noiseproof.errors import SettingError
 from noiseproof.networks import Training, fit_stack
 
-SHORT = Training(epochs=2, batch=25)
+SHORT = Training(epochs=2, batch_size=25)
 
 
 def test_each_is_trained_on_so_many_records_and_compared_with_as_many_others(split, network):

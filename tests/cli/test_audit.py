@@ -34,6 +34,8 @@ def test_a_bundle_cannot_be_audited_with_other_settings(noiseproof, tmp_path):
 
 def test_a_training_with_little_noise_at_a_low_rate_is_not_refuted_by_a_game_at_a_high_one(noiseproof, tmp_path):
     out = tmp_path / "bundle"
-    noiseproof("train", "dp-sgd", "--set", "sigma=0.7", "--set", "batch=20", "--set", "epochs=1", "--out", out)
+    noiseproof(
+        "train", "dp-sgd", "--set", "noise_multiplier=0.7", "--set", "batch_size=20", "--set", "epochs=1", "--out", out
+    )
     noiseproof("audit", out, "--trials", "300")
     assert bundles.read_card(out).verdict == "proven"

@@ -21,7 +21,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("networks")
     digits = load("digits").train
     network = Network("linear", digits.public.shape, 10)
-    training = Training(epochs=12, batch=64, lr=0.5, optimiser="sgd")
+    training = Training(epochs=12, batch_size=64, lr=0.5, optimizer="sgd")
     found = train_collection(network, digits, 6, training, seed=1)
     paths = []
     for index, row in enumerate(found.rows):

@@ -40,7 +40,7 @@ def test_the_document_has_the_contracts_keys_and_the_bundle_answers_the_same(noi
 def test_the_cards_epsilon_is_the_accountants_for_the_steps_really_taken(noiseproof):
     card = noiseproof("train", "dp-sgd", *QUICK, "--epsilon", "2", "--json").document["card"]
     ran = card["ran"]
-    event = sampled_gaussian(ran["rate"], ran["sigma"], ran["steps"])
+    event = sampled_gaussian(ran["sample_rate"], ran["noise_multiplier"], ran["steps"])
     assert card["proven"]["epsilon"] == pytest.approx(accountants.epsilon(event, 1e-5).epsilon, rel=1e-9)
     assert card["proven"]["epsilon"] <= 2 + 1e-9
     assert ran["sampler"] == "poisson"
@@ -51,7 +51,7 @@ def test_adult_by_name_with_its_target(noiseproof, real_data, monkeypatch, tmp_p
     out = tmp_path / "B"
     outcome = noiseproof(
         "train", "dp-sgd", "--data", "adult", "--target", "income", "--epsilon", "1", "--out", out, "--json",
-        "--set", "epochs=2", "--set", "batch=2048", "--no-baseline",
+        "--set", "epochs=2", "--set", "batch_size=2048", "--no-baseline",
     )  # fmt: skip
     document = outcome.document
     assert document["accuracy"] > 0.78
@@ -95,8 +95,8 @@ def _write(path, text):
         (("--epsilon", "0"), 2, "epsilon"),
         (("--epsilon", "-3"), 2, "epsilon"),
         (("--delta", "1"), 2, "delta"),
-        (("--set", "batch=0"), 2, "batch"),
-        (("--set", "batch=many"), 2, "batch"),
+        (("--set", "batch_size=0"), 2, "batch_size"),
+        (("--set", "batch_size=many"), 2, "batch_size"),
         (("--set", "colour=blue"), 2, "colour"),
         (("--set", "epochs"), 2, "NAME=VALUE"),
         (("--network", "transformer-xxl"), 2, "transformer-xxl"),
@@ -162,4 +162,4 @@ def test_what_was_paid_for_is_kept_if_the_baseline_fails(noiseproof, tmp_path, m
 
 def test_a_baseline_passes_over_many_records_less_often():
     assert reference_for(1000) == Baseline()
-    assert reference_for(60_000).epochs * 60_000 == 5000 * Baseline.batch
+    assert reference_for(60_000).epochs * 60_000 == 5000 * Baseline.batch_size

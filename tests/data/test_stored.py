@@ -101,7 +101,7 @@ def test_training_from_disk_gives_the_weights_of_training_in_memory(folder, monk
     stored = load(path).train
     assert isinstance(stored.features, StoredTensor)
     memory = Dataset("memory", stored.features + 0, stored.labels, stored.public)
-    settings = {"epsilon": 3.0, "seed": 1, "epochs": 3, "batch": 32, "sigma": 1.0, "recipe": "none"}
+    settings = {"epsilon": 3.0, "seed": 1, "epochs": 3, "batch_size": 32, "noise_multiplier": 1.0, "recipe": "none"}
     one = train("dp-sgd", stored, **settings)
     other = train("dp-sgd", memory, **settings)
     assert all(torch.equal(value, other.tensors()[name]) for name, value in one.tensors().items())
@@ -230,7 +230,7 @@ split = load(sys.argv[1])
 features = split.train.features
 started = time.perf_counter()
 release = train("dp-sgd", split.train, seed=0, epochs=0.01, batch=4096, micro_batch=512, sigma=1.0, clip=1.0,
-                learning_rate=0.5, network="linear", recipe="none")
+                lr=0.5, network="linear", recipe="none")
 seconds = time.perf_counter() - started
 passed = sum(float(part.sum()) for part in features.split(1 << 16)) if len(sys.argv) > 2 else 0.0
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -35,37 +35,41 @@ def losses(network, x, y):
     return functional.cross_entropy(network(x), y, reduction="none")
 
 
-def clipped_sum(network, x, y, clip):
+def clipped_sum(network, x, y, max_grad_norm):
     total = [torch.zeros_like(parameter) for parameter in network.parameters()]
     for i in range(len(x)):
         gradient = torch.autograd.grad(losses(network, x[i : i + 1], y[i : i + 1]).sum(), list(network.parameters()))
         norm = math.sqrt(sum(float(g.square().sum()) for g in gradient))
         for t, g in zip(total, gradient, strict=True):
-            t += g * min(1.0, clip / norm)
+            t += g * min(1.0, max_grad_norm / norm)
     return total
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.5, 50.0])
-@pytest.mark.parametrize("micro_batch", [None, 1, 5])
-def test_a_quiet_step_is_the_mean_of_clipped_gradients_whatever_the_micro_batch(clip, micro_batch):
+@pytest.mark.parametrize("max_grad_norm", [0.05, 0.5, 50.0])
+@pytest.mark.parametrize("micro_batch_size", [None, 1, 5])
+def test_a_quiet_step_is_the_mean_of_clipped_gradients_whatever_the_micro_batch(max_grad_norm, micro_batch_size):
     network, (x, y) = module(), records()
-    gradients = PrivateGradients(network, clip=clip, sigma=QUIET, rate=1.0, rng=Reproducible(0))
+    gradients = PrivateGradients(
+        network, max_grad_norm=max_grad_norm, noise_multiplier=QUIET, sample_rate=1.0, rng=Reproducible(0)
+    )
     complete = [
         gradients.backward(losses(network, *batch))
-        for batch in gradients.batches(x, y, steps=1, micro_batch=micro_batch)
+        for batch in gradients.batches(x, y, steps=1, micro_batch_size=micro_batch_size)
     ]
     assert complete == [False] * (len(complete) - 1) + [True]
-    for parameter, expected in zip(network.parameters(), clipped_sum(network, x, y, clip), strict=True):
+    for parameter, expected in zip(network.parameters(), clipped_sum(network, x, y, max_grad_norm), strict=True):
         torch.testing.assert_close(parameter.grad, expected / 12, rtol=1e-4, atol=1e-6)
 
 
 def test_the_noise_has_standard_deviation_sigma_times_clip_once_a_step_whatever_the_micro_batch():
     network = nn.Linear(50, 40)
-    for micro_batch in (None, 2):
-        gradients = PrivateGradients(network, clip=0.3, sigma=2.0, rate=1.0, rng=Reproducible(3))
+    for micro_batch_size in (None, 2):
+        gradients = PrivateGradients(
+            network, max_grad_norm=0.3, noise_multiplier=2.0, sample_rate=1.0, rng=Reproducible(3)
+        )
         x, y = torch.zeros(8, 50), torch.zeros(8, dtype=torch.int64)
         network.weight.data.zero_(), network.bias.data.zero_()
-        for batch in gradients.batches(x, y, steps=1, micro_batch=micro_batch):
+        for batch in gradients.batches(x, y, steps=1, micro_batch_size=micro_batch_size):
             gradients.backward(losses(network, *batch))
         # Zero inputs: the weight's gradient is noise alone. Kolmogorov-Smirnov, false-alarm rate 1e-6.
         noise = (network.weight.grad * 8 / 0.6).flatten().numpy()
@@ -76,7 +80,7 @@ def test_the_noise_has_standard_deviation_sigma_times_clip_once_a_step_whatever_
 @pytest.mark.parametrize("rng", [Reproducible(5), Secure()], ids=["reproducible", "secure"])
 def test_an_empty_batch_is_a_step_of_pure_noise_and_is_accounted_for(rng):
     network = module()
-    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=1e-9, rng=rng)
+    gradients = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=1e-9, rng=rng)
     for x, _ in gradients.batches(*records(), steps=3):
         assert len(x) == 0
         assert gradients.backward(None)
@@ -87,7 +91,11 @@ def test_an_empty_batch_is_a_step_of_pure_noise_and_is_accounted_for(rng):
 def test_the_events_are_those_of_the_steps_taken_and_reading_epsilon_changes_nothing():
     network, (x, y) = module(), records()
     gradients = PrivateGradients(
-        network, clip=1.0, sigma=Schedule(2.0, "step", 0.5, every=2), rate=0.5, rng=Reproducible(0)
+        network,
+        max_grad_norm=1.0,
+        noise_multiplier=Schedule(2.0, "step", 0.5, every=2),
+        sample_rate=0.5,
+        rng=Reproducible(0),
     )
     for batch in gradients.batches(x, y, steps=3):
         gradients.backward(losses(network, *batch))
@@ -105,14 +113,14 @@ def test_the_events_are_those_of_the_steps_taken_and_reading_epsilon_changes_not
 
 def test_losses_from_a_batch_that_was_not_drawn_here_are_refused():
     network, (x, y) = module(), records()
-    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=0.5, rng=Reproducible(0))
+    gradients = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=0.5, rng=Reproducible(0))
     with pytest.raises(NoiseproofError, match="no batch drawn"):
         gradients.backward(losses(network, x, y))
 
 
 def test_a_batch_with_a_record_left_out_or_a_mean_loss_is_refused():
     network, (x, y) = module(), records()
-    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=1.0, rng=Reproducible(0))
+    gradients = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=1.0, rng=Reproducible(0))
     batches = gradients.batches(x, y, steps=1)
     bx, by = next(batches)
     with pytest.raises(NoiseproofError, match="12 records"):
@@ -123,7 +131,7 @@ def test_a_batch_with_a_record_left_out_or_a_mean_loss_is_refused():
 
 def test_a_batch_that_is_drawn_and_then_skipped_is_refused():
     network, (x, y) = module(), records()
-    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=1.0, rng=Reproducible(0))
+    gradients = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=1.0, rng=Reproducible(0))
     with pytest.raises(NoiseproofError, match="not called"):
         for _ in gradients.batches(x, y, steps=2):
             pass
@@ -131,7 +139,7 @@ def test_a_batch_that_is_drawn_and_then_skipped_is_refused():
 
 def test_a_users_loader_is_taken_if_it_samples_as_stated_and_refused_if_not():
     network, (x, y) = module(), records()
-    gradients = PrivateGradients(network, clip=1.0, sigma=1.0, rate=0.5, rng=Reproducible(0))
+    gradients = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=0.5, rng=Reproducible(0))
     with pytest.raises(UnsupportedError):
         next(gradients.load(DataLoader(TensorDataset(x, y), batch_size=6)))
     loader = DataLoader(TensorDataset(x, y), batch_sampler=PoissonSampler(12, 0.5, 4, Reproducible(2)))
@@ -144,7 +152,9 @@ def test_a_record_whose_gradient_is_not_finite_counts_as_zero():
     network, (x, y) = module(), records()
     reference = clipped_sum(network, x[:-1], y[:-1], 1.0)
     x[-1] = float("inf")
-    gradients = PrivateGradients(network, clip=1.0, sigma=QUIET, rate=1.0, rng=Reproducible(0))
+    gradients = PrivateGradients(
+        network, max_grad_norm=1.0, noise_multiplier=QUIET, sample_rate=1.0, rng=Reproducible(0)
+    )
     for batch in gradients.batches(x, y, steps=1):
         gradients.backward(losses(network, *batch))
     for parameter, expected in zip(network.parameters(), reference, strict=True):
@@ -153,7 +163,9 @@ def test_a_record_whose_gradient_is_not_finite_counts_as_zero():
 
 def test_a_bounded_update_never_leaves_the_ball_and_costs_the_same():
     network, (x, y) = module(), records()
-    gradients = PrivateGradients(network, clip=0.2, sigma=30.0, rate=0.5, rng=Reproducible(0), bound=True)
+    gradients = PrivateGradients(
+        network, max_grad_norm=0.2, noise_multiplier=30.0, sample_rate=0.5, rng=Reproducible(0), bound=True
+    )
     for batch in gradients.batches(x, y, steps=20):
         gradients.backward(losses(network, *batch))
         norm = math.sqrt(sum(float(p.grad.square().sum()) for p in network.parameters()))
@@ -167,15 +179,23 @@ def test_the_adaptive_clipping_norm_finds_the_quantile():
     x = torch.randn(4000, 4, generator=generator)
     norms = x.norm(dim=1)
     gradients = AdaptiveGradients(
-        network, clip=20.0, sigma=1.0, rate=0.5, rng=Reproducible(0), count_sigma=20.0, quantile=0.7
+        network,
+        max_grad_norm=20.0,
+        noise_multiplier=1.0,
+        sample_rate=0.5,
+        rng=Reproducible(0),
+        count_sigma=20.0,
+        quantile=0.7,
     )
     for (batch,) in gradients.batches(x, steps=60):
         gradients.backward(network(batch).squeeze(1))
-    assert gradients.clip == pytest.approx(float(norms.quantile(0.7)), rel=0.05)
+    assert gradients.max_grad_norm == pytest.approx(float(norms.quantile(0.7)), rel=0.05)
 
 
 def test_sum_and_count_together_have_the_stated_noise_multiplier():
-    gradients = AdaptiveGradients(module(), clip=1.0, sigma=1.1, rate=0.5, rng=Reproducible(0), count_sigma=3.0)
+    gradients = AdaptiveGradients(
+        module(), max_grad_norm=1.0, noise_multiplier=1.1, sample_rate=0.5, rng=Reproducible(0), count_sigma=3.0
+    )
     assert (gradients.sum_sigma**-2 + (2 * 3.0) ** -2) ** -0.5 == pytest.approx(1.1)
     assert gradients._event() == PoissonSampledDpEvent(0.5, GaussianDpEvent(1.1))
 
@@ -183,7 +203,9 @@ def test_sum_and_count_together_have_the_stated_noise_multiplier():
 def test_a_gan_discriminator_takes_private_and_public_gradients_in_one_step():
     network, (x, y) = module(), records()
     public = torch.randn(5, 4)
-    gradients = PrivateGradients(network, clip=1.0, sigma=QUIET, rate=1.0, rng=Reproducible(0))
+    gradients = PrivateGradients(
+        network, max_grad_norm=1.0, noise_multiplier=QUIET, sample_rate=1.0, rng=Reproducible(0)
+    )
     for batch in gradients.batches(x, y, steps=1):
         gradients.backward(losses(network, *batch))
         with gradients.paused():

@@ -36,10 +36,10 @@ def test_empty_batches_are_drawn_like_any_other():
     assert 0 in sizes
 
 
-@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, float("nan")])
-def test_a_rate_outside_its_range_is_refused(rate):
+@pytest.mark.parametrize("sample_rate", [0.0, -0.1, 1.5, float("nan")])
+def test_a_rate_outside_its_range_is_refused(sample_rate):
     with pytest.raises(SettingError, match="rate"):
-        PoissonSampler(10, rate, 1, Reproducible(0))
+        PoissonSampler(10, sample_rate, 1, Reproducible(0))
 
 
 def test_a_loader_with_shuffled_batches_is_refused_with_its_samplers_name():

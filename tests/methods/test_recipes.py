@@ -82,7 +82,9 @@ def test_a_recipe_learns_within_its_budget_and_its_release_takes_records_as_they
     assert card.ran["recipe"] == name
     statistics = [GaussianDpEvent(sigma) for sigma in card.ran.get("statistics sigmas", ())]
     assert bool(statistics) == name.startswith("scattering")
-    event = ComposedDpEvent([*statistics, sampled_gaussian(card.ran["rate"], card.ran["sigma"], card.ran["steps"])])
+    event = ComposedDpEvent(
+        [*statistics, sampled_gaussian(card.ran["sample_rate"], card.ran["noise_multiplier"], card.ran["steps"])]
+    )
     assert card.proven.epsilon == pytest.approx(accountants.epsilon(event, 1e-5).epsilon, rel=1e-9)
     assert card.proven.epsilon <= 8
     assert npf.accuracy(release, dataset) > 0.8
@@ -105,9 +107,9 @@ def test_the_command_line_names_every_recipe():
 
 
 def test_settings_of_the_users_own_go_before_the_recipes():
-    release = npf.train("dp-sgd", bits(), epsilon=8, seed=0, clip=0.25, epochs=4)
-    assert (release.settings["clip"], release.card.ran["steps"]) == (0.25, 4)
-    assert release.settings["learning_rate"] == recipes.get("unit").settings(400, 8.0)["learning_rate"]
+    release = npf.train("dp-sgd", bits(), epsilon=8, seed=0, max_grad_norm=0.25, epochs=4)
+    assert (release.settings["max_grad_norm"], release.card.ran["steps"]) == (0.25, 4)
+    assert release.settings["lr"] == recipes.get("unit").settings(400, 8.0)["lr"]
 
 
 def test_a_training_that_can_be_interrupted_goes_without_a_preconditioner(tmp_path):
@@ -117,7 +119,7 @@ def test_a_training_that_can_be_interrupted_goes_without_a_preconditioner(tmp_pa
     assert card.ran["recipe"] == "scattering"
     assert "statistics sigmas" not in card.ran
     usual, interruptible = (recipes.get("scattering").method(60, 8.0, interruptible=value) for value in (False, True))
-    assert interruptible.learning_rate > usual.learning_rate
+    assert interruptible.lr > usual.lr
     assert interruptible == recipes.get("scattering").method(60, 8.0, {"precondition": 0.0})
     assert recipes.get("unit").method(60, 8.0, interruptible=True) == recipes.get("unit").method(60, 8.0)
     assert "statistics sigmas" in npf.train("dp-sgd", dataset, epsilon=8, seed=0, epochs=1).card.ran

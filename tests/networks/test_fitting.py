@@ -14,14 +14,14 @@ GENERATOR = torch.Generator().manual_seed(0)
 FEATURES = torch.rand(60, 5, generator=GENERATOR)
 LABELS = FEATURES[:, :3].argmax(1)
 RECIPE = Network("mlp", (5,), 3, {"hidden": 8})
-SHORT = Training(epochs=3, batch=8, lr=0.01)
+SHORT = Training(epochs=3, batch_size=8, lr=0.01)
 
 
 def close(a: StackedNetwork, i: int, b: StackedNetwork, j: int) -> bool:
     return all(torch.allclose(a.parameters[key][i], b.parameters[key][j], atol=1e-5) for key in a.parameters)
 
 
-@pytest.mark.parametrize("training", [SHORT, Training(epochs=3, batch=8, lr=0.1, optimiser="sgd", momentum=0.9)])
+@pytest.mark.parametrize("training", [SHORT, Training(epochs=3, batch_size=8, lr=0.1, optimizer="sgd", momentum=0.9)])
 def test_a_networks_result_depends_on_its_seed_and_members_only(training):
     members = [torch.arange(20), torch.arange(10, 43), torch.arange(5), torch.arange(20)]
     together = fit_stack(RECIPE, FEATURES, LABELS, members, training, seeds=[7, 8, 9, 10])
@@ -34,23 +34,23 @@ def test_a_networks_result_depends_on_its_seed_and_members_only(training):
 
 
 @pytest.mark.parametrize(
-    ("training", "optimiser"),
+    ("training", "optimizer"),
     [
         (
-            Training(epochs=4, batch=8, lr=0.01, l2=0.05),
+            Training(epochs=4, batch_size=8, lr=0.01, l2=0.05),
             lambda groups: torch.optim.Adam(groups, lr=0.01),
         ),
         (
-            Training(epochs=4, batch=8, lr=0.1, optimiser="sgd", momentum=0.5, l2=0.05),
+            Training(epochs=4, batch_size=8, lr=0.1, optimizer="sgd", momentum=0.5, l2=0.05),
             lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.5),
         ),
     ],
 )
-def test_it_is_ordinary_training_with_l2_on_the_kernels_only(training, optimiser):
+def test_it_is_ordinary_training_with_l2_on_the_kernels_only(training, optimizer):
     members = torch.arange(3, 29)
     ours = fit_stack(RECIPE, FEATURES, LABELS, [members, torch.arange(50)], training, seeds=[1, 2])
     module = RECIPE.build(1)
-    plain = optimiser(module.parameters())
+    plain = optimizer(module.parameters())
     schedule = _Schedule([members], training, [1])
     for step in range(schedule.steps):
         indices, _ = schedule.batch(step, 1, torch.device("cpu"))
@@ -65,7 +65,7 @@ def test_it_is_ordinary_training_with_l2_on_the_kernels_only(training, optimiser
 
 def test_an_epoch_shows_every_member_once_in_an_order_of_the_networks_own():
     members = [torch.arange(0, 60, 2), torch.arange(7)]
-    schedule = _Schedule(members, Training(epochs=2, batch=8), [3, 4])
+    schedule = _Schedule(members, Training(epochs=2, batch_size=8), [3, 4])
     assert schedule.order == [0, 1]
     assert schedule.steps == 8
     assert [schedule.active(step) for step in range(8)] == [2, 2, 1, 1, 1, 1, 1, 1]
@@ -86,7 +86,7 @@ def test_dropout_networks_train_and_do_not_depend_on_the_stack():
     recipe = Network("mnist-net", (1, 8, 8), 2)
     images, labels = torch.rand(20, 1, 8, 8, generator=GENERATOR), torch.arange(20) % 2
     members = [torch.arange(12), torch.arange(20)]
-    training = Training(epochs=2, batch=5)
+    training = Training(epochs=2, batch_size=5)
     together = fit_stack(recipe, images, labels, members, training, seeds=[1, 2])
     for j, seed in enumerate([1, 2]):
         alone = fit_stack(recipe, images, labels, [members[j]], training, seeds=[seed])
@@ -101,10 +101,10 @@ def test_another_loss_can_be_plugged_in():
 
     members = [torch.arange(20), torch.arange(13)]
     plain = fit_stack(RECIPE, FEATURES, LABELS, members, SHORT)
-    other = fit_stack(RECIPE, FEATURES, LABELS, members, Training(epochs=3, batch=8, lr=0.01, loss=log_mean_exp))
+    other = fit_stack(RECIPE, FEATURES, LABELS, members, Training(epochs=3, batch_size=8, lr=0.01, loss=log_mean_exp))
     assert not close(plain, 0, other, 0)
     alone = fit_stack(
-        RECIPE, FEATURES, LABELS, members[1:], Training(epochs=3, batch=8, lr=0.01, loss=log_mean_exp), seeds=[1]
+        RECIPE, FEATURES, LABELS, members[1:], Training(epochs=3, batch_size=8, lr=0.01, loss=log_mean_exp), seeds=[1]
     )
     assert close(other, 1, alone, 0)
 
@@ -128,7 +128,7 @@ def test_networks_may_start_from_one_shared_initialisation():
 
 
 def test_training_learns():
-    stack = fit_stack(RECIPE, FEATURES, LABELS, [torch.arange(60)] * 2, Training(epochs=150, batch=20, lr=0.02))
+    stack = fit_stack(RECIPE, FEATURES, LABELS, [torch.arange(60)] * 2, Training(epochs=150, batch_size=20, lr=0.02))
     assert (stack.logits(FEATURES).argmax(2) == LABELS).float().mean() > 0.9
 
 
@@ -136,13 +136,13 @@ def test_training_learns():
     "settings",
     [
         {"epochs": -1},
-        {"batch": 0},
+        {"batch_size": 0},
         {"lr": 0.0},
         {"lr": float("nan")},
         {"l2": -1.0},
         {"momentum": 0.9},
-        {"optimiser": "lion"},
-        {"momentum": 1.0, "optimiser": "sgd"},
+        {"optimizer": "lion"},
+        {"momentum": 1.0, "optimizer": "sgd"},
     ],
 )
 def test_bad_settings_are_refused(settings):

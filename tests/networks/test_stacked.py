@@ -22,7 +22,7 @@ def test_logits_are_those_of_each_network_alone(name):
     recipe = network(name)
     stack = StackedNetwork.of(recipe, [4, 5, 6])
     records = torch.rand(5, *recipe.input_shape)
-    together = stack.logits(records, batch=2)
+    together = stack.logits(records, batch_size=2)
     assert together.shape == (3, 5, 3)
     for j, seed in enumerate([4, 5, 6]):
         with torch.no_grad():

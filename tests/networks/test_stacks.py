@@ -10,7 +10,7 @@ from noiseproof.networks.fitting import fit_stacks
 from noiseproof.parallel.tasks import WITHIN, Placement, placed
 
 NETWORK = Network("mlp", (6,), 3, {"hidden": 5})
-TRAINING = Training(epochs=3, batch=10)
+TRAINING = Training(epochs=3, batch_size=10)
 SEEDS = list(range(6))
 
 

@@ -194,7 +194,7 @@ def test_the_same_seed_gives_the_same_run(digits_run):
 
 def test_the_plans_are_the_paper_s():
     paper = PLANS["paper"]
-    assert (paper.repeats, paper.epochs, paper.batch) == (10, 100, 100)
+    assert (paper.repeats, paper.epochs, paper.batch_size) == (10, 100, 100)
     assert paper.records("Location", 5010) == 1200
     assert paper.shadow_count("Location") == 30
     assert paper.records("MNIST", 70_000) == 10_000

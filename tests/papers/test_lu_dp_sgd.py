@@ -49,7 +49,7 @@ def test_a_step_is_the_engine_s_but_for_its_noise():
     targets = functional.one_hot(data.labels, 4).float()
     ours = clipped_sums(data.features, targets, weights, 1.0)
     module = stack.module(0)
-    engine = PrivateGradients(module, clip=1.0, sigma=1e-9, rate=1.0, rng=Reproducible(0))
+    engine = PrivateGradients(module, max_grad_norm=1.0, noise_multiplier=1e-9, sample_rate=1.0, rng=Reproducible(0))
     for batch, labels in engine.batches(data.features, data.labels, steps=1):
         engine.backward(functional.cross_entropy(module(batch), labels, reduction="none"))
     for part, parameter in zip(ours, module.parameters(), strict=True):
@@ -60,7 +60,7 @@ def test_a_step_is_the_engine_s_but_for_its_noise():
 def test_less_noise_learns_more_and_a_level_does_not_depend_on_the_others():
     data = records(200)
     data.labels[:] = data.features[:, :4].argmax(1)
-    settings = {"epochs": 30, "batch": 50, "lr": 0.02, "seed": 3}
+    settings = {"epochs": 30, "batch_size": 50, "lr": 0.02, "seed": 3}
 
     def fitted(sigmas):
         return fit_noise_levels(NETWORK, data, sigmas, rng=Reproducible(1), **settings)

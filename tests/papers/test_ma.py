@@ -95,7 +95,7 @@ def test_every_cell_is_there_once_and_has_a_method():
 
 
 def test_figure_three_claims_less_than_formula_23_at_large_noise_only():
-    found = {(one.data, one.batch, one.sigma): one for one in levels((0.5, 20.0))}
+    found = {(one.data, one.batch_size, one.sigma): one for one in levels((0.5, 20.0))}
     large, small = found["adult", 64, 20.0], found["mnist", 64, 0.5]
     assert large.theorem < large.moments
     assert small.theorem > small.moments
@@ -105,7 +105,7 @@ def test_figure_three_claims_less_than_formula_23_at_large_noise_only():
 
 
 def test_the_claim_falls_below_the_truth_where_the_noise_is_small():
-    event = next(one for one in levels((0.02,)) if (one.data, one.batch) == ("mnist", 128))
+    event = next(one for one in levels((0.02,)) if (one.data, one.batch_size) == ("mnist", 128))
     assert event.truth > claims.renyi(128 / 60_000, 2.0, claims.sensitivity(28, 128), 0.02)
 
 

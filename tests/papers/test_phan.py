@@ -21,7 +21,7 @@ DIGITS = Setting(
     "mlp",
     {"hidden": [16, 8], "activation": "relu"},
     sensitivity=200.0,
-    batch=300,
+    batch_size=300,
     epochs=4.0,
     relevance_epochs=2,
     epsilons=(0.5, 2.0),

@@ -61,7 +61,7 @@ def main() -> None:
     there = Placement(ray=cluster.address)
     digits = load("digits").train.take(torch.arange(400))
     network = Network("small-cnn", digits.public.shape, digits.classes)
-    training = Training(epochs=2, batch=50)
+    training = Training(epochs=2, batch_size=50)
     found: dict[str, Any] = {"nodes": sum(node["Alive"] for node in (ray.init(cluster.address), ray.nodes())[1])}
     killer = Killer(cluster, nodes[0])
     started = time.perf_counter()

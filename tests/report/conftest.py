@@ -27,7 +27,7 @@ def made_row(
         "proven": promise(proven, accountant="pld", assumptions=["batches are Poisson samples", "sums are exact"]),
         "why": None if proven is not None else "The noise is a function of private gradients.",
         "audited": promise(audited, confidence=0.95, trials=500, game=f"{method}: a canary"),
-        "ran": {"records": 1348, "steps": 79, "rate": 0.3798, "sigma": 2.5},
+        "ran": {"records": 1348, "steps": 79, "sample_rate": 0.3798, "noise_multiplier": 2.5},
         "notes": ["The randomness was seeded, for research."],
         "verdict": verdict,
     }
@@ -41,7 +41,7 @@ def made_row(
         "kind": kind,
         "accuracy": accuracy,
         "network": "mlp",
-        "settings": {"epochs": 30.0, "sigma": None},
+        "settings": {"epochs": 30.0, "noise_multiplier": None},
         "queries": 100 if kind == "prediction" else None,
         "attack": {
             "attack": "loss",

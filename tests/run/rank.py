@@ -51,12 +51,12 @@ def steps(
     features: torch.Tensor,
     labels: torch.Tensor,
     first: int = 0,
-    micro_batch: int | None = 4,
+    micro_batch_size: int | None = 4,
 ) -> dict[str, torch.Tensor]:
     """Take steps on these records, which have numbers from `first` on; each step's records and gradient."""
     found, own, place = {}, [], 0
     numbers = torch.arange(first, first + len(labels))
-    batches = gradients.batches(features, labels, numbers, steps=STEPS, micro_batch=micro_batch)
+    batches = gradients.batches(features, labels, numbers, steps=STEPS, micro_batch_size=micro_batch_size)
     for inputs, targets, which in batches:
         own.append(which)
         if gradients.backward(losses(module, inputs, targets)):
@@ -72,7 +72,9 @@ def sums(ranks: distributed.Group, wrap: bool) -> dict[str, torch.Tensor]:
         for parameter in module.parameters():
             parameter.mul_(1 + ranks.rank)
     used = nn.parallel.DistributedDataParallel(module) if wrap else module
-    gradients = PrivateGradients(used, clip=CLIP, sigma=SILENT, rate=RATE, rng=Reproducible(3))
+    gradients = PrivateGradients(
+        used, max_grad_norm=CLIP, noise_multiplier=SILENT, sample_rate=RATE, rng=Reproducible(3)
+    )
     gradients.join(ranks)
     return steps(used, gradients, *records())
 
@@ -84,7 +86,9 @@ def shards(ranks: distributed.Group) -> dict[str, torch.Tensor]:
     cuts = [0, *range(RECORDS - ranks.size + 1, RECORDS + 1)]
     mine = slice(cuts[ranks.rank], cuts[ranks.rank + 1])
     module = network()
-    gradients = PrivateGradients(module, clip=CLIP, sigma=SILENT, rate=RATE, rng=Reproducible(4))
+    gradients = PrivateGradients(
+        module, max_grad_norm=CLIP, noise_multiplier=SILENT, sample_rate=RATE, rng=Reproducible(4)
+    )
     gradients.join(group)
     found = steps(module, gradients, features[mine], labels[mine], mine.start)
     return {**found, "expected": torch.tensor(gradients.expected_batch)}
@@ -93,7 +97,7 @@ def shards(ranks: distributed.Group) -> dict[str, torch.Tensor]:
 def noise(ranks: distributed.Group, rng: Randomness) -> dict[str, torch.Tensor]:
     """Steps whose batches are empty on every rank: what is left of the update is noise."""
     module = nn.Linear(30, 33)
-    gradients = PrivateGradients(module, clip=CLIP, sigma=1.5, rate=1e-12, rng=rng)
+    gradients = PrivateGradients(module, max_grad_norm=CLIP, noise_multiplier=1.5, sample_rate=1e-12, rng=rng)
     gradients.join(ranks)
     gradients.expected_batch = 1.0
     drawn = []
@@ -106,17 +110,21 @@ def noise(ranks: distributed.Group, rng: Randomness) -> dict[str, torch.Tensor]:
 def adaptive(ranks: distributed.Group) -> dict[str, torch.Tensor]:
     """A clipping norm that follows a private count."""
     module = network()
-    gradients = AdaptiveGradients(module, clip=CLIP, sigma=1e-6, rate=0.5, rng=Reproducible(5), count_sigma=1e-3)
+    gradients = AdaptiveGradients(
+        module, max_grad_norm=CLIP, noise_multiplier=1e-6, sample_rate=0.5, rng=Reproducible(5), count_sigma=1e-3
+    )
     gradients.join(ranks)
-    found = steps(module, gradients, *records(), micro_batch=None)
-    return {**found, "clip": torch.tensor(gradients.clip, dtype=torch.float64)}
+    found = steps(module, gradients, *records(), micro_batch_size=None)
+    return {**found, "max_grad_norm": torch.tensor(gradients.max_grad_norm, dtype=torch.float64)}
 
 
 def loader(ranks: distributed.Group) -> dict[str, torch.Tensor]:
     """The user's own loader, whose sampler knows the ranks."""
     features, labels = records()
     module = network()
-    gradients = PrivateGradients(module, clip=CLIP, sigma=SILENT, rate=RATE, rng=Reproducible(6))
+    gradients = PrivateGradients(
+        module, max_grad_norm=CLIP, noise_multiplier=SILENT, sample_rate=RATE, rng=Reproducible(6)
+    )
     gradients.join(ranks)
     data = torch.utils.data.TensorDataset(features, labels, torch.arange(RECORDS))
     sampler = PoissonSampler(RECORDS, RATE, 1, Reproducible(7), ranks)
@@ -132,7 +140,7 @@ def fitted(ranks: distributed.Group) -> dict[str, object]:
     digits = load("digits").train.take(torch.arange(300))
     mine = digits.take(torch.arange(200) if ranks.rank == 0 else torch.arange(200, 300))
     shape = Network("mlp", digits.public.shape, digits.classes)
-    method = DpSgd(epochs=2, batch=32, sigma=1.5)
+    method = DpSgd(epochs=2, batch_size=32, noise_multiplier=1.5)
     group = distributed.Group("shards")
     kept = Checkpoints(Path(sys.argv[1]) / "kept", every=5, resume=True)
     release = method.fit(shape, mine, Budget(3.0, 1e-5), rng=Reproducible(2), ranks=group, checkpoints=kept)
@@ -154,7 +162,7 @@ def preconditioned(group: Ranks, mine: slice) -> dict[str, torch.Tensor]:
         features[mine], Statistics(1e-9, 1e-9), log, rng=Reproducible(8), ranks=group, directions=2
     )
     dataset = Dataset("pictures", features[mine], labels[mine], Public((1, 5, 5), ("a", "b", "c", "d")))
-    release = DpSgd(epochs=2, batch=32, precondition=0.1).fit(
+    release = DpSgd(epochs=2, batch_size=32, precondition=0.1).fit(
         Network("linear", (1, 5, 5), 4), dataset, Budget(3.0, 1e-5), rng=Reproducible(9), ranks=group
     )
     return {
@@ -175,17 +183,19 @@ def refusals(ranks: distributed.Group) -> dict[str, str]:
         except NoiseproofError as error:
             said[what] = f"{type(error).__name__}: {error}"
 
-    def private(module: nn.Module, rate: float = RATE, sigma: float = 1.0) -> PrivateGradients:
-        return PrivateGradients(module, clip=CLIP, sigma=sigma, rate=rate, rng=Reproducible(0))
+    def private(module: nn.Module, sample_rate: float = RATE, noise_multiplier: float = 1.0) -> PrivateGradients:
+        return PrivateGradients(
+            module, max_grad_norm=CLIP, noise_multiplier=noise_multiplier, sample_rate=sample_rate, rng=Reproducible(0)
+        )
 
-    hear("rate", lambda: private(network(), rate=0.1 * (1 + ranks.rank)).join(ranks))
+    hear("sample_rate", lambda: private(network(), sample_rate=0.1 * (1 + ranks.rank)).join(ranks))
 
     def other_noise() -> None:
-        gradients = private(network(), sigma=1.0 + ranks.rank)
+        gradients = private(network(), noise_multiplier=1.0 + ranks.rank)
         gradients.join(ranks)
         steps(gradients._engine.module, gradients, *records())
 
-    hear("sigma", other_noise)
+    hear("noise_multiplier", other_noise)
 
     def other_records() -> None:
         gradients = private(network())
@@ -196,7 +206,9 @@ def refusals(ranks: distributed.Group) -> dict[str, str]:
     hear("records", other_records)
     hear(
         "noisy",
-        lambda: NoisyGradients(network(), clip=1.0, sigma=1.0, rate=RATE, rng=Reproducible(0)).join(ranks),
+        lambda: NoisyGradients(
+            network(), max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=RATE, rng=Reproducible(0)
+        ).join(ranks),
     )
 
     def forgotten() -> None:
@@ -220,7 +232,7 @@ def accuracies(ranks: Ranks, trainings: int = 12) -> tuple[list[float], list[flo
     """Test accuracies and proven epsilons of trainings on digits with noise, by seed."""
     split = load("digits")
     shape = Network("mlp", split.train.public.shape, split.train.classes)
-    method = DpSgd(epochs=8, batch=256, sigma=2.0)
+    method = DpSgd(epochs=8, batch_size=256, noise_multiplier=2.0)
     releases = [
         method.fit(shape, split.train, Budget(3.0, 1e-5), rng=Reproducible(seed), ranks=ranks)
         for seed in range(trainings)

@@ -24,7 +24,7 @@ from noiseproof.run.training import train
 from tests.run.launch import ROOT
 
 BUDGET = Budget(3.0, 1e-5)
-PLAIN = DpSgd(epochs=2, batch=64, sigma=1.5)
+PLAIN = DpSgd(epochs=2, batch_size=64, noise_multiplier=1.5)
 """43 steps."""
 
 
@@ -63,14 +63,18 @@ def same(one: ModelRelease, other: ModelRelease) -> bool:
     ("method", "network", "options"),
     [
         (PLAIN, "mlp", {}),
-        (DpSgd(epochs=2, batch=64, sigma=1.5, optimiser="adam", learning_rate=0.01), "mlp", {}),
-        (DpSgdAdaptive(epochs=2, batch=64, sigma=1.5), "mlp", {}),
+        (DpSgd(epochs=2, batch_size=64, noise_multiplier=1.5, optimizer="adam", lr=0.01), "mlp", {}),
+        (DpSgdAdaptive(epochs=2, batch_size=64, noise_multiplier=1.5), "mlp", {}),
         (
-            DpSgd(epochs=2, batch=16, sigma=1.5, averaging=0.5, learning_rate_schedule="cosine"),
+            DpSgd(epochs=2, batch_size=16, noise_multiplier=1.5, averaging=0.5, lr_schedule="cosine"),
             "lin-cnn",
             {"dropout": 0.5},
         ),
-        (DpSgd(epochs=2, batch=64, sigma=1.5, sigma_schedule="exponential", sigma_decay=0.01), "mlp", {}),
+        (
+            DpSgd(epochs=2, batch_size=64, noise_multiplier=1.5, sigma_schedule="exponential", sigma_decay=0.01),
+            "mlp",
+            {},
+        ),
     ],
     ids=["sgd", "adam", "adaptive", "dropout and averages", "schedule"],
 )
@@ -177,10 +181,11 @@ def test_a_folder_that_is_not_empty_is_refused_unless_it_is_resumed(digits, tmp_
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"seed": None}, {"epsilon": 2.0}, {"sigma": 1.6}, {"network": "linear"}, {"data": 1}]
+    "change",
+    [{"seed": 1}, {"seed": None}, {"epsilon": 2.0}, {"noise_multiplier": 1.6}, {"network": "linear"}, {"data": 1}],
 )
 def test_the_checkpoints_of_another_training_are_refused(digits, tmp_path, change):
-    settings = {"epsilon": 3.0, "seed": 0, "sigma": 1.5, "epochs": 0.1, "network": "mlp"}
+    settings = {"epsilon": 3.0, "seed": 0, "noise_multiplier": 1.5, "epochs": 0.1, "network": "mlp"}
     train("dp-sgd", digits, checkpoints=Checkpoints(tmp_path / "c"), **settings)
     other = digits.take(torch.arange(len(digits) - 1)) if "data" in change else digits
     settings.update({key: value for key, value in change.items() if key != "data"})
@@ -236,10 +241,10 @@ def test_twenty_kills_at_random_moments_lose_nothing_that_was_spent(tmp_path, ki
         return visible, json.loads((folder / "bundle" / "card.json").read_text())
 
     visible, card = killed(20, tmp_path / "killed")
-    rate = card["ran"]["rate"]
+    rate = card["ran"]["sample_rate"]
     # With secure randomness every visible update is a release of its own; seeded ones are repeated as they were.
     releases = len(visible) if kind == "secure" else len(set(visible))
-    at_least = accountants.epsilon(sampled_gaussian(rate, victim.METHOD.sigma, releases), 1e-5).epsilon
+    at_least = accountants.epsilon(sampled_gaussian(rate, victim.METHOD.noise_multiplier, releases), 1e-5).epsilon
     assert card["proven"]["epsilon"] >= at_least
     assert card["ran"]["steps"] > 0.6 * victim.METHOD.steps(card["ran"]["records"])
     assert float((tmp_path / "killed" / "accuracy").read_text()) > 0.8

@@ -48,7 +48,7 @@ def test_torchrun_gives_one_document_one_bundle_and_the_epsilon_of_one_process(t
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_training_that_is_told_to_stop_goes_on_where_it_was(tmp_path, ranks):
-    settings = ("--set", "epochs=150", "--set", "batch=128", "--set", "sigma=5")
+    settings = ("--set", "epochs=150", "--set", "batch_size=128", "--set", "sigma=5")
     folder = tmp_path / "checkpoints"
     first = noiseproof(*TRAIN, *settings, "--checkpoint", str(folder), "--every", "20", ranks=ranks)
     patience = time.monotonic() + 120

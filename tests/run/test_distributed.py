@@ -33,7 +33,9 @@ def ranks(request, tmp_path_factory):
 def clipped_sum(which: torch.Tensor) -> torch.Tensor:
     """The sum of these records' clipped gradients, computed in one process, over the expected batch."""
     module = rank.network()
-    gradients = PrivateGradients(module, clip=rank.CLIP, sigma=rank.SILENT, rate=1.0, rng=Reproducible(0))
+    gradients = PrivateGradients(
+        module, max_grad_norm=rank.CLIP, noise_multiplier=rank.SILENT, sample_rate=1.0, rng=Reproducible(0)
+    )
     gradients.expected_batch = rank.RATE * rank.RECORDS
     features, labels = (tensor[which] for tensor in rank.records())
     for inputs, targets in gradients.batches(features, labels, steps=1):
@@ -89,7 +91,7 @@ def test_every_rank_logs_the_same_events(ranks):
 
 
 def test_an_adaptive_clipping_norm_follows_the_count_over_all_ranks(ranks):
-    assert len({float(found["adaptive"]["clip"]) for found in ranks}) == 1
+    assert len({float(found["adaptive"]["max_grad_norm"]) for found in ranks}) == 1
     module = rank.network()
     norm = rank.CLIP
     features, labels = rank.records()
@@ -102,7 +104,7 @@ def test_an_adaptive_clipping_norm_follows_the_count_over_all_ranks(ranks):
         engine.close()
         share = (float((norms <= norm).sum()) - len(norms) / 2) / (0.5 * rank.RECORDS) + 0.5
         norm *= math.exp(-0.2 * (share - 0.5))
-    assert float(ranks[0]["adaptive"]["clip"]) == pytest.approx(norm, rel=1e-3)
+    assert float(ranks[0]["adaptive"]["max_grad_norm"]) == pytest.approx(norm, rel=1e-3)
 
 
 @pytest.mark.parametrize(("scenario", "records"), [("preconditioned", rank.RECORDS), ("preconditioned shards", None)])
@@ -120,7 +122,7 @@ def test_what_would_make_ranks_disagree_is_refused_on_every_rank(ranks):
         pytest.skip("refusals are tried on two ranks")
     for found in ranks:
         said = found["refusals"]
-        for what in ("rate", "sigma", "records"):
+        for what in ("sample_rate", "noise_multiplier", "records"):
             assert said[what].startswith("SettingError"), said
             assert "same on every rank" in said[what]
         assert "cannot be shared among ranks" in said["noisy"]

@@ -25,7 +25,7 @@ from noiseproof.run import checkpoint_files
 from noiseproof.run.checkpoints import Checkpoints
 
 BUDGET = Budget(3.0, 1e-5)
-METHOD = DpSgd(epochs=40, batch=128, clip=0.1, learning_rate=2.0, sigma=3.0)
+METHOD = DpSgd(epochs=40, batch_size=128, max_grad_norm=0.1, lr=2.0, noise_multiplier=3.0)
 
 
 def train(split: Split, folder: Path, kind: str) -> None:

@@ -106,6 +106,6 @@ def _training(release: Predicts) -> Training:
     settings = getattr(release, "settings", {})
     return Training(
         epochs=math.ceil(settings.get("epochs", Training.epochs)),
-        batch=settings.get("batch", Training.batch),
-        lr=settings.get("learning_rate", Training.lr),
+        batch_size=settings.get("batch_size", Training.batch_size),
+        lr=settings.get("lr", Training.lr),
     )

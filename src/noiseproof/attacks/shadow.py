@@ -120,7 +120,7 @@ class ShadowModels:
 # `shadow`: Shokri et al.'s attack, an attack network for each class that has learned from shadow models.
 
 
-ATTACK_TRAINING = Training(epochs=100, batch=100, lr=0.01, l2=1e-6)
+ATTACK_TRAINING = Training(epochs=100, batch_size=100, lr=0.01, l2=1e-6)
 """How attack networks are trained: Lu et al., Table 4."""
 
 

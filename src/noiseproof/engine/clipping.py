@@ -12,17 +12,17 @@ from noiseproof.engine.contributions import Contribution
 from noiseproof.engine.outer_products import matrix_product
 
 
-def clip_weights(squared_norms: torch.Tensor, clip: float, share: float = 1.0) -> torch.Tensor:
+def clip_weights(squared_norms: torch.Tensor, max_grad_norm: float, share: float = 1.0) -> torch.Tensor:
     """What each record's gradient is multiplied by, so that its norm is at most `clip`; `share` multiplies all alike.
 
     A hair below clip / norm, so that float32's rounding of the norm cannot push a record over. A record whose gradient
     is not finite has the weight 0 or NaN, with which it is left out of a weighted sum, since no factor could bound it.
     """
-    return squared_norms.rsqrt().mul_(clip * share * (1 - 1e-5)).clamp_max_(share)
+    return squared_norms.rsqrt().mul_(max_grad_norm * share * (1 - 1e-5)).clamp_max_(share)
 
 
 def clipped_rows(
-    contributions: Sequence[Contribution | None], flat: Flat, clip: float, share: float
+    contributions: Sequence[Contribution | None], flat: Flat, max_grad_norm: float, share: float
 ) -> torch.Tensor | None:
     """The sum of the clipped gradients as one vector, where every layer saw one row a record; None where not.
 
@@ -46,7 +46,7 @@ def clipped_rows(
             products.append((layer.scaled, layer.activations, place))
         else:
             return None
-    if not kernels.clip_layers(layers.values(), clip, share):
+    if not kernels.clip_layers(layers.values(), max_grad_norm, share):
         return None
     for product in products:
         matrix_product(*product)

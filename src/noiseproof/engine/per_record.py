@@ -219,13 +219,15 @@ class RecordGradients:
                 place.copy_(part.weighted_sum(column))
         return vector
 
-    def clipped_vector(self, clip: float, share: float = 1.0) -> torch.Tensor:
+    def clipped_vector(self, max_grad_norm: float, share: float = 1.0) -> torch.Tensor:
         """The sum of the gradients, each scaled to norm `clip` at most and then by `share`, as one vector.
 
         A record whose gradient is not finite is left out.
         """
-        vector = clipped_rows(self._contributions, self._flat, clip, share)
-        return self.weighted_vector(clip_weights(self.squared_norms(), clip, share)) if vector is None else vector
+        vector = clipped_rows(self._contributions, self._flat, max_grad_norm, share)
+        return (
+            self.weighted_vector(clip_weights(self.squared_norms(), max_grad_norm, share)) if vector is None else vector
+        )
 
     def inner(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
         """<g_i, v>, (B,), for one list of tensors shaped like the parameters."""

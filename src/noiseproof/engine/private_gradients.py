@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BatchGradients(ABC):
-    """Turns per-record losses into the `.grad` of a step, for any torch optimiser and the user's own loop.
+    """Turns per-record losses into the `.grad` of a step, for any torch optimizer and the user's own loop.
 
     `batches` draws the records, `backward` takes their losses; after the last micro-batch of a step it writes `.grad`
     and returns True. A step is logged in `events` before its gradient is visible. Losses that do not come from a batch
@@ -33,10 +33,10 @@ class BatchGradients(ABC):
     shareable: ClassVar[bool] = False
     """Whether several ranks can take a step together, each with a part of its records."""
 
-    def __init__(self, module: nn.Module, *, rate: float, rng: Randomness) -> None:
-        if not 0 < rate <= 1:
-            raise SettingError(f"the sampling rate must lie in (0, 1], not {rate}.")
-        self.rate = rate
+    def __init__(self, module: nn.Module, *, sample_rate: float, rng: Randomness) -> None:
+        if not 0 < sample_rate <= 1:
+            raise SettingError(f"the sampling rate must lie in (0, 1], not {sample_rate}.")
+        self.sample_rate = sample_rate
         self.events = EventLog()
         self.steps = 0
         self.expected_batch = 0.0
@@ -72,25 +72,25 @@ class BatchGradients(ABC):
             raise NoiseproofError("ranks join a training before its first batch, not in the middle of it.")
         self.ranks = ranks
         self._sampling, self._rng = ranks.randomness(self._rng)
-        ranks.agree("the sampling rate and the number of parameters", (self.rate, self.coordinates))
+        ranks.agree("the sampling rate and the number of parameters", (self.sample_rate, self.coordinates))
         module = self._engine.module
         ranks.align([*(parameter.detach() for parameter in module.parameters()), *module.buffers()])
 
     def batches(
-        self, *tensors: torch.Tensor, steps: int, micro_batch: int | None = None
+        self, *tensors: torch.Tensor, steps: int, micro_batch_size: int | None = None
     ) -> Iterator[tuple[torch.Tensor, ...]]:
         """Poisson batches of the records in `tensors` (equal first dimensions), for `steps` steps.
 
-        With `micro_batch` a step comes in pieces of at most that many records, so that memory stays bounded: step the
-        optimiser when `backward` returns True. An empty batch is yielded like any other: call `backward` with its
+        With `micro_batch_size` a step comes in pieces of at most that many records, so that memory stays bounded: step the
+        optimizer when `backward` returns True. An empty batch is yielded like any other: call `backward` with its
         losses, or with None if the network cannot take zero records; the step is then noise alone.
         """
         records = {len(tensor) for tensor in tensors}
         if len(records) != 1 or records == {0}:
             raise SettingError("give tensors with the same number of records, at least one.")
-        sampler = PoissonSampler(records.pop(), self.rate, steps, self._sampling, self.ranks)
+        sampler = PoissonSampler(records.pop(), self.sample_rate, steps, self._sampling, self.ranks)
         self._expect(sampler.records)
-        size = micro_batch or sampler.records
+        size = micro_batch_size or sampler.records
         device = tensors[0].device
         for _ in range(steps):
             drawn = sampler.draw().to(device)
@@ -103,7 +103,7 @@ class BatchGradients(ABC):
     def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
         """Batches of the user's loader, if it samples with `PoissonSampler` at this rate; else it is refused."""
         records = len(loader.dataset)  # type: ignore[arg-type]
-        check_loader(loader, self.rate, records, self.ranks)
+        check_loader(loader, self.sample_rate, records, self.ranks)
         self._expect(records)
         for batch in loader:
             first = batch[0] if isinstance(batch, list | tuple) else batch
@@ -167,7 +167,7 @@ class BatchGradients(ABC):
                 "would add noise of its own; call `join(ranks)` first, with `ranks` from noiseproof.run.distributed."
             )
         together = self.ranks.records(records)
-        self.expected_batch = self.expected_batch or self.rate * together
+        self.expected_batch = self.expected_batch or self.sample_rate * together
 
     def _start(self, sizes: list[int]) -> None:
         self._sizes, self._records_in_step = sizes, 0
@@ -202,7 +202,7 @@ class BatchGradients(ABC):
 
 
 class PrivateGradients(BatchGradients):
-    """DP-SGD's gradient for the user's own loop: `backward(losses)`, then any optimiser's `step()`.
+    """DP-SGD's gradient for the user's own loop: `backward(losses)`, then any optimizer's `step()`.
 
     `clip` and `sigma` are numbers or `Schedule`s; the noise on the sum has standard deviation sigma * clip.
     With `bound=True` the noisy mean is clipped to `clip` again, so that no update leaves that ball.
@@ -223,26 +223,26 @@ class PrivateGradients(BatchGradients):
         self,
         module: nn.Module,
         *,
-        clip: float | Schedule,
-        sigma: float | Schedule,
-        rate: float,
+        max_grad_norm: float | Schedule,
+        noise_multiplier: float | Schedule,
+        sample_rate: float,
         rng: Randomness | None = None,
         bound: bool = False,
     ) -> None:
         from noiseproof.privacy import Secure
 
-        super().__init__(module, rate=rate, rng=rng if rng is not None else Secure())
-        self._clip = clip if isinstance(clip, Schedule) else Schedule(clip)
-        self._sigma = sigma if isinstance(sigma, Schedule) else Schedule(sigma)
+        super().__init__(module, sample_rate=sample_rate, rng=rng if rng is not None else Secure())
+        self._clip = max_grad_norm if isinstance(max_grad_norm, Schedule) else Schedule(max_grad_norm)
+        self._sigma = noise_multiplier if isinstance(noise_multiplier, Schedule) else Schedule(noise_multiplier)
         self.bound = bound
 
     @property
-    def clip(self) -> float:
+    def max_grad_norm(self) -> float:
         """The clipping norm of the step that comes next."""
         return self._clip.at(self.steps)
 
     @property
-    def sigma(self) -> float:
+    def noise_multiplier(self) -> float:
         """The noise multiplier of the step that comes next."""
         return self.sigma_at(self.steps)
 
@@ -255,22 +255,22 @@ class PrivateGradients(BatchGradients):
         return accountants.epsilon(self.events.event, delta, accountant=accountant, neighbours=neighbours).epsilon
 
     def _accumulate(self, gradients: RecordGradients) -> None:
-        self._add(gradients.clipped_vector(self.clip, 1 / self.expected_batch))
+        self._add(gradients.clipped_vector(self.max_grad_norm, 1 / self.expected_batch))
 
     def _event(self) -> DpEvent:
-        return sampled_gaussian(self.rate, self.sigma)
+        return sampled_gaussian(self.sample_rate, self.noise_multiplier)
 
     def _finish(self) -> torch.Tensor:
-        mean = self._noised_mean(self.clip, self.sigma)
-        return bounded(mean, self.clip) if self.bound else mean
+        mean = self._noised_mean(self.max_grad_norm, self.noise_multiplier)
+        return bounded(mean, self.max_grad_norm) if self.bound else mean
 
-    def _noised_mean(self, clip: float, sigma: float) -> torch.Tensor:
+    def _noised_mean(self, max_grad_norm: float, noise_multiplier: float) -> torch.Tensor:
         """The sum of the clipped gradients, noised, over the expected batch: records were weighted by its inverse."""
-        scale = Gaussian(clip / self.expected_batch, sigma).scale(self._rng, self.coordinates)
+        scale = Gaussian(max_grad_norm / self.expected_batch, noise_multiplier).scale(self._rng, self.coordinates)
         return self.ranks.noised(self._take_sum(), lambda part: self._rng.add_gaussian(part, scale, out=part))
 
 
-def bounded(gradient: torch.Tensor, clip: float) -> torch.Tensor:
+def bounded(gradient: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
     """The gradient, scaled down to norm `clip` if it is longer."""
     norm = torch.linalg.vector_norm(gradient)
-    return gradient * (clip / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp(max=1)
+    return gradient * (max_grad_norm / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp(max=1)

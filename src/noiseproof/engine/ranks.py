@@ -69,6 +69,6 @@ def unwrapped(module: nn.Module) -> tuple[nn.Module, bool]:
     ):
         raise UnsupportedError(
             "the network's parameters are sharded (FSDP, DTensor), but clipping needs each record's whole gradient on its "
-            "rank; use the plain module or DistributedDataParallel, with micro_batch for memory."
+            "rank; use the plain module or DistributedDataParallel, with micro_batch_size for memory."
         )
     return module, False

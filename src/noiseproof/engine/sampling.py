@@ -27,18 +27,18 @@ class PoissonSampler(Sampler[list[int]]):
     stays secret; it is what `PoissonSampledDpEvent(rate, ...)` accounts for (add-or-remove; Mironov et al. 2019).
     """
 
-    def __init__(self, records: int, rate: float, steps: int, rng: Randomness, ranks: Ranks = ALONE) -> None:
-        if not 0 < rate <= 1:
-            raise SettingError(f"the sampling rate must lie in (0, 1], not {rate}.")
+    def __init__(self, records: int, sample_rate: float, steps: int, rng: Randomness, ranks: Ranks = ALONE) -> None:
+        if not 0 < sample_rate <= 1:
+            raise SettingError(f"the sampling rate must lie in (0, 1], not {sample_rate}.")
         if records < 1 or steps < 0:
             raise SettingError(f"sampling needs at least one record and no negative steps, not {records} and {steps}.")
-        self.records, self.rate, self.steps = records, rate, steps
+        self.records, self.sample_rate, self.steps = records, sample_rate, steps
         self.ranks = ranks
         self._rng = rng
 
     def draw(self) -> torch.Tensor:
         """One step's indices, sorted."""
-        return self.ranks.part(lambda: self._rng.poisson_sample(self.records, self.rate))
+        return self.ranks.part(lambda: self._rng.poisson_sample(self.records, self.sample_rate))
 
     def __len__(self) -> int:
         return self.steps
@@ -48,7 +48,7 @@ class PoissonSampler(Sampler[list[int]]):
             yield self.draw().tolist()
 
 
-def check_loader(loader: DataLoader[object], rate: float, records: int, ranks: Ranks = ALONE) -> None:
+def check_loader(loader: DataLoader[object], sample_rate: float, records: int, ranks: Ranks = ALONE) -> None:
     """Refuse a loader that does not sample at the stated rate: its epsilon would be wrong without a word."""
     sampler = loader.batch_sampler
     if not isinstance(sampler, PoissonSampler):
@@ -57,10 +57,10 @@ def check_loader(loader: DataLoader[object], rate: float, records: int, ranks: R
             f"the loader draws its batches with {found}, not by Poisson sampling, so the accounted epsilon would be wrong; "
             "pass the tensors to `batches` or give the loader a `PoissonSampler` as its batch_sampler."
         )
-    if sampler.rate != rate or sampler.records != records:
+    if sampler.sample_rate != sample_rate or sampler.records != records:
         raise UnsupportedError(
-            f"the loader samples {sampler.records} records at rate {sampler.rate:g}, but rate {rate:g} over {records} "
-            "records is what is accounted for; make both the same."
+            f"the loader samples {sampler.records} records at rate {sampler.sample_rate:g}, but rate {sample_rate:g} over "
+            f"{records} records is what is accounted for; make both the same."
         )
     if sampler.ranks is not ranks:
         raise UnsupportedError("the loader's PoissonSampler must be given the ranks that share the training.")

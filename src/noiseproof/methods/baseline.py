@@ -42,11 +42,11 @@ class Baseline(Method):
     claims: ClassVar[str] = "nothing"
 
     epochs: float = 30.0
-    batch: int = 64
-    learning_rate: float = 1e-3
+    batch_size: int = 64
+    lr: float = 1e-3
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "learning_rate"):
+        for name in ("epochs", "batch_size", "lr"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise SettingError(f"none's setting {name} must be positive, not {value}.")
@@ -66,8 +66,8 @@ class Baseline(Method):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         module.to(device).train()
         features, labels = dataset.features.to(device), dataset.labels.to(device)
-        optimiser = torch.optim.Adam(module.parameters(), lr=self.learning_rate)
-        steps = max(1, math.ceil(self.epochs * len(dataset) / self.batch))
+        optimizer = torch.optim.Adam(module.parameters(), lr=self.lr)
+        steps = max(1, math.ceil(self.epochs * len(dataset) / self.batch_size))
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             with progress.task(self.name, steps) as task:
@@ -75,18 +75,18 @@ class Baseline(Method):
                 for _ in range(steps):
                     if not len(order):
                         order = torch.randperm(len(dataset), device=device)
-                    index, order = order[: self.batch], order[self.batch :]
+                    index, order = order[: self.batch_size], order[self.batch_size :]
                     loss = functional.cross_entropy(module(features[index]), labels[index])
-                    optimiser.zero_grad(set_to_none=True)
+                    optimizer.zero_grad(set_to_none=True)
                     loss.backward()
-                    optimiser.step()
+                    optimizer.step()
                     task.advance(loss=float(loss.detach()))
         card = self.card(
             dataset,
             budget,
             rng,
             why="The network was trained on the records without any noise.",
-            ran={"steps": steps, "batch": self.batch, "sampler": "shuffled epochs"},
+            ran={"steps": steps, "batch_size": self.batch_size, "sampler": "shuffled epochs"},
         )
         return ModelRelease(module.cpu(), network, card, dataset.public, self.settings())
 
@@ -96,7 +96,7 @@ class Baseline(Method):
         labels = torch.arange(9) % 2
         public = Public(shape=(9,), classes=("0", "1"))
         network = Network("linear", (9,), 2)
-        short = Baseline(epochs=4, batch=9, learning_rate=0.3)
+        short = Baseline(epochs=4, batch_size=9, lr=0.3)
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
             from noiseproof.privacy import Reproducible
@@ -114,4 +114,4 @@ class Baseline(Method):
 
 def reference_for(records: int) -> Baseline:
     """The baseline to hold a release against: as many passes as `Baseline` makes, or fewer over many records."""
-    return Baseline(epochs=min(Baseline.epochs, _ENOUGH * Baseline.batch / records))
+    return Baseline(epochs=min(Baseline.epochs, _ENOUGH * Baseline.batch_size / records))

@@ -97,7 +97,7 @@ class Recipe:
         cooked = dict(self.settings(records, epsilon))
         off = interruptible or (settings or {}).get("precondition") == 0
         if off and cooked.get("precondition"):
-            cooked |= {"precondition": 0.0, "learning_rate": round(_LONGER * cooked["learning_rate"], 4)}
+            cooked |= {"precondition": 0.0, "lr": round(_LONGER * cooked["lr"], 4)}
         return methods.build(METHOD, {**cooked, **(settings or {})})
 
     def around(self, release: Release, public: Public) -> ModelRelease:
@@ -207,13 +207,13 @@ def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
     steps = 440 if plenty <= 1 else 880
     length = 0.09 * min(4 / 3, max(0.01, plenty))
     return {
-        "batch": max(1, round(rate * records)),
+        "batch_size": max(1, round(rate * records)),
         "epochs": round(steps * rate, 2),
-        "clip": clip,
-        "learning_rate": round(length / clip, 4),
+        "max_grad_norm": clip,
+        "lr": round(length / clip, 4),
         "averaging": 0.2,
         "precondition": 0.15,
-        "micro_batch": 2048,
+        "micro_batch_size": 2048,
     }
 
 
@@ -224,12 +224,12 @@ def _bins_map(public: Public) -> FeatureMap:
 
 def _bins_settings(records: int, epsilon: float) -> dict[str, Any]:
     return {
-        "batch": max(1, records // 4),
+        "batch_size": max(1, records // 4),
         "epochs": 25,
-        "clip": 1.0,
-        "learning_rate": 4.0,
+        "max_grad_norm": 1.0,
+        "lr": 4.0,
         "averaging": 0.5,
-        "micro_batch": 8192,
+        "micro_batch_size": 8192,
     }
 
 
@@ -239,12 +239,12 @@ def _unit_map(public: Public) -> FeatureMap:
 
 def _unit_settings(records: int, epsilon: float) -> dict[str, Any]:
     return {
-        "batch": records,
+        "batch_size": records,
         "epochs": 100,
-        "clip": 1.0,
-        "learning_rate": 3.0,
+        "max_grad_norm": 1.0,
+        "lr": 3.0,
         "averaging": 0.1,
-        "micro_batch": 8192,
+        "micro_batch_size": 8192,
     }
 
 

@@ -38,27 +38,27 @@ class Training:
     """How networks are trained without privacy. The defaults are those of Lu et al., Table 4, but for `l2`.
 
     `l2` adds `l2 * ||W||^2` over the kernels, not the biases, to the loss (Keras's convention: half of what torch calls
-    weight decay). `momentum` is for `optimiser="sgd"`.
+    weight decay). `momentum` is for `optimizer="sgd"`.
     """
 
     epochs: int = 100
-    batch: int = 100
+    batch_size: int = 100
     lr: float = 1e-3
-    optimiser: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "sgd"] = "adam"
     momentum: float = 0.0
     l2: float = 0.0
     loss: StackedLoss = cross_entropy
 
     def __post_init__(self) -> None:
-        if self.epochs < 0 or self.batch < 1:
+        if self.epochs < 0 or self.batch_size < 1:
             raise SettingError(
-                f"training needs at least 0 epochs and batches of at least 1, not {self.epochs} and {self.batch}."
+                f"training needs at least 0 epochs and batches of at least 1, not {self.epochs} and {self.batch_size}."
             )
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise SettingError(f"a learning rate must be a finite number greater than 0, not {self.lr}.")
-        if self.optimiser not in ("adam", "sgd"):
-            raise SettingError(f"there is no optimiser {self.optimiser!r}; there are adam and sgd.")
-        if not 0 <= self.momentum < 1 or (self.momentum and self.optimiser != "sgd"):
+        if self.optimizer not in ("adam", "sgd"):
+            raise SettingError(f"there is no optimizer {self.optimizer!r}; there are adam and sgd.")
+        if not 0 <= self.momentum < 1 or (self.momentum and self.optimizer != "sgd"):
             raise SettingError(f"momentum must lie in [0, 1), and 0 for adam, not {self.momentum}.")
         if not (math.isfinite(self.l2) and self.l2 >= 0):
             raise SettingError(f"l2 must be a finite number of at least 0, not {self.l2}.")
@@ -100,12 +100,12 @@ def fit_stack(
     networks = StackedNetwork(network, stack)
     active = len(members)
     weights = {name: value.requires_grad_() for name, value in stack.items()}
-    optimiser = _optimiser(weights, training)
+    optimizer = _optimizer(weights, training)
     with progress.task("training networks", schedule.steps) as task:
         for step in range(schedule.steps):
             if schedule.active(step) < active:
                 active = schedule.active(step)
-                weights = _keep_first(active, weights, optimiser)
+                weights = _keep_first(active, weights, optimizer)
             indices, shares = schedule.batch(step, active, features.device)
             logits = networks.forward(
                 features.index_select(0, indices.flatten()).view(*indices.shape, *features.shape[1:]),
@@ -113,9 +113,9 @@ def fit_stack(
                 schedule.generators[:active],
             )
             losses = training.loss(logits, labels.index_select(0, indices.flatten()).view(indices.shape), shares)
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             losses.sum().backward()
-            optimiser.step()
+            optimizer.step()
             task.advance()
     back = order.argsort().to(features.device)
     return StackedNetwork(network, {name: value.detach().index_select(0, back) for name, value in stack.items()})
@@ -130,9 +130,9 @@ class _Schedule:
         # Dropout draws masks for as many records as a batch is wide: were the width that of the largest batch at hand,
         # what a network draws would depend on the others.
         self._whole = whole
-        self.order = sorted(range(len(members)), key=lambda j: -math.ceil(len(members[j]) / training.batch))
+        self.order = sorted(range(len(members)), key=lambda j: -math.ceil(len(members[j]) / training.batch_size))
         self._members = [members[j].cpu() for j in self.order]
-        self._width = training.batch
+        self._width = training.batch_size
         self._sizes = torch.tensor([len(records) for records in self._members])
         self._turns = (self._sizes + self._width - 1) // self._width
         self._totals = (self._turns * training.epochs).tolist()
@@ -157,25 +157,25 @@ class _Schedule:
         return indices.to(device), shares.to(device)
 
 
-def _optimiser(weights: dict[str, torch.Tensor], training: Training) -> torch.optim.Optimizer:
+def _optimizer(weights: dict[str, torch.Tensor], training: Training) -> torch.optim.Optimizer:
     """torch's own: each works element by element, and so on each network alone."""
     kernels = [value for value in weights.values() if value.ndim > 2]
     others = [value for value in weights.values() if value.ndim <= 2]
     groups: list[dict[str, Any]] = [{"params": kernels, "weight_decay": 2 * training.l2}, {"params": others}]
-    if training.optimiser == "adam":
+    if training.optimizer == "adam":
         return torch.optim.Adam(groups, lr=training.lr, fused=True)
     return torch.optim.SGD(groups, lr=training.lr, momentum=training.momentum, fused=True)
 
 
 def _keep_first(
-    active: int, weights: dict[str, torch.Tensor], optimiser: torch.optim.Optimizer
+    active: int, weights: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer
 ) -> dict[str, torch.Tensor]:
-    """Go on with the first `active` networks only: views of their weights and of what the optimiser remembers."""
+    """Go on with the first `active` networks only: views of their weights and of what the optimizer remembers."""
     kept = {id(value): value.detach()[:active].requires_grad_() for value in weights.values()}
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         for value in group["params"]:
-            memory = optimiser.state.pop(value, {})
-            optimiser.state[kept[id(value)]] = {
+            memory = optimizer.state.pop(value, {})
+            optimizer.state[kept[id(value)]] = {
                 key: part[:active] if isinstance(part, torch.Tensor) and part.ndim else part
                 for key, part in memory.items()
             }

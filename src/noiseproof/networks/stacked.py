@@ -83,10 +83,10 @@ class StackedNetwork:
         return values
 
     @torch.no_grad()
-    def logits(self, features: torch.Tensor, batch: int = 1024) -> torch.Tensor:
+    def logits(self, features: torch.Tensor, batch_size: int = 1024) -> torch.Tensor:
         """Every network's logits (k, records, classes) of the same records, computed `batch` records at a time."""
         count = len(self)
-        parts = [self.forward(part.expand(count, *part.shape)) for part in features.split(batch)]
+        parts = [self.forward(part.expand(count, *part.shape)) for part in features.split(batch_size)]
         return torch.cat(parts, dim=1)
 
     def module(self, index: int) -> nn.Module:

@@ -29,7 +29,7 @@ _SAMPLING = 1 << 31
 class Group(Ranks):
     """The ranks of torch.distributed's default process group (gloo, or NCCL for GPUs), each a process.
 
-    Call `gradients.join(group)` on every rank; `batches`, `backward` and the optimiser are then used as in one process,
+    Call `gradients.join(group)` on every rank; `batches`, `backward` and the optimizer are then used as in one process,
     and after every step all ranks have the same weights, bit for bit, and the same events.
 
     Formal guarantee

@@ -196,9 +196,9 @@ def settings_for(method: str, dataset: Dataset) -> dict[str, Any]:
         cut = max(3, math.ceil((_SLOW if slow else 1) * RECORD_PASSES / records))
         if cut < usual:
             chosen["epochs"] = cut
-    if "batch" in fields and "clip" in fields and kind.proves:
+    if "batch_size" in fields and "max_grad_norm" in fields and kind.proves:
         # The noise of a step does not grow with its batch: a large batch is worth its rate.
-        chosen["batch"] = int(min(4096, max(512, 2 ** round(math.log2(max(1, records / 24))))))
+        chosen["batch_size"] = int(min(4096, max(512, 2 ** round(math.log2(max(1, records / 24))))))
     return chosen
 
 
@@ -228,14 +228,14 @@ def spending(release: Release, budget: Budget) -> dict[str, Any] | None:
         return None
     ran = card.ran
     answer: Any = getattr(release, "answer", None)
-    if "steps" in ran and {"rate", "sigma"} <= ran.keys():
+    if "steps" in ran and {"sample_rate", "noise_multiplier"} <= ran.keys():
         from noiseproof.privacy import accountants
         from noiseproof.privacy.events import sampled_gaussian
 
         total, unit = int(ran["steps"]), "steps"
 
         def after(done: int) -> float:
-            event = sampled_gaussian(float(ran["rate"]), float(ran["sigma"]), done)
+            event = sampled_gaussian(float(ran["sample_rate"]), float(ran["noise_multiplier"]), done)
             return accountants.epsilon(
                 event, budget.delta, accountant=proven.accountant, neighbours=budget.neighbours
             ).epsilon

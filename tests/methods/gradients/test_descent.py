@@ -1,4 +1,4 @@
-"""Falling learning rates and averaged weights are what they say, whatever the optimiser, and survive its state_dict."""
+"""Falling learning rates and averaged weights are what they say, whatever the optimizer, and survive its state_dict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import noiseproof as npf
 from noiseproof.data import Dataset, Public
 from noiseproof.engine import PerRecordGradients
 from noiseproof.errors import SettingError
-from noiseproof.methods.gradients.descent import Views, average, optimiser, schedule, take_average
+from noiseproof.methods.gradients.descent import Views, average, optimizer, schedule, take_average
 
 STEPS = 10
 
@@ -23,7 +23,7 @@ def weights(name="sgd", fall="constant", share=0.0, interrupted_at=None):
     parameter = nn.Parameter(torch.zeros(1))
 
     def start():
-        descent = optimiser(name, [parameter], 0.5)
+        descent = optimizer(name, [parameter], 0.5)
         schedule(descent, fall, STEPS)
         average(descent, share, STEPS)
         return descent
@@ -61,14 +61,14 @@ def test_without_averaging_the_last_weights_stay():
         ("cosine", lambda done: (1 + math.cos(math.pi * done)) / 2),
     ],
 )
-def test_the_learning_rate_falls_as_its_schedule_says(fall, left):
+def test_the_lr_falls_as_its_schedule_says(fall, left):
     seen, _ = weights(fall=fall)
     moves = [before - after for before, after in zip([0.0, *seen], seen, strict=False)]
     assert moves == pytest.approx([0.5 * left(step / STEPS) for step in range(STEPS)], rel=1e-5)
 
 
 @pytest.mark.parametrize("interrupted_at", [2, 8])
-def test_an_optimiser_restored_from_its_state_goes_on_as_if_nothing_had_happened(interrupted_at):
+def test_an_optimizer_restored_from_its_state_goes_on_as_if_nothing_had_happened(interrupted_at):
     assert weights("adam", "cosine", 0.5, interrupted_at) == weights("adam", "cosine", 0.5)
 
 
@@ -127,7 +127,7 @@ def test_a_training_with_views_stays_within_its_budget_and_learns():
     features[labels == 1, :, 2:6, 2:6] += 0.6
     dataset = Dataset("squares", features, labels, Public((1, 8, 8), ("no", "yes"), kind="image"))
     release = npf.train(
-        "dp-sgd", dataset, epsilon=4, seed=0, epochs=8, batch=60, network="linear", views=3, shift=1, mirror=True
+        "dp-sgd", dataset, epsilon=4, seed=0, epochs=8, batch_size=60, network="linear", views=3, shift=1, mirror=True
     )
     assert release.card.proven.epsilon <= 4
     assert npf.accuracy(release, dataset) > 0.9

@@ -28,7 +28,7 @@ def blobs():
 @pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])
 def test_a_proven_method_stays_within_its_budget_by_the_steps_it_took(blobs, name, neighbours):
     card = npf.train(name, blobs, epsilon=2, neighbours=neighbours, seed=0, epochs=3, network="linear").card
-    event = sampled_gaussian(card.ran["rate"], card.ran["sigma"], card.ran["steps"])
+    event = sampled_gaussian(card.ran["sample_rate"], card.ran["noise_multiplier"], card.ran["steps"])
     spent = accountants.epsilon(event, 1e-5, neighbours=neighbours).epsilon
     assert card.verdict == "proven"
     assert card.proven.epsilon == pytest.approx(spent, rel=1e-9)
@@ -45,8 +45,8 @@ def test_a_schedule_of_noise_is_calibrated_and_accounted_for_step_by_step(blobs,
 
 
 def test_a_noise_that_is_given_is_used_and_its_epsilon_told(blobs):
-    card = npf.train("dp-sgd", blobs, epsilon=2, seed=0, sigma=5.0, epochs=3, network="linear").card
-    assert card.ran["sigma"] == 5.0
+    card = npf.train("dp-sgd", blobs, epsilon=2, seed=0, noise_multiplier=5.0, epochs=3, network="linear").card
+    assert card.ran["noise_multiplier"] == 5.0
     assert card.proven.epsilon == card.claimed.epsilon != 2
 
 
@@ -60,8 +60,8 @@ def test_a_published_method_without_an_epsilon_claims_and_proves_none(blobs, nam
 
 
 @pytest.mark.parametrize("name", [*PROVEN, *UNPROVEN])
-@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adagrad", "adadelta"])
-def test_any_torch_optimiser_learns_from_the_noised_gradients(blobs, name, optimiser):
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "adadelta"])
+def test_any_torch_optimizer_learns_from_the_noised_gradients(blobs, name, optimizer):
     rates = {"sgd": 4.0 if name in PROVEN else 0.3, "adam": 0.05, "adagrad": 0.3, "adadelta": 3.0}
     release = npf.train(
         name,
@@ -69,9 +69,9 @@ def test_any_torch_optimiser_learns_from_the_noised_gradients(blobs, name, optim
         epsilon=8,
         seed=0,
         epochs=20,
-        batch=100,
-        optimiser=optimiser,
-        learning_rate=rates[optimiser],
+        batch_size=100,
+        optimizer=optimizer,
+        lr=rates[optimizer],
         network="linear",
     )
     assert npf.accuracy(release, blobs) > 0.6
@@ -79,7 +79,7 @@ def test_any_torch_optimiser_learns_from_the_noised_gradients(blobs, name, optim
 
 def test_the_micro_batch_changes_memory_alone(blobs):
     modules = [
-        npf.train("dp-sgd", blobs, epsilon=2, seed=3, epochs=2, micro_batch=size, network="linear").module
+        npf.train("dp-sgd", blobs, epsilon=2, seed=3, epochs=2, micro_batch_size=size, network="linear").module
         for size in (512, 37)
     ]
     torch.testing.assert_close(*(module.state_dict() for module in modules), rtol=1e-4, atol=1e-5)
@@ -96,7 +96,9 @@ def test_an_adaptive_clipping_norm_takes_no_schedule(blobs):
         npf.train("dp-sgd-adaptive", blobs, epsilon=2, seed=0, sigma_schedule="step", sigma_decay=0.5)
 
 
-@pytest.mark.parametrize("setting", [{"clip": 0.0}, {"epochs": -1.0}, {"momentum": 1.0}, {"optimiser": "lbfgs"}])
+@pytest.mark.parametrize(
+    "setting", [{"max_grad_norm": 0.0}, {"epochs": -1.0}, {"momentum": 1.0}, {"optimizer": "lbfgs"}]
+)
 def test_a_setting_outside_its_range_is_refused_before_anything_is_spent(blobs, setting):
     with pytest.raises(SettingError):
         npf.train("dp-sgd", blobs, epsilon=2, seed=0, **setting)
@@ -106,5 +108,5 @@ def test_secure_training_stays_within_the_budget_with_its_own_inexactness_counte
     card = npf.train("dp-sgd", blobs, epsilon=2, epochs=3, network="linear").card
     assert card.randomness == "secure"
     assert card.proven.epsilon <= 2
-    event = sampled_gaussian(card.ran["rate"], card.ran["sigma"], card.ran["steps"])
+    event = sampled_gaussian(card.ran["sample_rate"], card.ran["noise_multiplier"], card.ran["steps"])
     assert card.proven.epsilon >= accountants.epsilon(event, 1e-5).epsilon

@@ -92,7 +92,7 @@ def test_without_noise_it_is_the_mean_of_clipped_gradients(draw):
 
 def test_no_update_leaves_the_ball_of_radius_clip():
     module = nn.Linear(6, 1, bias=False)
-    gradients = NoisyGradients(module, clip=0.5, sigma=3.0, rate=0.5, rng=Reproducible(0))
+    gradients = NoisyGradients(module, max_grad_norm=0.5, noise_multiplier=3.0, sample_rate=0.5, rng=Reproducible(0))
     for (x,) in gradients.batches(100 * torch.randn(20, 6), steps=30):
         gradients.backward(module(x).squeeze(1) if len(x) else None)
         assert float(module.weight.grad.norm()) <= 0.5 * (1 + 1e-5)
@@ -100,7 +100,7 @@ def test_no_update_leaves_the_ball_of_radius_clip():
 
 def test_a_huge_gradient_keeps_its_direction_so_nothing_is_private():
     module = nn.Linear(6, 1, bias=False)
-    gradients = NoisyGradients(module, clip=0.5, sigma=3.0, rate=1.0, rng=Reproducible(0))
+    gradients = NoisyGradients(module, max_grad_norm=0.5, noise_multiplier=3.0, sample_rate=1.0, rng=Reproducible(0))
     canary = torch.zeros(1, 6)
     canary[0, 2] = 1e7
     for (x,) in gradients.batches(canary, steps=1):
@@ -111,7 +111,9 @@ def test_a_huge_gradient_keeps_its_direction_so_nothing_is_private():
 
 def test_the_tensor_by_tensor_variant_needs_the_plain_draw():
     with pytest.raises(SettingError):
-        NoisyGradients(nn.Linear(2, 1), clip=1.0, sigma=1.0, rate=1.0, rng=Reproducible(0), by="tensor")
+        NoisyGradients(
+            nn.Linear(2, 1), max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=1.0, rng=Reproducible(0), by="tensor"
+        )
 
 
 @pytest.mark.parametrize("by", ["all", "layer"])
@@ -122,11 +124,11 @@ def test_the_quantile_is_of_the_batch_and_layers_share_it_by_the_root_of_their_n
     engine = PerRecordGradients(module)
     norms = engine.backward(module(x).squeeze(1)).squared_norms().sqrt()
     engine.close()
-    gradients = QuantileGradients(module, sigma=1e-9, rate=1.0, rng=Reproducible(0), by=by)
+    gradients = QuantileGradients(module, noise_multiplier=1e-9, sample_rate=1.0, rng=Reproducible(0), by=by)
     for (batch_,) in gradients.batches(x, steps=1):
         gradients.backward(module(batch_).squeeze(1))
-    assert gradients.clip == pytest.approx(float(norms.median()), rel=1e-5)
-    limit = gradients.clip if by == "all" else gradients.clip / math.sqrt(2)
+    assert gradients.max_grad_norm == pytest.approx(float(norms.median()), rel=1e-5)
+    limit = gradients.max_grad_norm if by == "all" else gradients.max_grad_norm / math.sqrt(2)
     for layer in module:
         norm = math.sqrt(sum(float(p.grad.square().sum()) for p in layer.parameters()))
         assert norm <= limit * (1 + 1e-4)
@@ -134,7 +136,7 @@ def test_the_quantile_is_of_the_batch_and_layers_share_it_by_the_root_of_their_n
 
 def test_an_empty_batch_moves_nothing_where_the_algorithm_has_nothing_to_say():
     module = nn.Linear(3, 1)
-    gradients = QuantileGradients(module, sigma=1.0, rate=1e-9, rng=Reproducible(0))
+    gradients = QuantileGradients(module, noise_multiplier=1.0, sample_rate=1e-9, rng=Reproducible(0))
     for _ in gradients.batches(torch.randn(5, 3), steps=1):
         gradients.backward(None)
     assert float(module.weight.grad.abs().sum()) == 0

@@ -45,7 +45,7 @@ def release(features, noise=SILENT, rng=None, **terms):
 
 
 def fit(dataset, rng=None, network="linear", budget=BUDGET, **terms):
-    method = npf.methods.build("dp-sgd", {"epochs": 4, "batch": 200, **terms})
+    method = npf.methods.build("dp-sgd", {"epochs": 4, "batch_size": 200, **terms})
     return method.fit(
         Network(network, dataset.public.shape, dataset.classes), dataset, budget, rng=rng or Reproducible(0)
     )
@@ -164,7 +164,7 @@ def test_statistics_and_steps_together_stay_within_the_budget_by_what_ran(rng, n
     card = fit(pictures(), rng, budget=Budget(2.0, 1e-5, neighbours), precondition=0.1).card
     ran = card.ran
     before = [GaussianDpEvent(sigma) for sigma in ran["statistics sigmas"]]
-    event = ComposedDpEvent([*before, sampled_gaussian(ran["rate"], ran["sigma"], ran["steps"])])
+    event = ComposedDpEvent([*before, sampled_gaussian(ran["sample_rate"], ran["noise_multiplier"], ran["steps"])])
     assert card.proven.epsilon == pytest.approx(
         accountants.epsilon(event, 1e-5, neighbours=neighbours).epsilon, rel=1e-9
     )
@@ -232,8 +232,7 @@ def test_a_linear_network_learns_what_differs_where_records_vary_least():
         for part in (slice(4000), slice(4000, None))
     )
     plain, conditioned = (
-        npf.accuracy(fit(dataset, precondition=share, epochs=20, batch=1000, learning_rate=1.0), test)
-        for share in (0.0, 0.1)
+        npf.accuracy(fit(dataset, precondition=share, epochs=20, batch_size=1000, lr=1.0), test) for share in (0.0, 0.1)
     )
     # Over seeds the gain is 0.39 with a standard deviation of 0.005.
     assert conditioned > plain + 0.3

@@ -49,12 +49,12 @@ def test_the_card_has_the_claim_and_what_is_proven(method, network):
     assert card.neighbours == card.claimed.neighbours == "replace-one"
     assert math.fsum(ran["epsilon 1, 2, 3 (claimed)"]) == pytest.approx(2.0)
     _, inputs, loss = ran["epsilon 1, 2, 3 (claimed)"]
-    expected = 64 * ran["batch"] * inputs / ran["D_h"] + 2 * ran["batch"] * loss / ran["D_F"]
+    expected = 64 * ran["batch_size"] * inputs / ran["D_h"] + 2 * ran["batch_size"] * loss / ran["D_F"]
     if method.name == "adlm":
         expected += method.network_epsilon + ran["epsilon 1, 2, 3 (claimed)"][0] / 2
     assert card.proven.epsilon == pytest.approx(expected)
     assert card.proven.delta == (1e-5 if method.name == "adlm" else 0.0)
-    assert ran["batch"] == 200
+    assert ran["batch_size"] == 200
 
 
 def test_at_the_papers_settings_the_proven_epsilon_is_far_above_the_claim():
@@ -63,7 +63,7 @@ def test_at_the_papers_settings_the_proven_epsilon_is_far_above_the_claim():
     data = Dataset("mnist-like", torch.rand(1800, 1, 28, 28), torch.arange(1800) % 10, public)
     network = Network("mlp", (1, 28, 28), 10, {"hidden": 25})
     card = Ilm(epochs=1, sensitivity=9800.0).fit(network, data, Budget(0.225), rng=Reproducible(0)).card
-    assert (card.ran["D_h"], card.ran["D_F"], card.ran["batch"]) == (9800, 1812.5, 1800)
+    assert (card.ran["D_h"], card.ran["D_F"], card.ran["batch_size"]) == (9800, 1812.5, 1800)
     assert card.ran["epsilon of features (local)"] == pytest.approx(10.8)
     assert card.ran["epsilon of a label (local)"] == pytest.approx(0.298, abs=5e-4)
     assert card.claimed.epsilon == 0.225
@@ -179,7 +179,7 @@ def test_the_proof_is_not_loose_for_one_feature():
 @pytest.mark.parametrize("draw", ["record", "batch"])
 @pytest.mark.parametrize("method", [Ilm, Adlm], ids=["ilm", "adlm"])
 def test_with_little_noise_it_learns(method, draw, network):
-    settings = {"draw": draw, "coefficients": "first-order", "epochs": 100, "batch": 200, "learning_rate": 3e-2}
+    settings = {"draw": draw, "coefficients": "first-order", "epochs": 100, "batch_size": 200, "lr": 3e-2}
     release = fit(method(**settings, sensitivity=40.0), network, Budget(400.0, 1e-5))
     assert npf.accuracy(release, pictures(seed=1)) > 0.85
 
@@ -266,7 +266,7 @@ def test_what_cannot_be_is_refused_in_words():
         {"draw": "epoch"},
         {"coefficients": "second-order"},
         {"epochs": 0},
-        {"batch": -1},
+        {"batch_size": -1},
         {"loss_share": 0},
         {"sensitivity": math.nan},
         {"limit": 0.0},

@@ -45,7 +45,10 @@ def test_a_constant_column_stays_constant_and_an_unseen_category_stays_rare(rele
 def test_the_cards_epsilon_is_the_accountants_for_the_steps_taken(release):
     ran = release.card.ran
     event = ComposedDpEvent(
-        [GaussianDpEvent(ran["label sigma"]), sampled_gaussian(ran["rate"], ran["sigma"], ran["steps"])]
+        [
+            GaussianDpEvent(ran["label sigma"]),
+            sampled_gaussian(ran["sample_rate"], ran["noise_multiplier"], ran["steps"]),
+        ]
     )
     assert release.card.proven.epsilon == pytest.approx(accountants.epsilon(event, 1e-5).epsilon, rel=1e-6)
     assert release.card.proven.epsilon <= 5
@@ -75,7 +78,7 @@ def test_every_schedule_ends_before_the_budget_does(pictures, name, tuning):
     assert card.proven.epsilon <= 1
     assert card.ran["spent by the filter"] <= 1
     assert (card.ran["steps"] < 12) == (tuning != "constant")
-    assert card.ran["last sigma"] <= card.ran["sigma"]
+    assert card.ran["last sigma"] <= card.ran["noise_multiplier"]
     assert (card.ran["looks"] > 0) == (tuning == "ant")
     if tuning == "ant":
         assert card.proven.accountant == "rdp"
@@ -84,18 +87,20 @@ def test_every_schedule_ends_before_the_budget_does(pictures, name, tuning):
 
 @given(
     noise=st.lists(st.floats(0.3, 30), min_size=1, max_size=40),
-    rate=st.sampled_from([0.05, 0.4, 1.0]),
+    sample_rate=st.sampled_from([0.05, 0.4, 1.0]),
     epsilon=st.sampled_from([0.5, 2.0, 8.0]),
 )
 @settings(deadline=None, derandomize=True, max_examples=25)
-def test_whatever_noise_is_asked_for_the_steps_that_were_taken_fit_the_budget(noise, rate, epsilon):
+def test_whatever_noise_is_asked_for_the_steps_that_were_taken_fit_the_budget(noise, sample_rate, epsilon):
     budget = Budget(epsilon, 1e-5)
     filter, tuning = Filter(budget, "rdp"), NoiseTuning("constant", noise[0])
     module = torch.nn.Linear(2, 1, bias=False)
-    gradients = FilteredGradients(module, filter, tuning, clip=1.0, rate=rate, rng=Reproducible(0))
+    gradients = FilteredGradients(
+        module, filter, tuning, max_grad_norm=1.0, sample_rate=sample_rate, rng=Reproducible(0)
+    )
     records = torch.ones(10, 2)
     for sigma in noise:
-        tuning.sigma = sigma
+        tuning.noise_multiplier = sigma
         if not gradients.affordable:
             continue
         for (batch,) in gradients.batches(records, steps=1):
@@ -107,7 +112,9 @@ def test_whatever_noise_is_asked_for_the_steps_that_were_taken_fit_the_budget(no
 def test_a_step_that_does_not_fit_releases_nothing():
     module = torch.nn.Linear(2, 1, bias=False)
     filter = Filter(Budget(0.1, 1e-5), "rdp")
-    gradients = FilteredGradients(module, filter, NoiseTuning("constant", 0.5), clip=1.0, rate=1.0, rng=Reproducible(0))
+    gradients = FilteredGradients(
+        module, filter, NoiseTuning("constant", 0.5), max_grad_norm=1.0, sample_rate=1.0, rng=Reproducible(0)
+    )
     (batch,) = next(gradients.batches(torch.ones(3, 2), steps=1))
     with pytest.raises(BudgetError):
         gradients.backward(module(batch).squeeze(1))
@@ -179,7 +186,7 @@ def test_replace_one_needs_more_noise(pictures):
         train("dp-gan", pictures, epsilon=1, seed=0, neighbours=relation, **few).card
         for relation in ("add-or-remove", "replace-one")
     ]
-    assert cards[1].ran["sigma"] == pytest.approx(2 * cards[0].ran["sigma"], rel=0.02)
+    assert cards[1].ran["noise_multiplier"] == pytest.approx(2 * cards[0].ran["noise_multiplier"], rel=0.02)
     assert all(card.proven.epsilon <= 1 for card in cards)
 
 
@@ -192,8 +199,10 @@ def test_secure_randomness_makes_records_that_may_leave(pictures):
 
 
 def test_a_smaller_clipping_norm_is_undone_for_features_of_norm_one(pictures):
-    few = {"steps": 1, "generator_steps": 3, "width": 8, "generated": 20, "sigma": 1e-3}
-    large, small = (train("dp-gan", pictures, epsilon=1e8, seed=0, clip=clip, **few).dataset for clip in (1.0, 0.25))
+    few = {"steps": 1, "generator_steps": 3, "width": 8, "generated": 20, "noise_multiplier": 1e-3}
+    large, small = (
+        train("dp-gan", pictures, epsilon=1e8, seed=0, max_grad_norm=clip, **few).dataset for clip in (1.0, 0.25)
+    )
     torch.testing.assert_close(large.features, small.features, atol=2e-3, rtol=0)
 
 
@@ -201,15 +210,15 @@ def test_a_smaller_clipping_norm_is_undone_for_features_of_norm_one(pictures):
     ("name", "setting"),
     [
         ("dp-gan", {"rows": 0}),
-        ("dp-gan", {"rate": 1.5}),
-        ("dp-gan", {"sigma": -1}),
+        ("dp-gan", {"sample_rate": 1.5}),
+        ("dp-gan", {"noise_multiplier": -1}),
         ("dp-gan", {"model": "transformer"}),
         ("dp-gan", {"tuning": "ant", "decay": 2}),
         ("zero-gan", {"model": "dense"}),
         ("rdp-gan", {"noise_on": "gradient"}),
         ("rdp-gan", {"model": "features"}),
         ("rdp-gan", {"order": 1}),
-        ("rdp-gan", {"batch": 1}),
+        ("rdp-gan", {"batch_size": 1}),
         ("dp-gan", {"generated": 1}),
     ],
 )

@@ -31,4 +31,4 @@ def test_scores_of_worlds_differ_by_the_clipping_norm_over_the_noise():
     game = ZeroGan().game(Budget(4.0))
     scores = [game.play(world, 2000, torch.Generator().manual_seed(world)) for world in (0, 1)]
     shift, error = float(scores[1].mean() - scores[0].mean()), float(scores[0].std()) * (2 / 2000) ** 0.5
-    assert abs(shift - ZeroGan().clip) <= 5.5 * error
+    assert abs(shift - ZeroGan().max_grad_norm) <= 5.5 * error

@@ -60,7 +60,7 @@ def test_the_claim_is_theorem_fours_for_the_iterations_that_ran(pictures):
     card = train("rdp-gan", pictures, epsilon=0.5, seed=0, **FEW).card
     ran = card.ran
     per_iteration = claims.iteration(
-        ran["rate"], ran["order"], ran["C"] / ran["batch"], ran["sigma"], ran["discriminator steps"], 1e-5
+        ran["rate"], ran["order"], ran["C"] / ran["batch_size"], ran["sigma"], ran["discriminator steps"], 1e-5
     )
     assert card.claimed.epsilon == pytest.approx(claims.total(per_iteration, ran["iterations"]))
     assert card.claimed.epsilon == pytest.approx(0.5)

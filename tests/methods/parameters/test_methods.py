@@ -16,7 +16,7 @@ from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible, Secure
 
 BUDGET = Budget(1.0)
-QUICK = {"models": 10, "epochs": 15, "learning_rate": 0.2}
+QUICK = {"models": 10, "epochs": 15, "lr": 0.2}
 
 
 @pytest.fixture(scope="module")

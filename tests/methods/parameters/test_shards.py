@@ -122,7 +122,7 @@ def test_one_record_changes_one_shard(digits, network, monkeypatch):
 
 
 def test_a_network_that_diverges_counts_as_one_that_did_not_move(digits, network):
-    release = ShardMean(learning_rate=1e30, epochs=3).fit(network, digits.train, Budget(1.0), rng=Reproducible(0))
+    release = ShardMean(lr=1e30, epochs=3).fit(network, digits.train, Budget(1.0), rng=Reproducible(0))
     assert all(bool(torch.isfinite(value).all()) for value in release.tensors().values())
     assert release.card.verdict == "proven"
 

@@ -41,7 +41,7 @@ def test_impossible_settings_are_refused(settings):
 # A collection starts from one network, is trained as one or apart with the same outcome, and goes on where it stopped.
 
 
-TRAINING = Training(epochs=2, batch=64, lr=0.1, optimiser="sgd", momentum=0.9)
+TRAINING = Training(epochs=2, batch_size=64, lr=0.1, optimizer="sgd", momentum=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def network(digits):
 
 
 def test_all_networks_start_alike_and_end_apart(digits, network):
-    start = train_collection(network, digits, 3, Training(epochs=0, optimiser="sgd"), seed=4)
+    start = train_collection(network, digits, 3, Training(epochs=0, optimizer="sgd"), seed=4)
     first = start.layout.flatten(dict(network.build(4).named_parameters()))
     assert all(torch.equal(row, first) for row in start.rows)
     trained = train_collection(network, digits, 3, TRAINING, seed=4)
@@ -76,7 +76,7 @@ def test_convolutions_are_trained_one_by_one(digits):
     network = Network("small-cnn", (1, 8, 8), 10, {"channels": 2, "hidden": 4})
     public = replace(digits.public, shape=(1, 8, 8))
     images = replace(digits, features=digits.features.reshape(-1, 1, 8, 8), public=public)
-    found = train_collection(network, images, 2, Training(epochs=1, batch=100, optimiser="sgd", lr=0.1))
+    found = train_collection(network, images, 2, Training(epochs=1, batch_size=100, optimizer="sgd", lr=0.1))
     assert float((found.rows[0] - found.rows[1]).norm()) > 0
 
 
@@ -124,7 +124,7 @@ def test_a_collection_can_be_trained_further(digits, network):
     once = train_collection(network, digits, 2, TRAINING, seed=1)
     further = train_collection(network, digits, 2, TRAINING, seed=2, start=once)
     assert not torch.equal(further.rows, once.rows)
-    idle = train_collection(network, digits, 2, Training(epochs=0, optimiser="sgd"), seed=2, start=once)
+    idle = train_collection(network, digits, 2, Training(epochs=0, optimizer="sgd"), seed=2, start=once)
     assert torch.equal(idle.rows, once.rows)
 
 

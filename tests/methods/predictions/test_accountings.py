@@ -11,7 +11,7 @@ from noiseproof.methods.predictions.accountings import NAMES, accounting, advanc
 from noiseproof.privacy import accountants, gaussian_dp
 from noiseproof.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 
-LOCATION = {"records": 1200, "batch": 100, "epochs": 100}
+LOCATION = {"records": 1200, "batch_size": 100, "epochs": 100}
 DELTA = 1 / 12_000
 
 
@@ -63,7 +63,7 @@ def test_counting_steps_takes_more_noise_than_counting_epochs():
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("pld", LOCATION), ("naive", {**LOCATION, "batch": 1201}), ("naive", {**LOCATION, "epochs": 0})],
+    [("pld", LOCATION), ("naive", {**LOCATION, "batch_size": 1201}), ("naive", {**LOCATION, "epochs": 0})],
 )
 def test_impossible_settings_are_refused(name, settings):
     with pytest.raises(SettingError):

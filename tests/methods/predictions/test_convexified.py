@@ -81,7 +81,7 @@ def test_a_stack_with_several_alphas_trains_each_network_as_if_alone():
     network, everyone = Network("lu-mlp", (5,), 3), torch.arange(40)
 
     def trained(alpha, count):
-        training = Training(epochs=3, batch=16, lr=0.01, l2=1e-3, loss=Convexified(alpha, "code"))
+        training = Training(epochs=3, batch_size=16, lr=0.01, l2=1e-3, loss=Convexified(alpha, "code"))
         return fit_stack(network, features, labels, [everyone] * count, training, seeds=[7] * count)
 
     together = trained((0.5, 5.0), 2)

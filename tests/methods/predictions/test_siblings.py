@@ -130,7 +130,7 @@ def test_one_record_moves_the_votes_no_further_than_proven(seed, count, near, ag
 @pytest.mark.parametrize("near", ["add-or-remove", "replace-one"])
 @pytest.mark.parametrize(("answer", "members"), [("label", 1), ("probabilities", 1), ("label", 2)])
 def test_one_record_changes_one_teacher_alone(near, answer, members):
-    method = Teachers(teachers=6, members=members, epochs=15, learning_rate=0.05, answer=answer)
+    method = Teachers(teachers=6, members=members, epochs=15, lr=0.05, answer=answer)
     for seed in range(5):
         data = dataset(seed, 60)
         query = dataset(seed + 100, 20).features
@@ -151,7 +151,7 @@ def test_a_teacher_whose_shard_is_empty_or_whose_training_diverged_still_has_one
     data = dataset(0, 5)
     release = Teachers(teachers=9, epochs=2).fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))
     assert release._scores(data.features).sum(1).tolist() == [9.0] * 5
-    diverged = Teachers(teachers=3, epochs=40, learning_rate=1e30).fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))
+    diverged = Teachers(teachers=3, epochs=40, lr=1e30).fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))
     assert diverged._scores(data.features).sum(1).tolist() == [3.0] * 5
 
 

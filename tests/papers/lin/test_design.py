@@ -38,7 +38,7 @@ def test_a_seed_is_the_same_in_every_process():
     assert Cell("mnist", "cnn", "adam", "AC", 0.5, 1.4).seed(0) == 18185306036607437
 
 
-def test_both_scales_know_every_model_and_every_learning_rate():
+def test_both_scales_know_every_model_and_every_lr():
     for plan in PLANS.values():
         assert set(plan.networks) == set(FACTORS["model"])
-        assert all(plan.learning_rate(cell) > 0 for cell in design.every_cell())
+        assert all(plan.lr(cell) > 0 for cell in design.every_cell())

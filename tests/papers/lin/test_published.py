@@ -18,9 +18,9 @@ def test_every_setting_of_the_six_factors_has_exactly_one_cell():
     assert (cells["convergence"] > 0).all()
 
 
-def test_every_data_set_model_and_optimiser_has_a_baseline():
-    found = published.baselines()[["data", "model", "optimiser"]].itertuples(index=False, name=None)
-    assert sorted(found) == sorted(itertools.product(*(FACTORS[name] for name in ("data", "model", "optimiser"))))
+def test_every_data_set_model_and_optimizer_has_a_baseline():
+    found = published.baselines()[["data", "model", "optimizer"]].itertuples(index=False, name=None)
+    assert sorted(found) == sorted(itertools.product(*(FACTORS[name] for name in ("data", "model", "optimizer"))))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_abstracts_gains_are_absolute_points_of_the_cells(data, model, point
 
 def test_tables_6_and_12_hold_the_accuracies_of_table_3():
     cells = published.cells()
-    cells = cells[(cells["data"] == "mnist") & (cells["optimiser"] == "adam")]
+    cells = cells[(cells["data"] == "mnist") & (cells["optimizer"] == "adam")]
     keys = ["model", "sequence", "clip"]
     six = published.table6().merge(cells, on=[*keys, "sigma"], suffixes=("", " cell"))
     assert len(six) == 8

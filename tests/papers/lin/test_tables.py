@@ -49,7 +49,7 @@ def test_tables_3_to_5_have_the_96_cells_and_the_12_baselines(found, results):
     ],
 )
 def test_theirs_stands_in_the_row_of_its_setting(found, table, row):
-    names = ("model", "optimiser", "sigma", "C", "sequence", "accuracy, theirs", "loss, theirs")
+    names = ("model", "optimizer", "sigma", "C", "sequence", "accuracy, theirs", "loss, theirs")
     assert row in columns(found[table], *names)
 
 

@@ -22,8 +22,8 @@ PLAN = Plan(
     steps=12,
     looks=3,
     networks={"cnn": ("small-cnn", {"channels": 4, "hidden": 8}), "lstm": ("lstm", {"units": 8})},
-    learning_rates={("cnn", "adam", "none"): 0.02, ("cnn", "sgd", "none"): 0.1, ("lstm", "adam", "none"): 0.02},
-    batch=50,
+    lrs={("cnn", "adam", "none"): 0.02, ("cnn", "sgd", "none"): 0.1, ("lstm", "adam", "none"): 0.02},
+    batch_size=50,
     watched=60,
 )
 SEQUENCES = [
@@ -49,8 +49,8 @@ def _made_up_records(monkeypatch, request):
         monkeypatch.setattr(training, "records", lambda name, most, test: (bars(most, 0), bars(test, 1)))
 
 
-def cell(sequence, sigma=None, clip=None, model="cnn", optimiser="adam") -> Cell:
-    return Cell("mnist", model, optimiser, sequence, sigma, clip)
+def cell(sequence, sigma=None, clip=None, model="cnn", optimizer="adam") -> Cell:
+    return Cell("mnist", model, optimizer, sequence, sigma, clip)
 
 
 def test_training_without_noise_learns_and_says_that_nothing_is_private():
@@ -102,15 +102,15 @@ def test_noise_first_with_a_tiny_clipping_norm_has_next_to_no_noise():
     # Adam does not mind the gradient's scale, and the noise shrinks with C: what is left is training without noise.
     longer = dataclasses.replace(PLAN, steps=45)
     small, large = (
-        training.train_cell(cell("AC", 0.5, clip, optimiser="adam"), longer, 0, None)[0] for clip in (0.001, 100.0)
+        training.train_cell(cell("AC", 0.5, clip, optimizer="adam"), longer, 0, None)[0] for clip in (0.001, 100.0)
     )
     assert small.accuracy > 0.7
     assert large.accuracy < 0.4
 
 
 def test_a_training_that_diverges_ranks_last_instead_of_failing():
-    wild = dataclasses.replace(PLAN, learning_rates={("cnn", "sgd", "none"): 1e38})
-    result, _ = training.train_cell(cell("none", optimiser="sgd"), wild, 0, None)
+    wild = dataclasses.replace(PLAN, lrs={("cnn", "sgd", "none"): 1e38})
+    result, _ = training.train_cell(cell("none", optimizer="sgd"), wild, 0, None)
     assert result.convergence == math.inf
 
 
@@ -118,8 +118,8 @@ def test_a_training_that_diverges_ranks_last_instead_of_failing():
 def test_the_whole_study_runs_on_real_records_with_several_workers(tmp_path, real_data):
     for name in FACTORS["data"]:
         real_data(f"{name}.npz")
-    rates = {(model, optimiser, "none"): 0.01 for model in ("cnn", "lstm") for optimiser in ("sgd", "adam")}
-    tiny = dataclasses.replace(PLAN, records=300, steps=2, learning_rates=rates)
+    rates = {(model, optimizer, "none"): 0.01 for model in ("cnn", "lstm") for optimizer in ("sgd", "adam")}
+    tiny = dataclasses.replace(PLAN, records=300, steps=2, lrs=rates)
     result = Lin().run("small", tmp_path / "two", workers=2, plan=tiny)
     alone = Lin().run("small", tmp_path / "one", workers=1, plan=tiny)
     assert [table.to_json() for table in result.tables] == [table.to_json() for table in alone.tables]

@@ -76,73 +76,73 @@ class Views:
         return padded[record, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-# Optimisers by name: any of torch's works on noised gradients, since what it does is post-processing.
+# Optimizers by name: any of torch's works on noised gradients, since what it does is post-processing.
 #
 # So are learning rates that fall and weights that are averaged: both depend on the noised gradients and on public numbers
-# alone, and cost no privacy. What they remember lies in the optimiser's own state, so that its `state_dict` is all of it.
+# alone, and cost no privacy. What they remember lies in the optimizer's own state, so that its `state_dict` is all of it.
 
 
-OptimiserName = Literal["sgd", "adam", "adagrad", "adadelta"]
+OptimizerName = Literal["sgd", "adam", "adagrad", "adadelta"]
 Fall = Literal["constant", "linear", "cosine"]
 """How a learning rate falls from its start towards 0 at the last step, if it does."""
 
 
-def optimiser(
-    name: OptimiserName, parameters: Iterable[nn.Parameter], learning_rate: float, momentum: float = 0.0
+def optimizer(
+    name: OptimizerName, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.0
 ) -> torch.optim.Optimizer:
-    """The torch optimiser of that name; `momentum` is SGD's alone."""
+    """The torch optimizer of that name; `momentum` is SGD's alone."""
     if name == "sgd":
-        return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
     if name == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate)
+        return torch.optim.Adam(parameters, lr=lr)
     if name == "adagrad":
-        return torch.optim.Adagrad(parameters, lr=learning_rate)
-    return torch.optim.Adadelta(parameters, lr=learning_rate)
+        return torch.optim.Adagrad(parameters, lr=lr)
+    return torch.optim.Adadelta(parameters, lr=lr)
 
 
-def schedule(optimiser: torch.optim.Optimizer, fall: Fall, steps: int) -> None:
+def schedule(optimizer: torch.optim.Optimizer, fall: Fall, steps: int) -> None:
     """Let the learning rate fall over `steps` steps: the share of it that is left depends on the step alone."""
     if fall == "constant":
         return
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["start"], group["taken"] = group["lr"], 0
 
-    def before(optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        for group in optimiser.param_groups:
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
             done = group["taken"] / steps
             left = 1 - done if fall == "linear" else (1 + math.cos(math.pi * done)) / 2
             group["lr"] = group["start"] * left
             group["taken"] += 1
 
-    optimiser.register_step_pre_hook(before)
+    optimizer.register_step_pre_hook(before)
 
 
-def average(optimiser: torch.optim.Optimizer, share: float, steps: int) -> None:
+def average(optimizer: torch.optim.Optimizer, share: float, steps: int) -> None:
     """Keep the mean of the weights after each of the last `share` of `steps` steps, for `take_average`."""
     if share == 0:
         return
     first = steps - max(1, math.ceil(share * steps))
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["seen"] = 0
 
-    def after(optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        for group in optimiser.param_groups:
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
             group["seen"] += 1
             if (count := group["seen"] - first) < 1:
                 continue
             for parameter in group["params"]:
-                state = optimiser.state[parameter]
+                state = optimizer.state[parameter]
                 if "average" not in state:
                     state["average"] = torch.zeros_like(parameter)
                 state["average"].lerp_(parameter.detach(), 1 / count)
 
-    optimiser.register_step_post_hook(after)
+    optimizer.register_step_post_hook(after)
 
 
-def take_average(optimiser: torch.optim.Optimizer) -> None:
+def take_average(optimizer: torch.optim.Optimizer) -> None:
     """Put the averaged weights, where there are any, in the place of the last ones."""
     with torch.no_grad():
-        for parameter, state in optimiser.state.items():
+        for parameter, state in optimizer.state.items():
             if "average" in state:
                 parameter.copy_(state["average"])
 
@@ -155,24 +155,24 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A network in training: its weights, its optimiser, its gradients' sampler and noise, and the masks of dropout.
+    """A network in training: its weights, its optimizer, its gradients' sampler and noise, and the masks of dropout.
 
     What was spent is not part of it: that is the log of `gradients.events`, which is never put back.
     """
 
     module: nn.Module
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     gradients: BatchGradients
 
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
         """The state between two steps."""
         tensors: Tensors = {f"module.{name}": value for name, value in self.module.state_dict().items()}
-        optimiser = self.optimiser.state_dict()
+        optimizer = self.optimizer.state_dict()
         numbers: dict[str, Any] = {}
-        for index, memory in optimiser["state"].items():
+        for index, memory in optimizer["state"].items():
             for key, value in memory.items():
                 if isinstance(value, torch.Tensor):
-                    tensors[f"optimiser.{index}.{key}"] = value
+                    tensors[f"optimizer.{index}.{key}"] = value
                 else:
                     numbers[f"{index}.{key}"] = value
         tensors["torch.cpu"] = torch.get_rng_state()
@@ -181,7 +181,7 @@ class TrainingState:
             tensors["torch.cuda"] = torch.cuda.get_rng_state(device)
         copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         return copies, {
-            "optimiser": {"groups": optimiser["param_groups"], "numbers": numbers},
+            "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
             "gradients": self.gradients.state(),
             "randomness": [rng.state() for rng in self.gradients.randomness],
         }
@@ -193,13 +193,13 @@ class TrainingState:
         )
         memory: dict[int, dict[str, Any]] = {}
         for name, value in tensors.items():
-            if name.startswith("optimiser."):
-                index, _, key = name.removeprefix("optimiser.").partition(".")
+            if name.startswith("optimizer."):
+                index, _, key = name.removeprefix("optimizer.").partition(".")
                 memory.setdefault(int(index), {})[key] = value
-        for name, value in values["optimiser"]["numbers"].items():
+        for name, value in values["optimizer"]["numbers"].items():
             index, _, key = name.partition(".")
             memory.setdefault(int(index), {})[key] = value
-        self.optimiser.load_state_dict({"state": memory, "param_groups": values["optimiser"]["groups"]})
+        self.optimizer.load_state_dict({"state": memory, "param_groups": values["optimizer"]["groups"]})
         self.gradients.restore(values["gradients"])
         # Secure randomness has no state, so that a training with it may go on with more ranks, or fewer.
         for rng, state in zip(self.gradients.randomness, values["randomness"], strict=False):
@@ -222,12 +222,12 @@ _ONE = Views()
 def descend(
     module: nn.Module,
     gradients: BatchGradients,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     dataset: Dataset,
     steps: int,
     *,
     seed: int,
-    micro_batch: int | None = None,
+    micro_batch_size: int | None = None,
     progress: Progress = SILENT,
     description: str = "training",
     watch: Watch | None = None,
@@ -254,12 +254,15 @@ def descend(
         torch.manual_seed(seed + gradients.ranks.rank)
         charged = 0
         if checkpoints is not None:
-            checkpoints.begin(TrainingState(module, optimiser, gradients))
+            checkpoints.begin(TrainingState(module, optimizer, gradients))
             charged = min(len(gradients.events), steps)
             task.advance(charged)
         total, records = 0.0, 0
         batches = gradients.batches(
-            dataset.features.to(device), dataset.labels.to(device), steps=steps - charged, micro_batch=micro_batch
+            dataset.features.to(device),
+            dataset.labels.to(device),
+            steps=steps - charged,
+            micro_batch_size=micro_batch_size,
         )
         for features, labels in batches:
             losses = None
@@ -267,7 +270,7 @@ def descend(
                 losses = views.losses(loss, features, labels)
                 total, records = total + float(losses.detach().sum()), records + len(labels)
             if gradients.backward(losses):
-                optimiser.step()
+                optimizer.step()
                 mean = total / records if records else float("nan")
                 task.advance(loss=mean)
                 if watch is not None:

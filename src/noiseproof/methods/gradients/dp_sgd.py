@@ -57,7 +57,7 @@ class DpSgd(GradientMethod):
     proves: ClassVar[bool] = True
     claims: ClassVar[str] = "(epsilon, delta) for a record, by the moments accountant"
 
-    sigma: float | None = None
+    noise_multiplier: float | None = None
     """Noise multiplier at the first step; None calibrates it to the budget."""
     accountant: str = "pld"
     sigma_schedule: Decay = "constant"
@@ -77,38 +77,46 @@ class DpSgd(GradientMethod):
         if self.precondition and self._views() != Views():
             raise SettingError(f"{self.name} cannot take views of records that a preconditioner has transformed.")
 
-    def schedule(self, sigma: float) -> Schedule:
+    def schedule(self, noise_multiplier: float) -> Schedule:
         """The noise multiplier by step, from that start."""
-        return Schedule(sigma, self.sigma_schedule, self.sigma_decay, self.every)
+        return Schedule(noise_multiplier, self.sigma_schedule, self.sigma_decay, self.every)
 
     def gradients(
-        self, module: nn.Module, *, rate: float, steps: int, budget: Budget, rng: Randomness
+        self, module: nn.Module, *, sample_rate: float, steps: int, budget: Budget, rng: Randomness
     ) -> BatchGradients:
         """Clipped, noised sums at the calibrated noise."""
-        return self._private(module, self.calibrated(rate, steps, budget), rate, rng)
+        return self._private(module, self.calibrated(sample_rate, steps, budget), sample_rate, rng)
 
-    def _private(self, module: nn.Module, sigma: float, rate: float, rng: Randomness) -> PrivateGradients:
-        return PrivateGradients(module, clip=self._clip(), sigma=self.schedule(sigma), rate=rate, rng=rng)
+    def _private(
+        self, module: nn.Module, noise_multiplier: float, sample_rate: float, rng: Randomness
+    ) -> PrivateGradients:
+        return PrivateGradients(
+            module,
+            max_grad_norm=self._clip(),
+            noise_multiplier=self.schedule(noise_multiplier),
+            sample_rate=sample_rate,
+            rng=rng,
+        )
 
     def _clip(self) -> Schedule:
-        return Schedule(self.clip, self.clip_schedule, self.clip_decay, self.every)
+        return Schedule(self.max_grad_norm, self.clip_schedule, self.clip_decay, self.every)
 
-    def calibrated(self, rate: float, steps: int, budget: Budget) -> float:
+    def calibrated(self, sample_rate: float, steps: int, budget: Budget) -> float:
         """The noise multiplier at the first step for a training of that many steps."""
-        if self.sigma is not None:
-            return self.sigma
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier
         terms = {"accountant": self.accountant, "neighbours": budget.neighbours}
         start = 1.0
         if self.sigma_schedule == "constant":
-            start = calibration.sigma(budget.epsilon, budget.delta, rate, steps, **terms).sigma
+            start = calibration.sigma(budget.epsilon, budget.delta, sample_rate, steps, **terms).sigma
             if not self.precondition:
                 return start
             # Gaussians add up in mu^2, or 1 / sigma^2.
             start /= math.sqrt(1 - self.precondition)
         before = self._statistics(budget).events if self.precondition else ()
 
-        def epsilon(sigma: float) -> float:
-            event = ComposedDpEvent([*before, planned_event(rate, self.schedule(sigma), steps)])
+        def epsilon(noise_multiplier: float) -> float:
+            event = ComposedDpEvent([*before, planned_event(sample_rate, self.schedule(noise_multiplier), steps)])
             return accountants.epsilon(event, budget.delta, **terms).epsilon
 
         return calibration.calibrate(epsilon, budget.epsilon, start=start)
@@ -151,16 +159,18 @@ class DpSgd(GradientMethod):
         assumptions = (*_ASSUMPTIONS, _OF_STATISTICS) if self.precondition else _ASSUMPTIONS
         proven = spent.proof(*assumptions, *rng.assumptions)
         claimed = Claim(
-            epsilon=budget.epsilon if self.sigma is None else proven.epsilon,
+            epsilon=budget.epsilon if self.noise_multiplier is None else proven.epsilon,
             delta=budget.delta,
             neighbours=budget.neighbours,
-            source="the budget that the noise was calibrated to" if self.sigma is None else "Abadi et al. 2016",
+            source="the budget that the noise was calibrated to"
+            if self.noise_multiplier is None
+            else "Abadi et al. 2016",
         )
         ran = {
             **self._ran(gradients),
-            "sigma": gradients.sigma_at(0),
-            "clip": self.clip,
-            "batch": gradients.expected_batch,
+            "noise_multiplier": gradients.sigma_at(0),
+            "max_grad_norm": self.max_grad_norm,
+            "batch_size": gradients.expected_batch,
             **(self._spent_before(budget) if self.precondition else {}),
         }
         return self.card(dataset, budget, rng, claimed=claimed, proven=proven, ran=ran)
@@ -177,17 +187,17 @@ class DpSgd(GradientMethod):
         """A canary whose gradient has exactly the clipping norm, in one step that sees every record."""
         constant = replace(self, sigma_schedule="constant", clip_schedule="constant")
 
-        def gradients(module: nn.Module, sigma: float, rng: Randomness) -> PrivateGradients:
-            return constant._private(module, sigma, 1.0, rng)
+        def gradients(module: nn.Module, noise_multiplier: float, rng: Randomness) -> PrivateGradients:
+            return constant._private(module, noise_multiplier, 1.0, rng)
 
         return clipped_sum_game(self.name, gradients, budget)
 
 
-def planned_event(rate: float, sigma: Schedule, steps: int) -> DpEvent:
+def planned_event(sample_rate: float, noise_multiplier: Schedule, steps: int) -> DpEvent:
     """The event of `steps` Poisson-sampled Gaussian steps with that noise."""
     log = EventLog()
     for step in range(steps):
-        log.append(sampled_gaussian(rate, sigma.at(step)))
+        log.append(sampled_gaussian(sample_rate, noise_multiplier.at(step)))
     return log.event
 
 
@@ -206,8 +216,17 @@ class DpSgdBounded(DpSgd):
 
     name: ClassVar[str] = "dp-sgd-bounded"
 
-    def _private(self, module: nn.Module, sigma: float, rate: float, rng: Randomness) -> PrivateGradients:
-        return PrivateGradients(module, clip=self._clip(), sigma=self.schedule(sigma), rate=rate, rng=rng, bound=True)
+    def _private(
+        self, module: nn.Module, noise_multiplier: float, sample_rate: float, rng: Randomness
+    ) -> PrivateGradients:
+        return PrivateGradients(
+            module,
+            max_grad_norm=self._clip(),
+            noise_multiplier=self.schedule(noise_multiplier),
+            sample_rate=sample_rate,
+            rng=rng,
+            bound=True,
+        )
 
 
 # dp-sgd-adaptive: dp-sgd whose clipping norm follows a private quantile of the gradient norms.
@@ -239,15 +258,17 @@ class DpSgdAdaptive(DpSgd):
                 "dp-sgd-adaptive sets its own clipping norm at constant noise; leave schedules constant."
             )
 
-    def _private(self, module: nn.Module, sigma: float, rate: float, rng: Randomness) -> PrivateGradients:
+    def _private(
+        self, module: nn.Module, noise_multiplier: float, sample_rate: float, rng: Randomness
+    ) -> PrivateGradients:
         return AdaptiveGradients(
             module,
-            clip=self.clip,
-            sigma=sigma,
-            rate=rate,
+            max_grad_norm=self.max_grad_norm,
+            noise_multiplier=noise_multiplier,
+            sample_rate=sample_rate,
             rng=rng,
             quantile=self.quantile,
-            count_sigma=self.count_sigma or max(self.batch / 20, sigma),
+            count_sigma=self.count_sigma or max(self.batch_size / 20, noise_multiplier),
             speed=self.speed,
         )
 
@@ -274,29 +295,31 @@ class AdaptiveGradients(PrivateGradients):
         self,
         module: nn.Module,
         *,
-        clip: float,
-        sigma: float,
-        rate: float,
+        max_grad_norm: float,
+        noise_multiplier: float,
+        sample_rate: float,
         rng: Randomness | None = None,
         quantile: float = 0.5,
         count_sigma: float,
         speed: float = 0.2,
     ) -> None:
-        super().__init__(module, clip=clip, sigma=sigma, rate=rate, rng=rng)
+        super().__init__(
+            module, max_grad_norm=max_grad_norm, noise_multiplier=noise_multiplier, sample_rate=sample_rate, rng=rng
+        )
         if not 0 < quantile < 1:
             raise SettingError(f"the quantile must lie in (0, 1), not {quantile}.")
-        if 2 * count_sigma <= sigma:
+        if 2 * count_sigma <= noise_multiplier:
             raise SettingError(
-                f"the count's noise must exceed sigma / 2 = {sigma / 2:.4g}, not {count_sigma:.4g}; "
+                f"the count's noise must exceed sigma / 2 = {noise_multiplier / 2:.4g}, not {count_sigma:.4g}; "
                 "else no noise on the gradients could keep the promise."
             )
-        self.sum_sigma = (sigma**-2 - (2 * count_sigma) ** -2) ** -0.5
-        self._norm = float(clip)
+        self.sum_sigma = (noise_multiplier**-2 - (2 * count_sigma) ** -2) ** -0.5
+        self._norm = float(max_grad_norm)
         self._quantile, self._count_sigma, self._speed = quantile, count_sigma, speed
         self._count = 0.0
 
     @property
-    def clip(self) -> float:
+    def max_grad_norm(self) -> float:
         """The clipping norm of the step that comes next."""
         return self._norm
 

@@ -61,7 +61,7 @@ def clipped_sum_game(
             # A public constant, the same in both worlds; so large that a second clipping of the mean hides nothing.
             attacked.expected_batch = 1e4
             for (batch,) in attacked.batches(records, steps=min(_STEPS, trials - start)):
-                clip = attacked.clip  # before `backward`: an adaptive clipping norm moves with the step
+                clip = attacked.max_grad_norm  # before `backward`: an adaptive clipping norm moves with the step
                 attacked.backward(module(batch))
                 scores.append(_gradient(attacked)[0] * attacked.expected_batch / clip)
             attacked.close()

@@ -16,12 +16,12 @@ from noiseproof.errors import SettingError
 from noiseproof.methods import Method
 from noiseproof.methods.gradients.descent import (
     Fall,
-    OptimiserName,
+    OptimizerName,
     Views,
     Watch,
     average,
     descend,
-    optimiser,
+    optimizer,
     schedule,
     take_average,
 )
@@ -45,13 +45,13 @@ class GradientMethod(Method):
 
     epochs: float = 30.0
     """Expected passes over the data; the number of steps is epochs * records / batch."""
-    batch: int = 512
+    batch_size: int = 512
     """Expected size of a Poisson batch; the sampling rate is batch / records, at most 1."""
-    clip: float = 0.1
-    learning_rate: float = 4.0
-    optimiser: OptimiserName = "sgd"
+    max_grad_norm: float = 0.1
+    lr: float = 4.0
+    optimizer: OptimizerName = "sgd"
     momentum: float = 0.9
-    learning_rate_schedule: Fall = "constant"
+    lr_schedule: Fall = "constant"
     averaging: float = 0.0
     """The share of the steps, at the end, whose weights are averaged (free: post-processing); 0 keeps the last."""
     views: int = 1
@@ -60,11 +60,11 @@ class GradientMethod(Method):
     """The most pixels that a view is moved by."""
     mirror: bool = False
     """Whether views are mirrored by a coin."""
-    micro_batch: int = 512
+    micro_batch_size: int = 512
     """Records whose gradients are in memory at once; changes nothing but memory."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "clip", "learning_rate", "micro_batch"):
+        for name in ("epochs", "batch_size", "max_grad_norm", "lr", "micro_batch_size"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise SettingError(f"{self.name}'s setting {name} must be positive, not {value}.")
@@ -76,7 +76,7 @@ class GradientMethod(Method):
 
     def rate(self, records: int) -> float:
         """The sampling rate for so many records."""
-        return min(1.0, self.batch / records)
+        return min(1.0, self.batch_size / records)
 
     def steps(self, records: int) -> int:
         """The number of steps for so many records."""
@@ -104,9 +104,9 @@ class GradientMethod(Method):
             module.cuda()
         records = ranks.records(len(dataset))
         rate, steps = self.rate(records), self.steps(records)
-        gradients = self.gradients(module, rate=rate, steps=steps, budget=budget, rng=rng)
-        descent = optimiser(self.optimiser, gradients.parameters, self.learning_rate, self.momentum)
-        schedule(descent, self.learning_rate_schedule, steps)
+        gradients = self.gradients(module, sample_rate=rate, steps=steps, budget=budget, rng=rng)
+        descent = optimizer(self.optimizer, gradients.parameters, self.lr, self.momentum)
+        schedule(descent, self.lr_schedule, steps)
         average(descent, self.averaging, steps)
         if ranks is not ALONE:
             gradients.join(ranks)
@@ -119,7 +119,7 @@ class GradientMethod(Method):
                 dataset if preconditioner is None else preconditioner.applied(dataset),
                 steps,
                 seed=seed,
-                micro_batch=self._micro_batch(),
+                micro_batch_size=self._micro_batch(),
                 progress=progress,
                 description=self.name,
                 watch=watch,
@@ -154,12 +154,12 @@ class GradientMethod(Method):
         return 0
 
     def _micro_batch(self) -> int | None:
-        return self.micro_batch
+        return self.micro_batch_size
 
     def _ran(self, gradients: BatchGradients) -> dict[str, Any]:
         return {
             "steps": gradients.steps,
-            "rate": gradients.rate,
+            "sample_rate": gradients.sample_rate,
             "sampler": "poisson",
             "parameters": sum(parameter.numel() for parameter in gradients.parameters),
             **(_together(gradients) if gradients.ranks is not ALONE else {}),
@@ -169,7 +169,7 @@ class GradientMethod(Method):
 
     @abstractmethod
     def gradients(
-        self, module: nn.Module, *, rate: float, steps: int, budget: Budget, rng: Randomness
+        self, module: nn.Module, *, sample_rate: float, steps: int, budget: Budget, rng: Randomness
     ) -> BatchGradients:
         """What this method does to gradients, set up for a training of `steps` steps within `budget`."""
 
@@ -180,4 +180,4 @@ class GradientMethod(Method):
 
 def _together(gradients: BatchGradients) -> dict[str, Any]:
     """The ranks of a shared training, and the records of all of them."""
-    return {"ranks": gradients.ranks.size, "records": round(gradients.expected_batch / gradients.rate)}
+    return {"ranks": gradients.ranks.size, "records": round(gradients.expected_batch / gradients.sample_rate)}

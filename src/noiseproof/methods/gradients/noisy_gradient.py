@@ -40,27 +40,27 @@ class NoisyGradients(BatchGradients):
         self,
         module: nn.Module,
         *,
-        clip: float,
-        sigma: float,
-        rate: float,
+        max_grad_norm: float,
+        noise_multiplier: float,
+        sample_rate: float,
         rng: Randomness,
         draw: Draw = "exact",
         by: Literal["all", "tensor"] = "all",
     ) -> None:
-        super().__init__(module, rate=rate, rng=rng)
-        if not (clip > 0 and sigma >= 0):
+        super().__init__(module, sample_rate=sample_rate, rng=rng)
+        if not (max_grad_norm > 0 and noise_multiplier >= 0):
             raise SettingError("the clipping norm must be positive and sigma not negative.")
         if draw == "exact" and by == "tensor":
             raise SettingError("the exact draw is over the whole parameter vector; use draw='plain' with by='tensor'.")
-        self.clip, self.sigma = clip, sigma
+        self.max_grad_norm, self.noise_multiplier = max_grad_norm, noise_multiplier
         self._draw, self._by = draw, by
 
     def _accumulate(self, gradients: RecordGradients) -> None:
-        noise = self.sigma * self.clip
+        noise = self.noise_multiplier * self.max_grad_norm
         if self._draw == "exact":
-            self._add(noisy_sum(gradients, self._engine, self.clip, noise, self._rng))
+            self._add(noisy_sum(gradients, self._engine, self.max_grad_norm, noise, self._rng))
         else:
-            self._add(plain_noisy_sum(gradients, self.clip, noise, self._rng, by=self._by))
+            self._add(plain_noisy_sum(gradients, self.max_grad_norm, noise, self._rng, by=self._by))
 
     def _event(self) -> DpEvent:
         return NonPrivateDpEvent()
@@ -71,18 +71,18 @@ class NoisyGradients(BatchGradients):
 
 
 def plain_noisy_sum(
-    gradients: RecordGradients, clip: float, noise: float, rng: Randomness, *, by: str = "all"
+    gradients: RecordGradients, max_grad_norm: float, noise: float, rng: Randomness, *, by: str = "all"
 ) -> torch.Tensor:
     """The sum of noised, then clipped gradients as the algorithm writes it: B x P normals, B x P memory."""
     noised = [rng.add_gaussian(tensor, noise) if noise else tensor for tensor in gradients.materialise()]
     squared = torch.stack([tensor.flatten(1).square().sum(1) for tensor in noised], dim=1)
     norms = (squared.sum(1, keepdim=True).expand_as(squared) if by == "all" else squared).sqrt()
-    weights = (clip / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
+    weights = (max_grad_norm / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
     return torch.cat([weight @ tensor.flatten(1) for weight, tensor in zip(weights.T, noised, strict=True)])
 
 
 def noisy_sum(
-    gradients: RecordGradients, engine: PerRecordGradients, clip: float, noise: float, rng: Randomness
+    gradients: RecordGradients, engine: PerRecordGradients, max_grad_norm: float, noise: float, rng: Randomness
 ) -> torch.Tensor:
     """The same sum with exactly the same law, from B^2 + P random numbers.
 
@@ -106,7 +106,7 @@ def noisy_sum(
         inside = rng.add_gaussian(inside, noise)
     outside = _bartlett(records, coordinates - rank, noise, rng, gram.device)
     norms = (inside.square().sum(0) + outside.square().sum(0)).sqrt()
-    scales = (clip / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
+    scales = (max_grad_norm / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
     # The part inside the span, as one weighted sum of the records' gradients.
     weights = vectors @ ((inside @ scales) / roots)
     length = torch.linalg.vector_norm(outside @ scales)
@@ -163,20 +163,28 @@ class NoisyGradient(GradientMethod):
     proves: ClassVar[bool] = False
     claims: ClassVar[str] = "no epsilon; 'ideal privacy protection effects' by a distance of weights (TPVD)"
 
-    clip: float = 1.4
-    learning_rate: float = 1e-3
-    optimiser: Literal["sgd", "adam", "adagrad", "adadelta"] = "adam"
-    batch: int = 128
-    sigma: float = 0.5
+    max_grad_norm: float = 1.4
+    lr: float = 1e-3
+    optimizer: Literal["sgd", "adam", "adagrad", "adadelta"] = "adam"
+    batch_size: int = 128
+    noise_multiplier: float = 0.5
     draw: Draw = "exact"
     by: Literal["all", "tensor"] = "all"
     """`all` clips over the whole parameter vector; `tensor` each parameter tensor by itself (plain draw only)."""
 
     def gradients(
-        self, module: nn.Module, *, rate: float, steps: int, budget: Budget, rng: Randomness
+        self, module: nn.Module, *, sample_rate: float, steps: int, budget: Budget, rng: Randomness
     ) -> BatchGradients:
         """Noised, then clipped gradients."""
-        return NoisyGradients(module, clip=self.clip, sigma=self.sigma, rate=rate, rng=rng, draw=self.draw, by=self.by)
+        return NoisyGradients(
+            module,
+            max_grad_norm=self.max_grad_norm,
+            noise_multiplier=self.noise_multiplier,
+            sample_rate=sample_rate,
+            rng=rng,
+            draw=self.draw,
+            by=self.by,
+        )
 
     def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
         return self.card(
@@ -185,14 +193,19 @@ class NoisyGradient(GradientMethod):
             rng,
             why="A record's gradient is unbounded when the noise is added, so no finite epsilon holds; "
             "the paper states none, and the budget's epsilon was not used.",
-            ran={**self._ran(gradients), "sigma": self.sigma, "clip": self.clip, "draw": self.draw},
+            ran={
+                **self._ran(gradients),
+                "noise_multiplier": self.noise_multiplier,
+                "max_grad_norm": self.max_grad_norm,
+                "draw": self.draw,
+            },
         )
 
     def game(self, budget: Budget) -> Game:
         """Two huge gradients instead of one: directions come through the clipping nearly un-noised."""
 
-        def gradients(module: nn.Module, rate: float, rng: Randomness) -> BatchGradients:
-            return self.gradients(module, rate=rate, steps=1, budget=budget, rng=rng)
+        def gradients(module: nn.Module, sample_rate: float, rng: Randomness) -> BatchGradients:
+            return self.gradients(module, sample_rate=sample_rate, steps=1, budget=budget, rng=rng)
 
         def score(gradient: torch.Tensor) -> float:
             return float(gradient[0])

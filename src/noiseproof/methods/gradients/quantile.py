@@ -39,22 +39,24 @@ class QuantileGradients(BatchGradients):
         self,
         module: nn.Module,
         *,
-        sigma: float,
-        rate: float,
+        noise_multiplier: float,
+        sample_rate: float,
         rng: Randomness,
         quantile: float = 0.5,
         by: Literal["all", "layer"] = "all",
     ) -> None:
-        super().__init__(module, rate=rate, rng=rng)
+        super().__init__(module, sample_rate=sample_rate, rng=rng)
         if not 0 < quantile < 1:
             raise SettingError(f"the quantile must lie in (0, 1), not {quantile}.")
-        self.sigma, self.clip = sigma, math.nan
+        self.noise_multiplier, self.max_grad_norm = noise_multiplier, math.nan
         self._quantile, self._by = quantile, by
         self._batch: RecordGradients | None = None
 
     def _accumulate(self, gradients: RecordGradients) -> None:
         if self._batch is not None:
-            raise SettingError("a quantile of the whole batch cannot be had from micro-batches; use micro_batch=None.")
+            raise SettingError(
+                "a quantile of the whole batch cannot be had from micro-batches; use micro_batch_size=None."
+            )
         self._batch = gradients
 
     def _event(self) -> DpEvent:
@@ -65,15 +67,15 @@ class QuantileGradients(BatchGradients):
         if batch is None:
             # No records, no norms, so no scale for the noise either: the algorithm has nothing to say of this case.
             return self._take_sum()
-        self.clip = float(batch.squared_norms().sqrt().quantile(self._quantile))
+        self.max_grad_norm = float(batch.squared_norms().sqrt().quantile(self._quantile))
         share = 1 / self.expected_batch
         if self._by == "all":
-            mean = batch.clipped_vector(self.clip, share)
+            mean = batch.clipped_vector(self.max_grad_norm, share)
         else:
             squared = batch.squared_norms(by="layer")
-            weights = clip_weights(squared, self.clip / math.sqrt(squared.shape[1]), share)
+            weights = clip_weights(squared, self.max_grad_norm / math.sqrt(squared.shape[1]), share)
             mean = batch.weighted_vector(weights, by="layer")
-        return self._rng.add_gaussian(mean, self.sigma * self.clip * share, out=mean)
+        return self._rng.add_gaussian(mean, self.noise_multiplier * self.max_grad_norm * share, out=mean)
 
 
 # quantile-flat: clip to a quantile of the batch's own gradient norms (Lin et al. 2020, algorithm 2, flat).
@@ -97,17 +99,24 @@ class QuantileFlat(GradientMethod):
     claims: ClassVar[str] = "no epsilon; the noise of DP-SGD at the batch's own quantile"
     by: ClassVar[Literal["all", "layer"]] = "all"
 
-    learning_rate: float = 1e-3
-    optimiser: Literal["sgd", "adam", "adagrad", "adadelta"] = "adam"
-    batch: int = 128
-    sigma: float = 0.5
+    lr: float = 1e-3
+    optimizer: Literal["sgd", "adam", "adagrad", "adadelta"] = "adam"
+    batch_size: int = 128
+    noise_multiplier: float = 0.5
     quantile: float = 0.5
 
     def gradients(
-        self, module: nn.Module, *, rate: float, steps: int, budget: Budget, rng: Randomness
+        self, module: nn.Module, *, sample_rate: float, steps: int, budget: Budget, rng: Randomness
     ) -> BatchGradients:
         """Sums clipped to the batch's quantile and noised."""
-        return QuantileGradients(module, sigma=self.sigma, rate=rate, rng=rng, quantile=self.quantile, by=self.by)
+        return QuantileGradients(
+            module,
+            noise_multiplier=self.noise_multiplier,
+            sample_rate=sample_rate,
+            rng=rng,
+            quantile=self.quantile,
+            by=self.by,
+        )
 
     def _micro_batch(self) -> int | None:
         # The quantile is of the whole batch's norms.
@@ -120,14 +129,19 @@ class QuantileFlat(GradientMethod):
             rng,
             why="The clipping norm is a quantile of private gradient norms, released un-noised through the noise's scale; "
             "the paper states no epsilon, and the budget's was not used.",
-            ran={**self._ran(gradients), "sigma": self.sigma, "quantile": self.quantile, "by": self.by},
+            ran={
+                **self._ran(gradients),
+                "noise_multiplier": self.noise_multiplier,
+                "quantile": self.quantile,
+                "by": self.by,
+            },
         )
 
     def game(self, budget: Budget) -> Game:
         """A canary with a huge gradient: it moves the quantile, and the noise tells how far."""
 
-        def gradients(module: nn.Module, rate: float, rng: Randomness) -> BatchGradients:
-            return self.gradients(module, rate=rate, steps=1, budget=budget, rng=rng)
+        def gradients(module: nn.Module, sample_rate: float, rng: Randomness) -> BatchGradients:
+            return self.gradients(module, sample_rate=sample_rate, steps=1, budget=budget, rng=rng)
 
         def score(gradient: torch.Tensor) -> float:
             return float(torch.linalg.vector_norm(gradient))

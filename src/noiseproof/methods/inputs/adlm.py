@@ -74,14 +74,14 @@ class InputMethod(Method):
     sensitivity: float | None = None
     """D_h = 2 |h0| d; None counts the first layer's units and their inputs as the authors do (`layers.first_units`)."""
     epochs: float = 300.0
-    batch: int = 1800
+    batch_size: int = 1800
     """|L|, at most the number of records: the noise is divided by it."""
-    learning_rate: float = 1e-2
+    lr: float = 1e-2
     limit: float | None = 10.0
     """Perturbed inputs are clipped to [-limit, limit], as in the authors' program."""
 
     def __post_init__(self) -> None:
-        for name in ("inputs_share", "loss_share", "epochs", "batch", "learning_rate", "sensitivity", "limit"):
+        for name in ("inputs_share", "loss_share", "epochs", "batch_size", "lr", "sensitivity", "limit"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise SettingError(f"{self.name}'s setting {name} must be positive, not {value}.")
@@ -104,13 +104,13 @@ class InputMethod(Method):
 
     def steps(self, records: int) -> int:
         """The number of steps for so many records."""
-        return max(1, math.ceil(self.epochs * records / min(self.batch, records)))
+        return max(1, math.ceil(self.epochs * records / min(self.batch_size, records)))
 
     def noise(self, module: nn.Module, dataset: Dataset, epsilon: float, beta: torch.Tensor) -> InputNoise:
         """The noise on inputs, for a network and for so many records."""
         units, reads = first_units(module, dataset.public.shape)
         sensitivity = 2.0 * units * reads if self.sensitivity is None else self.sensitivity
-        return InputNoise(sensitivity, epsilon, min(self.batch, len(dataset)), beta)
+        return InputNoise(sensitivity, epsilon, min(self.batch_size, len(dataset)), beta)
 
     def fit(
         self,
@@ -128,7 +128,7 @@ class InputMethod(Method):
         _, inputs_epsilon, loss_epsilon = self.parts(budget.epsilon)
         relevance = self._relevance(network, dataset, budget, rng, progress)
         inputs = self.noise(module, dataset, inputs_epsilon, self._beta(dataset, relevance))
-        loss = LossNoise(dataset.classes, last_hidden(module), loss_epsilon, inputs.batch)
+        loss = LossNoise(dataset.classes, last_hidden(module), loss_epsilon, inputs.batch_size)
         kind = PerturbedRecords if self.draw == "record" else SharedNoise
         source = kind(dataset, inputs, loss, self.coefficients, rng)
         card = self._card(inputs, loss, relevance, dataset, budget, rng)
@@ -140,8 +140,8 @@ class InputMethod(Method):
             module,
             source,
             steps=self.steps(records),
-            batch=inputs.batch,
-            learning_rate=self.learning_rate,
+            batch_size=inputs.batch_size,
+            lr=self.lr,
             limit=self.limit,
             seed=seed,
             progress=progress,
@@ -167,7 +167,7 @@ class InputMethod(Method):
             "epsilon 1, 2, 3 (claimed)": list(parts),
             "D_h": inputs.sensitivity,
             "D_F": loss.sensitivity,
-            "batch": inputs.batch,
+            "batch_size": inputs.batch_size,
             "steps": self.steps(len(dataset)),
             "scale on the bias": inputs.bias_scale,
             "scale on a feature, least": float(inputs.scales.min()),

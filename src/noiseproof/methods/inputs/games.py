@@ -30,8 +30,8 @@ def perturbation_game(method: InputMethod, budget: Budget) -> Game:
     one differs from it by has no noise left.
     """
     _, inputs_epsilon, loss_epsilon = method.parts(budget.epsilon)
-    inputs = InputNoise(_SENSITIVITY, inputs_epsilon, method.batch, torch.ones(_FEATURES, dtype=torch.float64))
-    loss = LossNoise(_CLASSES, _HIDDEN, loss_epsilon, method.batch)
+    inputs = InputNoise(_SENSITIVITY, inputs_epsilon, method.batch_size, torch.ones(_FEATURES, dtype=torch.float64))
+    loss = LossNoise(_CLASSES, _HIDDEN, loss_epsilon, method.batch_size)
     public = Public(shape=_SHAPE, classes=tuple(str(label) for label in range(_CLASSES)))
 
     def records(world: int, count: int, others: int = 0) -> Dataset:

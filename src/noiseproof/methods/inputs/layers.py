@@ -173,7 +173,7 @@ class LossNoise:
     hidden: int
     """|h_k|, the width of the last hidden layer."""
     epsilon: float
-    batch: int
+    batch_size: int
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -186,7 +186,7 @@ class LossNoise:
     @property
     def scale(self) -> float:
         """The noise's scale on a coefficient."""
-        return self.sensitivity / self.epsilon / self.batch
+        return self.sensitivity / self.epsilon / self.batch_size
 
     def perturb(self, coefficients: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """Coefficients with independent noise on each.

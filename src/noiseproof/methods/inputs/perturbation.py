@@ -31,7 +31,7 @@ class InputNoise:
     sensitivity: float
     """D_h = 2 d |h0|."""
     epsilon: float
-    batch: int
+    batch_size: int
     beta: torch.Tensor
     """One number a feature, flat, which sum to the number of features."""
 
@@ -43,7 +43,7 @@ class InputNoise:
     @property
     def bias_scale(self) -> float:
         """The scale of the noise on the bias, whose beta is 1."""
-        return self.sensitivity / self.epsilon / self.batch
+        return self.sensitivity / self.epsilon / self.batch_size
 
     @property
     def scales(self) -> torch.Tensor:
@@ -228,8 +228,8 @@ def descend(
     source: Source,
     *,
     steps: int,
-    batch: int,
-    learning_rate: float,
+    batch_size: int,
+    lr: float,
     limit: float | None,
     seed: int,
     progress: Progress = SILENT,
@@ -246,7 +246,7 @@ def descend(
     None by itself: the source's, since this is post-processing of it.
     """
     device = next(module.parameters()).device
-    optimiser = torch.optim.Adam(module.parameters(), lr=learning_rate)
+    optimizer = torch.optim.Adam(module.parameters(), lr=lr)
     module.train()
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -257,7 +257,7 @@ def descend(
         for step in range(steps):
             if not len(order):
                 order = torch.randperm(len(source))
-            indices, order = order[:batch], order[batch:]
+            indices, order = order[:batch_size], order[batch_size:]
             seen = source.batch(indices)
             features = seen.features.to(device)
             if limit is not None:
@@ -265,11 +265,11 @@ def descend(
             with _perturbed_units(module, seen):
                 logits = module(features)
             loss = taylor_loss(logits, seen.coefficients.to(device)).mean()
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate * (1 - step / steps)
-            optimiser.zero_grad(set_to_none=True)
+            for group in optimizer.param_groups:
+                group["lr"] = lr * (1 - step / steps)
+            optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             task.advance(loss=float(loss.detach()))
             if watch is not None and (step + 1) % watch.every == 0:
                 _settle(module, source, limit)

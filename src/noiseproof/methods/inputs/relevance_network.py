@@ -74,7 +74,7 @@ def trained(network: Network, dataset: Dataset, epochs: int, seed: int, progress
         dataset.features.to(device),
         dataset.labels.to(device),
         [torch.arange(len(dataset))],
-        Training(epochs=epochs, batch=100),
+        Training(epochs=epochs, batch_size=100),
         seeds=[seed],
         progress=progress,
     )

@@ -50,7 +50,7 @@ class Run:
     filter: Filter
     tuning: NoiseTuning
     events: EventLog
-    rate: float
+    sample_rate: float
     reference: Dataset | None = None
     watch: Watch | None = None
     steps: int = 0
@@ -89,33 +89,41 @@ class DpGan(GanMethod):
 
     steps: int | None = None
     """Discriminator steps that the noise is calibrated to; None is 3 for features and 400 for networks."""
-    rate: float | None = None
+    sample_rate: float | None = None
     """Share of the records in a step's Poisson sample; None is all for features and a twentieth for networks."""
     generator_steps: int | None = None
     """Generator updates per discriminator step: free. None is 300 for features and 1 for networks."""
-    clip: float = 1.0
-    sigma: float | None = None
+    max_grad_norm: float = 1.0
+    noise_multiplier: float | None = None
     """Noise multiplier at the first step; None calibrates it to the budget at constant noise."""
-    learning_rate: float | None = None
+    lr: float | None = None
     """None is 4e-3 for features and 5e-4 for networks."""
     generated: int = 500
     """Records that the generator makes for each of its updates."""
     width: int = 1000
     """Pairs of random Fourier features, for what is no table."""
-    micro_batch: int = 512
+    micro_batch_size: int = 512
     score_sigma: float | None = None
     """Noise on `ant`'s count of real records that a classifier of synthetic ones labels right; None is 2% of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._positive(
-            "steps", "rate", "generator_steps", "clip", "sigma", "learning_rate", "generated", "width", "micro_batch"
+            "steps",
+            "sample_rate",
+            "generator_steps",
+            "max_grad_norm",
+            "noise_multiplier",
+            "lr",
+            "generated",
+            "width",
+            "micro_batch_size",
         )
         self._positive("score_sigma")
         if self.generated < 2:
             raise SettingError(f"{self.name} must generate 2 records or more at a time, not {self.generated}.")
-        if self.rate is not None:
-            sampled_gaussian(self.rate, 1.0)  # refuses a rate above 1
+        if self.sample_rate is not None:
+            sampled_gaussian(self.sample_rate, 1.0)  # refuses a rate above 1
 
     def fit(
         self,
@@ -148,7 +156,7 @@ class DpGan(GanMethod):
         return self.generator_steps or (300 if model == "features" else 1)
 
     def _rate(self, model: Model) -> float:
-        return self.rate or (1.0 if model == "features" else 0.05)
+        return self.sample_rate or (1.0 if model == "features" else 0.05)
 
     def _prepare(
         self,
@@ -164,17 +172,17 @@ class DpGan(GanMethod):
         labels = GaussianDpEvent(self._label_sigma(budget))
         steps = self._steps(model)
 
-        def planned(sigma: float) -> DpEvent:
-            return ComposedDpEvent([labels, sampled_gaussian(rate, sigma, steps)])
+        def planned(noise_multiplier: float) -> DpEvent:
+            return ComposedDpEvent([labels, sampled_gaussian(rate, noise_multiplier, steps)])
 
-        def epsilon(sigma: float) -> float:
+        def epsilon(noise_multiplier: float) -> float:
             return accountants.epsilon(
-                planned(sigma), budget.delta, accountant="rdp", neighbours=budget.neighbours
+                planned(noise_multiplier), budget.delta, accountant="rdp", neighbours=budget.neighbours
             ).epsilon
 
-        sigma = self.sigma or calibration.calibrate(epsilon, budget.epsilon, low=1e-2)
+        sigma = self.noise_multiplier or calibration.calibrate(epsilon, budget.epsilon, low=1e-2)
         filter = Filter(budget, "rdp", planned=planned(sigma))
-        while self.sigma is None and not filter.fits(planned(sigma)):
+        while self.noise_multiplier is None and not filter.fits(planned(sigma)):
             # The filter knows fewer orders than the accountant: by a hair, what is planned may not fit.
             sigma *= 1.002
             filter = Filter(budget, "rdp", planned=planned(sigma))
@@ -200,7 +208,9 @@ class DpGan(GanMethod):
             self._train_networks(run, model, task)
 
     def _gradients(self, run: Run, module: nn.Module) -> FilteredGradients:
-        gradients = FilteredGradients(module, run.filter, run.tuning, clip=self.clip, rate=run.rate, rng=run.rng)
+        gradients = FilteredGradients(
+            module, run.filter, run.tuning, max_grad_norm=self.max_grad_norm, sample_rate=run.sample_rate, rng=run.rng
+        )
         gradients.events = run.events
         return gradients
 
@@ -209,14 +219,14 @@ class DpGan(GanMethod):
         records = run.gan.coding.encode(run.dataset.features).to(run.gan.device)
         labels = run.dataset.labels.to(run.gan.device)
         while gradients.steps < limit and gradients.affordable:
-            yield from gradients.batches(records, labels, steps=1, micro_batch=self.micro_batch)
+            yield from gradients.batches(records, labels, steps=1, micro_batch_size=self.micro_batch_size)
 
     def _train_critic(self, run: Run, task: Task) -> None:
         gan = run.gan
         critic = LinearCritic(features_for(gan.coding, width=self.width), gan.classes).to(gan.device)
         gradients = self._gradients(run, critic)
-        gradients.expected_batch = run.rate * len(run.dataset)
-        training = CriticTraining(gan, critic, self.learning_rate or 4e-3, self.generated)
+        gradients.expected_batch = run.sample_rate * len(run.dataset)
+        training = CriticTraining(gan, critic, self.lr or 4e-3, self.generated)
         limit, updates = self._steps("features"), self._updates("features")
         try:
             for records, labels in self._batches(run, gradients, limit):
@@ -227,7 +237,7 @@ class DpGan(GanMethod):
                 gradient = critic.weights.weight.grad
                 assert gradient is not None
                 # Features have norm 1: a smaller clipping norm shrinks all of them alike, which is undone.
-                training.real.add(-gradient / min(1.0, self.clip), 1 / sigma**2)
+                training.real.add(-gradient / min(1.0, self.max_grad_norm), 1 / sigma**2)
                 critic_loss, loss = training.update(updates, limit * updates)
                 self._after_step(run, sigma, task, critic_loss, loss)
         finally:
@@ -240,8 +250,8 @@ class DpGan(GanMethod):
         gan = run.gan
         discriminator = gan.discriminator(model)
         gradients = self._gradients(run, discriminator)
-        gradients.expected_batch = run.rate * len(run.dataset)
-        rate = self.learning_rate or 5e-4
+        gradients.expected_batch = run.sample_rate * len(run.dataset)
+        rate = self.lr or 5e-4
         judge = torch.optim.Adam(discriminator.parameters(), lr=rate, betas=(0.5, 0.999))
         maker = torch.optim.Adam(gan.generator.parameters(), lr=rate, betas=(0.5, 0.999))
         try:
@@ -261,9 +271,9 @@ class DpGan(GanMethod):
         finally:
             gradients.close()
 
-    def _after_step(self, run: Run, sigma: float, task: Task, judged: float, fooled: float) -> None:
+    def _after_step(self, run: Run, noise_multiplier: float, task: Task, judged: float, fooled: float) -> None:
         run.steps += 1
-        run.sigmas = (run.sigmas[0] or sigma, sigma)
+        run.sigmas = (run.sigmas[0] or noise_multiplier, noise_multiplier)
         if run.watch is not None:
             run.watch(run.steps, run.gan)
         run.tuning.advance(self._look(run) if run.tuning.looks else None)
@@ -312,11 +322,11 @@ class DpGan(GanMethod):
     def _ran(self, run: Run, model: Model, budget: Budget) -> dict[str, Any]:
         return {
             "steps": run.steps,
-            "rate": run.rate,
-            "sampler": "all records" if run.rate == 1 else "poisson",
-            "sigma": run.sigmas[0],
+            "sample_rate": run.sample_rate,
+            "sampler": "all records" if run.sample_rate == 1 else "poisson",
+            "noise_multiplier": run.sigmas[0],
             "last sigma": run.sigmas[1],
-            "clip": self.clip,
+            "max_grad_norm": self.max_grad_norm,
             "tuning": self.tuning,
             "looks": run.looks,
             "label sigma": self._label_sigma(budget),
@@ -327,7 +337,7 @@ class DpGan(GanMethod):
 
     def game(self, budget: Budget) -> Game:
         """A canary at the clipping norm in one filtered step that sees every record."""
-        return filtered_sum_game(self.name, self.clip, budget)
+        return filtered_sum_game(self.name, self.max_grad_norm, budget)
 
 
 class RealSide:
@@ -353,12 +363,12 @@ class RealSide:
 class CriticTraining:
     """A generator's updates against a linear critic that always answers its best: free of charge."""
 
-    def __init__(self, gan: Gan, critic: LinearCritic, learning_rate: float, generated: int) -> None:
+    def __init__(self, gan: Gan, critic: LinearCritic, lr: float, generated: int) -> None:
         self.real = RealSide()
         self.done = 0
         self._gan, self._critic = gan, critic
-        self._rate, self._generated = learning_rate, generated
-        self._maker = torch.optim.Adam(gan.generator.parameters(), lr=learning_rate)
+        self._rate, self._generated = lr, generated
+        self._maker = torch.optim.Adam(gan.generator.parameters(), lr=lr)
 
     def update(self, updates: int, total: int) -> tuple[float, float]:
         """Update the generator so many times; the critic's loss and the generator's, at the last of them."""

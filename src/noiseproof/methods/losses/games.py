@@ -23,13 +23,20 @@ if TYPE_CHECKING:
 _RECORDS, _WIDTH = 8, 6
 
 
-def filtered_sum_game(name: str, clip: float, budget: Budget) -> Game:
+def filtered_sum_game(name: str, max_grad_norm: float, budget: Budget) -> Game:
     """dp-sgd's game against the filtered step: a canary at the clipping norm, or not."""
 
-    def gradients(module: nn.Module, sigma: float, rng: Randomness) -> FilteredGradients:
+    def gradients(module: nn.Module, noise_multiplier: float, rng: Randomness) -> FilteredGradients:
         # Every step is a trial of its own, so that the filter of this object must let many pass.
         wide = Filter(Budget(1e4 * budget.epsilon, budget.delta, budget.neighbours))
-        return FilteredGradients(module, wide, NoiseTuning("constant", sigma), clip=clip, rate=1.0, rng=rng)
+        return FilteredGradients(
+            module,
+            wide,
+            NoiseTuning("constant", noise_multiplier),
+            max_grad_norm=max_grad_norm,
+            sample_rate=1.0,
+            rng=rng,
+        )
 
     return clipped_sum_game(name, gradients, budget)
 
@@ -43,9 +50,9 @@ def zero_game(method: ZeroGan, budget: Budget) -> Game:
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
         rng = _randomness(generator)
-        slope = 1e3 * method.clip * (1 if world else -1)
+        slope = 1e3 * method.max_grad_norm * (1 if world else -1)
         slopes = torch.tensor([0.0, slope] if world or swap else [0.0])
-        return torch.stack([noised_sum(slopes, method.clip, sigma, rng).double() for _ in range(trials)])
+        return torch.stack([noised_sum(slopes, method.max_grad_norm, sigma, rng).double() for _ in range(trials)])
 
     proven = accountants.epsilon(sampled_gaussian(1.0, sigma), budget.delta, neighbours=budget.neighbours).proof()
     claimed = Claim(
@@ -66,7 +73,7 @@ def span_game(method: RdpGan, budget: Budget) -> Game:
     from noiseproof.methods.losses.rdp_gan import noised_loss
 
     sensitivity = claims.sensitivity(method.bound, _RECORDS)
-    terms = {"rate": 1.0, "order": method.order, "sensitivity": sensitivity}
+    terms = {"sample_rate": 1.0, "order": method.order, "sensitivity": sensitivity}
     sigma = claims.calibrated(budget.epsilon, budget.delta, steps=1, iterations=1, **terms)
     torch_generator = torch.Generator().manual_seed(0)
     records = torch.rand(_RECORDS, _WIDTH, generator=torch_generator)
@@ -115,9 +122,16 @@ class FilteredGradients(PrivateGradients):
     """
 
     def __init__(
-        self, module: nn.Module, filter: Filter, tuning: NoiseTuning, *, clip: float, rate: float, rng: Randomness
+        self,
+        module: nn.Module,
+        filter: Filter,
+        tuning: NoiseTuning,
+        *,
+        max_grad_norm: float,
+        sample_rate: float,
+        rng: Randomness,
     ) -> None:
-        super().__init__(module, clip=clip, sigma=1.0, rate=rate, rng=rng)
+        super().__init__(module, max_grad_norm=max_grad_norm, noise_multiplier=1.0, sample_rate=sample_rate, rng=rng)
         self._filter, self._tuning = filter, tuning
 
     def sigma_at(self, step: int) -> float:

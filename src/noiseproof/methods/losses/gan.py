@@ -103,10 +103,10 @@ def is_picture(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and min(shape[1:]) >= _LEAST_SIDE
 
 
-def cosine(optimiser: torch.optim.Optimizer, start: float, done: int, total: int) -> None:
+def cosine(optimizer: torch.optim.Optimizer, start: float, done: int, total: int) -> None:
     """Set the learning rate of an update that falls to zero along a cosine."""
     rate = start * 0.5 * (1 + math.cos(math.pi * min(1.0, done / total)))
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["lr"] = rate
 
 
@@ -186,13 +186,13 @@ def teach(dataset: Dataset, *, steps: int = 150, seed: int = 0) -> Labeller:
         torch.manual_seed(seed)
         features = dataset.features.flatten(1)
         layer = nn.Linear(features.shape[1], dataset.classes)
-        optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
         for _ in range(steps):
             index = torch.randint(len(features), (min(500, len(features)),))
             loss = functional.cross_entropy(layer(features[index]), dataset.labels[index])
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
 
     def label(features: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

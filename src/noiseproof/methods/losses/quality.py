@@ -185,13 +185,13 @@ def _network(dataset: Dataset, seed: int) -> Any:
         module = torch.nn.Sequential(
             torch.nn.Linear(features.shape[1], 128), torch.nn.ReLU(), torch.nn.Linear(128, dataset.classes)
         )
-        optimiser = torch.optim.Adam(module.parameters(), lr=2e-3)
+        optimizer = torch.optim.Adam(module.parameters(), lr=2e-3)
         for _ in range(max(400, 4 * len(labels) // 128)):
             index = torch.randint(len(labels), (128,))
             loss = functional.cross_entropy(module(features[index]), labels[index])
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
 
     def answer(asked: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

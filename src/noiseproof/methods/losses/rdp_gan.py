@@ -66,14 +66,14 @@ class RdpGan(GanMethod):
     """n_g, generator iterations."""
     discriminator_steps: int = 5
     """n_d, discriminator steps for each of them."""
-    batch: int = 64
-    learning_rate: float = 3e-4
+    batch_size: int = 64
+    lr: float = 3e-4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._positive("bound", "iterations", "discriminator_steps", "batch", "learning_rate")
-        if self.batch < 2:
-            raise SettingError(f"rdp-gan's setting batch must be at least 2, not {self.batch}.")
+        self._positive("bound", "iterations", "discriminator_steps", "batch_size", "lr")
+        if self.batch_size < 2:
+            raise SettingError(f"rdp-gan's setting batch must be at least 2, not {self.batch_size}.")
         if self.noise_on not in _WHY:
             raise SettingError(f"rdp-gan's setting noise_on is value, error or scale, not {self.noise_on!r}.")
         if self.sigma is not None and not self.sigma >= 0:
@@ -95,7 +95,7 @@ class RdpGan(GanMethod):
         """Train until the claimed budget is used up; `model` names the networks, not `network`."""
         model = self._network(dataset.public, "dense")
         gan = self._start(dataset, model, rng, relaxed=0.5)
-        rate = min(1.0, self.batch / len(dataset))
+        rate = min(1.0, self.batch_size / len(dataset))
         noise = self._noise(self._calibrated(rate, budget))
         shares = torch.bincount(dataset.labels, minlength=gan.classes).double()
         gan.shares = shares / shares.sum()
@@ -131,13 +131,13 @@ class RdpGan(GanMethod):
             budget.delta,
             rate=rate,
             order=self.order,
-            sensitivity=claims.sensitivity(self.bound, self.batch),
+            sensitivity=claims.sensitivity(self.bound, self.batch_size),
             steps=self.discriminator_steps,
             iterations=self.iterations,
         )
 
     def _cost(self, rate: float, sigma: float, delta: float) -> float:
-        sensitivity = claims.sensitivity(self.bound, self.batch)
+        sensitivity = claims.sensitivity(self.bound, self.batch_size)
         return claims.iteration(rate, self.order, sensitivity, sigma, self.discriminator_steps, delta)
 
     def _card(
@@ -166,7 +166,7 @@ class RdpGan(GanMethod):
             ran={
                 "iterations": iterations,
                 "discriminator steps": self.discriminator_steps,
-                "batch": self.batch,
+                "batch_size": self.batch_size,
                 "rate": rate,
                 "sampler": "a batch of fixed size a step",
                 "noise on": self.noise_on,
@@ -187,7 +187,7 @@ class RdpGan(GanMethod):
 
 
 class Training:
-    """Networks and optimisers of one run."""
+    """Networks and optimizers of one run."""
 
     def __init__(
         self, method: RdpGan, gan: Gan, discriminator: nn.Module, dataset: Dataset, rng: Randomness, seed: int
@@ -196,7 +196,7 @@ class Training:
         self._records = gan.coding.encode(dataset.features).to(gan.device)
         self._labels = dataset.labels.to(gan.device)
         self._order = torch.Generator().manual_seed(seed)
-        rate = method.learning_rate
+        rate = method.lr
         self._judge = torch.optim.Adam(discriminator.parameters(), lr=rate, betas=(0.5, 0.999))
         self._maker = torch.optim.Adam(gan.generator.parameters(), lr=rate, betas=(0.5, 0.999))
         self.largest = 0.0
@@ -205,7 +205,7 @@ class Training:
     def iterate(self, sigma: float) -> tuple[float, float]:
         """n_d discriminator steps and one of the generator; their losses."""
         method, judged = self._method, 0.0
-        batch = min(method.batch, len(self._labels))
+        batch = min(method.batch_size, len(self._labels))
         for _ in range(method.discriminator_steps):
             index = torch.randperm(len(self._labels), generator=self._order)[:batch].to(self._labels.device)
             self._judge.zero_grad(set_to_none=True)

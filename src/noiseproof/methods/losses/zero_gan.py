@@ -44,7 +44,7 @@ class ZeroGan(DpGan):
     name: ClassVar[str] = "zero-gan"
     claims: ClassVar[str] = "(epsilon, delta) for a record, by an RDP filter"
 
-    clip: float = 2.0
+    max_grad_norm: float = 2.0
     """C: slopes along a standard normal direction are normal with a spread of at most 1, so that few are cut."""
     width: int = 100
 
@@ -64,18 +64,18 @@ class ZeroGan(DpGan):
         # One number a step: pairs of columns would be more directions than any budget can look along.
         features = features_for(gan.coding, pairs=False, width=self.width)
         critic = LinearCritic(features, gan.classes).to(gan.device)
-        training = DirectionTraining(gan, critic, self.learning_rate or 4e-3, self.generated)
+        training = DirectionTraining(gan, critic, self.lr or 4e-3, self.generated)
         records = gan.coding.encode(run.dataset.features).to(gan.device)
         labels = run.dataset.labels.to(gan.device)
         limit, updates = self._steps(model), self._updates(model)
-        expected = run.rate * len(run.dataset)
-        while run.steps < limit and run.filter.fits(sampled_gaussian(run.rate, run.tuning.sigma)):
+        expected = run.sample_rate * len(run.dataset)
+        while run.steps < limit and run.filter.fits(sampled_gaussian(run.sample_rate, run.tuning.sigma)):
             sigma = run.tuning.sigma
             direction = torch.randn(critic.weights.weight.shape, generator=run.rng.generator).to(gan.device)
-            index = run.rng.poisson_sample(len(labels), run.rate).to(gan.device)
+            index = run.rng.poisson_sample(len(labels), run.sample_rate).to(gan.device)
             slopes = critic_slopes(critic, direction, records[index], labels[index])
-            run.spend(sampled_gaussian(run.rate, sigma))
-            noised = noised_sum(slopes, self.clip, sigma, run.rng)
+            run.spend(sampled_gaussian(run.sample_rate, sigma))
+            noised = noised_sum(slopes, self.max_grad_norm, sigma, run.rng)
             training.learn(direction, float(noised) / expected, 1 / sigma**2)
             judged, fooled = training.update(updates, limit * updates)
             self._after_step(run, sigma, task, judged, fooled)
@@ -107,28 +107,28 @@ def critic_slopes(
     return (above - below) / (2 * _STEP)
 
 
-def noised_sum(slopes: torch.Tensor, clip: float, sigma: float, rng: Randomness) -> torch.Tensor:
+def noised_sum(slopes: torch.Tensor, max_grad_norm: float, noise_multiplier: float, rng: Randomness) -> torch.Tensor:
     """The sum of clipped slopes plus Normal(0, sigma^2 clip^2): the one number that a step releases.
 
     Formal guarantee
     ----------------
     The Gaussian mechanism with noise multiplier `sigma`: a record adds at most `clip` to the sum.
     """
-    total = slopes.double().nan_to_num(nan=0.0).clamp(-clip, clip).sum().reshape(1)
-    return Gaussian(clip, sigma).release(total, rng)[0]
+    total = slopes.double().nan_to_num(nan=0.0).clamp(-max_grad_norm, max_grad_norm).sum().reshape(1)
+    return Gaussian(max_grad_norm, noise_multiplier).release(total, rng)[0]
 
 
 class DirectionTraining:
     """A generator's updates against the best critic in the span of the directions that were looked along."""
 
-    def __init__(self, gan: Gan, critic: LinearCritic, learning_rate: float, generated: int) -> None:
+    def __init__(self, gan: Gan, critic: LinearCritic, lr: float, generated: int) -> None:
         self.done = 0
         self._gan, self._critic = gan, critic
-        self._rate, self._generated = learning_rate, generated
+        self._rate, self._generated = lr, generated
         self._directions: list[torch.Tensor] = []
         self._real: list[float] = []
         self._exactness: list[float] = []
-        self._maker = torch.optim.Adam(gan.generator.parameters(), lr=learning_rate)
+        self._maker = torch.optim.Adam(gan.generator.parameters(), lr=lr)
 
     def learn(self, direction: torch.Tensor, slope: float, exactness: float) -> None:
         """Take in a release: the real records' mean slope, and how exact it is."""

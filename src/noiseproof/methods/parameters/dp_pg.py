@@ -57,8 +57,8 @@ class PublishingMethod(Method):
 
     models: int = 50
     epochs: int = 20
-    batch: int = 128
-    learning_rate: float = 0.05
+    batch_size: int = 128
+    lr: float = 0.05
     momentum: float = 0.9
     bandwidth: float | None = None
     """Of the density estimate; None takes Scott's rule for each parameter."""
@@ -86,7 +86,7 @@ class PublishingMethod(Method):
 
     def _training(self) -> Training:
         return Training(
-            epochs=self.epochs, batch=self.batch, lr=self.learning_rate, optimiser="sgd", momentum=self.momentum
+            epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, optimizer="sgd", momentum=self.momentum
         )
 
     def _density(self) -> FittedDensity:

@@ -49,8 +49,8 @@ class ShardMethod(Method):
     """How many; None takes one for every `records_a_shard` records, 2000 at most."""
     records_a_shard: int = 5
     epochs: int = 10
-    batch: int = 16
-    learning_rate: float = 0.5
+    batch_size: int = 16
+    lr: float = 0.5
     gain: float = 4.0
     """What the published update is multiplied by, after the noise: a network that saw few records moves too little."""
     workers: int = 1
@@ -66,7 +66,7 @@ class ShardMethod(Method):
             raise SettingError(f"{self.name}'s setting gain must be a finite number greater than 0, not {self.gain}.")
 
     def _training(self) -> Training:
-        return Training(epochs=self.epochs, batch=self.batch, lr=self.learning_rate, optimiser="sgd")
+        return Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, optimizer="sgd")
 
     def count(self, records: int) -> int:
         """How many shards so many records are cut into."""

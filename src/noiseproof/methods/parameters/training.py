@@ -165,7 +165,7 @@ def _belongs(
         "records": dataset.fingerprint(),
         "network": describe_network(network),
         "models": models,
-        "training": [getattr(training, name) for name in ("epochs", "batch", "lr", "optimiser", "momentum", "l2")],
+        "training": [getattr(training, name) for name in ("epochs", "batch_size", "lr", "optimizer", "momentum", "l2")],
         "seed": seed,
         "shards": cut,
         "start": None if start is None else _digest(start.rows),

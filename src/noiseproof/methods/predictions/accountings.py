@@ -69,7 +69,7 @@ def accounting(
     epsilon: float,
     *,
     records: int,
-    batch: int = 100,
+    batch_size: int = 100,
     epochs: int = 100,
     delta: float | None = None,
 ) -> Accounting:
@@ -77,10 +77,12 @@ def accounting(
     check_epsilon(epsilon)
     if name not in NAMES:
         raise SettingError(f"the paper's accountings are {', '.join(NAMES)}, not {name!r}.")
-    if not 1 <= batch <= records or epochs < 1:
-        raise SettingError(f"{epochs} epochs in batches of {batch} out of {records} records cannot be accounted for.")
+    if not 1 <= batch_size <= records or epochs < 1:
+        raise SettingError(
+            f"{epochs} epochs in batches of {batch_size} out of {records} records cannot be accounted for."
+        )
     chosen = 1 / (10 * records) if delta is None else delta
-    rate, steps = batch / records, math.ceil(epochs * records / batch)
+    rate, steps = batch_size / records, math.ceil(epochs * records / batch_size)
     if name == "rdp":
         sigma = calibration.sigma(epsilon, chosen, rate, steps, accountant="rdp").sigma
         step_sigma = sigma

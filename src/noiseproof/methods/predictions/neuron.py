@@ -223,8 +223,8 @@ class NeuronMethod(Method):
     law: ClassVar[Law]
 
     epochs: int = 100
-    batch: int = 100
-    learning_rate: float = 1e-3
+    batch_size: int = 100
+    lr: float = 1e-3
     l2: float = 1e-3
     """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
     form: Form = "paper"
@@ -247,7 +247,7 @@ class NeuronMethod(Method):
             raise SettingError(f"{self.name} needs an l2 greater than 0: its sensitivities are divided by it.")
 
     def _training(self) -> Training:
-        return Training(epochs=self.epochs, batch=self.batch, lr=self.learning_rate, l2=self.l2)
+        return Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, l2=self.l2)
 
     def fit(
         self,
@@ -271,8 +271,8 @@ class NeuronMethod(Method):
             notes += ("The largest neuron values were read off the private records, which no guarantee accounts for.",)
         training = Training(
             epochs=self.epochs,
-            batch=self.batch,
-            lr=self.learning_rate,
+            batch_size=self.batch_size,
+            lr=self.lr,
             l2=self.l2,
             loss=Convexified(alpha, self.form),
         )
@@ -311,7 +311,7 @@ class NeuronMethod(Method):
     def _ran(self, alpha: float, sensitivity: Sensitivity, noise: NeuronNoise, budget: Budget) -> dict[str, Any]:
         return {
             "epochs": self.epochs,
-            "batch": self.batch,
+            "batch_size": self.batch_size,
             "sampler": "shuffled epochs",
             "alpha": alpha,
             "form": self.form,

@@ -70,7 +70,7 @@ def solve(
 def _quasi_newton(objective: _Objective, start: Solution) -> Solution:
     """Some steps of L-BFGS."""
     weights = start.weights.clone().requires_grad_()
-    optimiser = torch.optim.LBFGS(
+    optimizer = torch.optim.LBFGS(
         [weights],
         max_iter=_ITERATIONS,
         tolerance_grad=0.0,
@@ -83,7 +83,7 @@ def _quasi_newton(objective: _Objective, start: Solution) -> Solution:
         value, weights.grad = objective.at(weights.detach())
         return value
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     end = weights.detach()
     return Solution(end, float(torch.linalg.vector_norm(objective.at(end)[1])), start.steps + _ITERATIONS)
 

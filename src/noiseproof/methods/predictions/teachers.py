@@ -64,8 +64,8 @@ class Teachers(ScoreMethod):
     teachers: int | None = None
     """How many; None derives it from the budget, the classes and the number of records."""
     epochs: int = 100
-    batch: int = 100
-    learning_rate: float = 1e-3
+    batch_size: int = 100
+    lr: float = 1e-3
     l2: float = 1e-3
     """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
     loss: LossName = "auto"
@@ -84,7 +84,7 @@ class Teachers(ScoreMethod):
         self._training(1, 2, 1)
 
     def _training(self, teachers: int, classes: int, records: int) -> Training:
-        plain = Training(epochs=self.epochs, batch=self.batch, lr=self.learning_rate, l2=self.l2)
+        plain = Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, l2=self.l2)
         few = teachers == 1 and records < _FEW * classes
         if self.loss == "convexified" or (self.loss == "auto" and few):
             return replace(plain, loss=Convexified(1.0, "code"))
@@ -179,7 +179,7 @@ class TeachersRelease(ScoreRelease[Ensemble]):
 
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         # A teacher whose training diverged must still answer within bounds.
-        logits = self._secret.networks.logits(features.float(), batch=256).nan_to_num(0.0, 1e4, -1e4)
+        logits = self._secret.networks.logits(features.float(), batch_size=256).nan_to_num(0.0, 1e4, -1e4)
         answers = torch.softmax(logits.double(), dim=-1).unflatten(0, (self._secret.teachers, -1)).mean(1)
         if isinstance(self.answer, VoteAnswer):
             return functional.one_hot(answers.argmax(-1), answers.shape[-1]).sum(0).double()
