@@ -63,6 +63,11 @@ class Public:
     """What cards must repeat about the data: bounds read off it, a stand-in for another set. Public as all else here:
     a note never depends on a record's values unless it says so."""
 
+    @property
+    def is_picture(self) -> bool:
+        """Whether a record is a picture of (channels, height, width)."""
+        return self.kind == "image" and len(self.shape) == 3
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import typing
@@ -15,6 +16,8 @@ from noiseproof.privacy.card import Place
 from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from noiseproof.data import Dataset
     from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Game, Randomness
@@ -47,6 +50,11 @@ class Method(ABC):
     """Whether a run of it ends with a finite proven epsilon at the level of records."""
     claims: ClassVar[str]
     """What its authors say it guarantees, in a few words."""
+
+    def __post_init__(self) -> None:
+        """Check every setting against its annotation; a subclass with checks of its own calls this first."""
+        for name, adapter in _adapters(type(self)).items():
+            object.__setattr__(self, name, _checked(self.name, name, getattr(self, name), adapter))
 
     @abstractmethod
     def fit(
@@ -148,21 +156,35 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     """The method of that name with these settings; the texts of a command line are read as the fields' types."""
     method = get(name)
     fields = {field.name: field for field in dataclasses.fields(method)}
-    hints = typing.get_type_hints(method)
     values: dict[str, Any] = {}
     for key, value in (settings or {}).items():
         field = key.replace("-", "_")
         if field not in fields:
             raise SettingError(f"{name} has no setting {key!r}; it has {', '.join(fields) or 'none'}.")
-        values[field] = _read(name, field, value, hints[field])
+        values[field] = _checked(name, field, value, _adapters(method)[field])
     return method(**values)
 
 
-def _read(method: str, field: str, value: Any, hint: Any) -> Any:
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+@functools.cache
+def _adapters(method: type[Method]) -> dict[str, TypeAdapter[Any]]:
+    """What reads and checks each setting of a method, made from the fields' annotations."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+
+    def adapter(hint: Any) -> TypeAdapter[Any]:
+        try:
+            return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+        except PydanticUserError:  # the type, say a dataclass, brings a configuration of its own
+            return TypeAdapter(hint)
+
+    hints = typing.get_type_hints(method, include_extras=True)
+    return {field.name: adapter(hints[field.name]) for field in dataclasses.fields(method)}
+
+
+def _checked(method: str, field: str, value: Any, adapter: TypeAdapter[Any]) -> Any:
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+        return adapter.validate_python(value)
     except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise SettingError(f"{method}'s setting {field} cannot be {value!r}: {reason}.") from None
+        reason = error.errors()[0]["msg"].removeprefix("Input should be ")
+        raise SettingError(f"{method}'s setting {field} must be {reason}, not {value!r}.") from None

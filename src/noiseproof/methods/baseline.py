@@ -17,6 +17,7 @@ from noiseproof.privacy import Game
 from noiseproof.privacy.card import Place
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
+from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Budget, Randomness
@@ -63,7 +64,7 @@ class Baseline(Method):
         """Train with Adam on shuffled batches; the budget is not used."""
         seed = int(torch.randint(2**31, (1,), generator=rng.generator))
         module = network.build(seed)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = default_device()
         module.to(device).train()
         features, labels = dataset.features.to(device), dataset.labels.to(device)
         optimizer = torch.optim.Adam(module.parameters(), lr=self.lr)

@@ -16,6 +16,7 @@ from noiseproof.networks.stacked import StackedNetwork
 from noiseproof.parallel import tasks
 from noiseproof.parallel.tasks import spread_out
 from noiseproof.progress import SILENT, Progress
+from noiseproof.tensors import default_device
 
 StackedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(k, batch, classes) logits, (k, batch) labels, (k, batch) shares -> (k,) losses.
@@ -247,6 +248,6 @@ def _fit(
     task: tuple[list[torch.Tensor], list[int]],
 ) -> dict[str, torch.Tensor]:
     members, seeds = task
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     trained = fit_stack(network, features.to(device), labels.to(device), members, training, seeds=seeds)
     return {name: value.detach().cpu() for name, value in trained.parameters.items()}

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from noiseproof.errors import NoiseproofError, SettingError
-from noiseproof.finite import all_finite
 from noiseproof.privacy.randomness import Bits, Streams
+from noiseproof.tensors import all_finite
 
 BLOCK = 1 << 17
 """Coordinates in a block at most: enough to drown the cost of waking a thread, few enough to stay in a core's cache."""

@@ -12,7 +12,6 @@ import torch
 
 from noiseproof import kernels
 from noiseproof.errors import SettingError
-from noiseproof.finite import all_finite
 from noiseproof.privacy.blocks import (
     Floats,
     add_in_blocks,
@@ -26,6 +25,7 @@ from noiseproof.privacy.blocks import (
 from noiseproof.privacy.randomness import KEY_BYTES, Bits, Randomness, Streams, check_sample
 from noiseproof.privacy.secure import check_scale, check_scales
 from noiseproof.privacy.selection import choose
+from noiseproof.tensors import all_finite
 
 
 class Reproducible(Randomness):

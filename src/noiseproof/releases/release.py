@@ -14,8 +14,8 @@ from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import BudgetError, DataError, UnsupportedError
-from noiseproof.finite import all_finite
 from noiseproof.networks.network import Network
+from noiseproof.tensors import all_finite
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Card, Randomness

@@ -19,7 +19,7 @@ def _run(tuning, iterations):
 
 
 @pytest.mark.parametrize(
-    ("kind", "sample_rate", "formula"),
+    ("kind", "rate", "formula"),
     [
         ("constant", 0.3, lambda t: 10.0),
         ("time", 0.05, lambda t: 10 / (1 + 0.05 * t)),
@@ -50,7 +50,7 @@ def test_ant_looks_only_as_often_as_it_was_told():
 
 
 @pytest.mark.parametrize(
-    ("kind", "start", "sample_rate", "every"),
+    ("kind", "start", "rate", "every"),
     [("step", 1.0, 0.0, 1), ("ant", 1.0, 1.5, 1), ("time", 1.0, -1.0, 1), ("exp", -1.0, 0.1, 1), ("step", 1.0, 0.5, 0)],
 )
 def test_impossible_schedules_are_refused(kind, start, rate, every):

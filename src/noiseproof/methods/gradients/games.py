@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients
+from noiseproof.methods.common import seeded_by
 from noiseproof.privacy import Budget, Claim, Game, accountants, calibration
 from noiseproof.privacy.events import sampled_gaussian
 
@@ -51,7 +52,7 @@ def clipped_sum_game(
     module = _LinearLoss()
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        rng = _randomness(generator)
+        rng = seeded_by(generator)
         records = torch.zeros(2 if world or replace else 1, _WIDTH)
         if len(records) == 2:
             records[1, 0] = 1e3 * (1 if world else -1)
@@ -99,7 +100,7 @@ def huge_gradient_game(
     module = _LinearLoss()
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        rng = _randomness(generator)
+        rng = seeded_by(generator)
         records = torch.zeros(1 + world, _WIDTH)
         records[0, 1] = other
         if world:
@@ -119,9 +120,3 @@ def _gradient(attacked: BatchGradients) -> torch.Tensor:
     gradient = attacked.parameters[0].grad
     assert gradient is not None
     return gradient[0].double()
-
-
-def _randomness(generator: torch.Generator) -> Randomness:
-    from noiseproof.privacy import Reproducible
-
-    return Reproducible(int(torch.randint(2**62, (1,), generator=generator)))

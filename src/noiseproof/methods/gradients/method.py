@@ -12,8 +12,8 @@ from torch import nn
 
 from noiseproof.engine.private_gradients import BatchGradients
 from noiseproof.engine.ranks import ALONE, Ranks
-from noiseproof.errors import SettingError
 from noiseproof.methods import Method
+from noiseproof.methods.common import BelowOne, Count, Positive, Share
 from noiseproof.methods.gradients.descent import (
     Fall,
     OptimizerName,
@@ -43,16 +43,16 @@ class GradientMethod(Method):
 
     place: ClassVar[Place] = "gradients"
 
-    epochs: float = 30.0
+    epochs: Positive = 30.0
     """Expected passes over the data; the number of steps is epochs * records / batch."""
-    batch_size: int = 512
+    batch_size: Count = 512
     """Expected size of a Poisson batch; the sampling rate is batch / records, at most 1."""
-    max_grad_norm: float = 0.1
-    lr: float = 4.0
+    max_grad_norm: Positive = 0.1
+    lr: Positive = 4.0
     optimizer: OptimizerName = "sgd"
-    momentum: float = 0.9
+    momentum: BelowOne = 0.9
     lr_schedule: Fall = "constant"
-    averaging: float = 0.0
+    averaging: Share = 0.0
     """The share of the steps, at the end, whose weights are averaged (free: post-processing); 0 keeps the last."""
     views: int = 1
     """Random views of a record's picture whose losses are averaged: augmentation multiplicity."""
@@ -60,18 +60,11 @@ class GradientMethod(Method):
     """The most pixels that a view is moved by."""
     mirror: bool = False
     """Whether views are mirrored by a coin."""
-    micro_batch_size: int = 512
+    micro_batch_size: Count = 512
     """Records whose gradients are in memory at once; changes nothing but memory."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "max_grad_norm", "lr", "micro_batch_size"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise SettingError(f"{self.name}'s setting {name} must be positive, not {value}.")
-        if not 0 <= self.momentum < 1:
-            raise SettingError(f"{self.name}'s setting momentum must lie in [0, 1), not {self.momentum}.")
-        if not 0 <= self.averaging <= 1:
-            raise SettingError(f"{self.name}'s setting averaging must lie in [0, 1], not {self.averaging}.")
+        super().__post_init__()
         self._views()
 
     def rate(self, records: int) -> float:

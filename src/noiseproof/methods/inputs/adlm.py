@@ -31,6 +31,7 @@ from noiseproof.privacy import Budget
 from noiseproof.privacy.card import Claim, Place, Proof
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
+from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -288,7 +289,7 @@ class Adlm(InputMethod):
     ) -> Relevance:
         check_bounds(dataset.features)
         chosen = self._network(network, dataset, budget, rng, progress)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = default_device()
         mean = average(chosen.module.to(device), dataset.features.to(device), normalised=self.normalised)
         chosen.module.cpu()
         return Relevance(release_relevance(mean, len(dataset), self.parts(budget.epsilon)[0], rng), chosen)

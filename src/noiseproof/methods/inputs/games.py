@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from noiseproof.data.dataset import Dataset, Public
+from noiseproof.methods.common import seeded_by
 from noiseproof.methods.inputs.layers import LossNoise
 from noiseproof.methods.inputs.perturbation import InputNoise, PerturbedRecords, SharedNoise
 from noiseproof.privacy import Budget, Claim, Game, Proof, Reproducible
@@ -42,7 +43,7 @@ def perturbation_game(method: InputMethod, budget: Budget) -> Game:
 
     def apart(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
         """Every record of the set is a trial of its own: draws are independent."""
-        seen = PerturbedRecords(records(world, trials), inputs, loss, method.coefficients, _randomness(generator))
+        seen = PerturbedRecords(records(world, trials), inputs, loss, method.coefficients, seeded_by(generator))
         features = seen.features.flatten(1).double()
         score = ((features.abs() - (features - 1).abs()) / inputs.scales).sum(1)
         first, change = seen.coefficients.double(), torch.zeros(2, _CLASSES, dtype=torch.float64)
@@ -51,7 +52,7 @@ def perturbation_game(method: InputMethod, budget: Budget) -> Game:
         return score + label.sum(1) / loss.scale
 
     def shared(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        source = SharedNoise(records(world, 1, 1), inputs, loss, method.coefficients, _randomness(generator))
+        source = SharedNoise(records(world, 1, 1), inputs, loss, method.coefficients, seeded_by(generator))
         scores = torch.empty(trials, dtype=torch.float64)
         for trial in range(trials):
             seen = source.batch(torch.arange(2)).features
@@ -87,7 +88,7 @@ def functional_game(method: Functional, budget: Budget) -> Game:
     sums = [plan.sums(world) for world in worlds]
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        rng = _randomness(generator)
+        rng = seeded_by(generator)
         scale = plan.scale(rng)
         value = sums[world].expand(trials, -1).clone()
         if method.noise == "gaussian":
@@ -106,7 +107,3 @@ def functional_game(method: Functional, budget: Budget) -> Game:
         proven,
         gaussian=method.noise == "gaussian",
     )
-
-
-def _randomness(generator: torch.Generator) -> Reproducible:
-    return Reproducible(int(torch.randint(2**62, (1,), generator=generator)))

@@ -14,6 +14,7 @@ from noiseproof.errors import SettingError
 from noiseproof.methods.inputs.quadratic import Law
 from noiseproof.methods.inputs.relevance import PrivateRelevance
 from noiseproof.networks import Training, fit_stack
+from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -68,7 +69,7 @@ def trained(network: Network, dataset: Dataset, epochs: int, seed: int, progress
     ----------------
     None: nothing can be proven of relevances of it.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     stack = fit_stack(
         network,
         dataset.features.to(device),

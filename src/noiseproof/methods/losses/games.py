@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from noiseproof.engine.private_gradients import PrivateGradients
+from noiseproof.methods.common import seeded_by
 from noiseproof.methods.gradients.games import clipped_sum_game
 from noiseproof.methods.losses.gan import NoiseTuning
 from noiseproof.networks.generators import DenseDiscriminator
-from noiseproof.privacy import Budget, Claim, Filter, Game, Reproducible, accountants, calibration
+from noiseproof.privacy import Budget, Claim, Filter, Game, accountants, calibration
 from noiseproof.privacy.events import sampled_gaussian
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def zero_game(method: ZeroGan, budget: Budget) -> Game:
     swap = budget.neighbours == "replace-one"
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        rng = _randomness(generator)
+        rng = seeded_by(generator)
         slope = 1e3 * method.max_grad_norm * (1 if world else -1)
         slopes = torch.tensor([0.0, slope] if world or swap else [0.0])
         return torch.stack([noised_sum(slopes, method.max_grad_norm, sigma, rng).double() for _ in range(trials)])
@@ -73,7 +74,7 @@ def span_game(method: RdpGan, budget: Budget) -> Game:
     from noiseproof.methods.losses.rdp_gan import noised_loss
 
     sensitivity = claims.sensitivity(method.bound, _RECORDS)
-    terms = {"sample_rate": 1.0, "order": method.order, "sensitivity": sensitivity}
+    terms = {"rate": 1.0, "order": method.order, "sensitivity": sensitivity}
     sigma = claims.calibrated(budget.epsilon, budget.delta, steps=1, iterations=1, **terms)
     torch_generator = torch.Generator().manual_seed(0)
     records = torch.rand(_RECORDS, _WIDTH, generator=torch_generator)
@@ -84,7 +85,7 @@ def span_game(method: RdpGan, budget: Budget) -> Game:
         discriminator = DenseDiscriminator((_WIDTH,), 2, hidden=8)
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        rng = _randomness(generator)
+        rng = seeded_by(generator)
         seen = records.clone()
         seen[0, -1] = float(world)
         scores = torch.empty(trials, dtype=torch.float64)
@@ -102,10 +103,6 @@ def span_game(method: RdpGan, budget: Budget) -> Game:
         source="Theorem 4 of Ma et al. 2020, for one step",
     )
     return Game(f"{method.name}: a feature that only one record has", play, "replace-one", budget.delta, claimed)
-
-
-def _randomness(generator: torch.Generator) -> Reproducible:
-    return Reproducible(int(torch.randint(2**62, (1,), generator=generator)))
 
 
 # Filtered gradients: DP-SGD's gradient whose noise may be chosen as training goes, each step paid for by a filter.

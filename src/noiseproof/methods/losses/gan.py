@@ -26,6 +26,7 @@ from noiseproof.networks.generators import (
 )
 from noiseproof.privacy.card import Place
 from noiseproof.releases.release import DataRelease
+from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Public
@@ -47,7 +48,7 @@ class Gan:
         self.classes = len(public.classes)
         self.shares = torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
         """How often each label is generated."""
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = default_device()
         self._seed = seed
         self._random = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from noiseproof.methods.common import seeded_by
 from noiseproof.methods.parameters.collection import Collection, Layout
 from noiseproof.methods.parameters.density import scores
-from noiseproof.privacy import Budget, Claim, Game, Reproducible
+from noiseproof.privacy import Budget, Claim, Game
 
 if TYPE_CHECKING:
     from noiseproof.methods.parameters.dp_pg import PublishingMethod
@@ -35,7 +36,7 @@ def model_game(method: PublishingMethod, budget: Budget, parameters: int = _PARA
     worlds = (rows, rows[:-1])
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        rng = _randomness(generator)
+        rng = seeded_by(generator)
         found = []
         for start in range(0, trials, _TOGETHER):
             count = min(_TOGETHER, trials - start)
@@ -64,7 +65,7 @@ def shard_mean_game(method: ShardMean, budget: Budget) -> Game:
     mechanism = method.mechanism(budget, shards)
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        noised = mechanism.release(means[world].expand(trials, -1).clone(), _randomness(generator))
+        noised = mechanism.release(means[world].expand(trials, -1).clone(), seeded_by(generator))
         return noised[:, 0].double()
 
     proven = method.proof(budget, mechanism, ())
@@ -97,14 +98,10 @@ def shard_pg_game(method: ShardPg, budget: Budget) -> Game:
     scored = torch.stack([scores(values, grid, width, density) for values in sides])
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        chosen = mechanism.release(scored[world].expand(trials, -1, -1), _randomness(generator))
+        chosen = mechanism.release(scored[world].expand(trials, -1, -1), seeded_by(generator))
         gains = (scored[1] - scored[0]).expand(trials, -1, -1).gather(2, chosen[..., None])
         return gains.sum((1, 2)) / mechanism.sensitivity
 
     proven = method.proof(budget, mechanism, parameters, ())
     claimed = Claim(epsilon=proven.epsilon, delta=budget.delta, neighbours=budget.neighbours, source="its proof")
     return Game(f"{method.name}: an update changes sides", play, budget.neighbours, budget.delta, claimed, proven)
-
-
-def _randomness(generator: torch.Generator) -> Reproducible:
-    return Reproducible(int(torch.randint(2**62, (1,), generator=generator)))

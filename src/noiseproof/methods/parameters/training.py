@@ -19,6 +19,7 @@ from noiseproof.parallel import tasks
 from noiseproof.parallel.tasks import spread_out
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import describe_network
+from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -118,7 +119,7 @@ def _train(network: Network, dataset: Dataset, training: Training, job: _Job) ->
     rows = begin.clone()
     if taught and training.epochs:
         layout = Layout.of_module(network.build())
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = default_device()
         trained = fit_stack(
             network,
             dataset.features.to(device),

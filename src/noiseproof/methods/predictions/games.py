@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from noiseproof.data.dataset import Dataset, Public
+from noiseproof.methods.common import seeded_by
 from noiseproof.methods.predictions.sensitivity import Sensitivity
 from noiseproof.networks import Network, StackedNetwork
 from noiseproof.privacy import Budget, Claim, Game, Reproducible
@@ -41,7 +42,7 @@ def neuron_game(method: NeuronMethod, budget: Budget, classes: int = 3) -> Game:
     known = ratios(logits)
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        answers = noise.answers(logits[world].expand(trials, -1).clone(), _randomness(generator))
+        answers = noise.answers(logits[world].expand(trials, -1).clone(), seeded_by(generator))
         seen = ratios(answers.log())
         if classes == 2:
             return -seen[:, 0]
@@ -113,7 +114,7 @@ def _answers_game(name: str, release: Callable[[int], ScoreRelease[Any]], query:
     scores = torch.cat([release(world)._scores(query) for world in (0, 1)])
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        seen = answer.noised(scores[world].expand(trials, -1).clone(), _randomness(generator))
+        seen = answer.noised(scores[world].expand(trials, -1).clone(), seeded_by(generator))
         if isinstance(answer, LaplaceAnswer):
             return (seen - scores[0]).abs().sum(1) - (seen - scores[1]).abs().sum(1)
         return seen @ (scores[1] - scores[0])
@@ -139,7 +140,3 @@ def _neighbours(dataset: Dataset, record: torch.Tensor, budget: Budget) -> tuple
 
 def _public(features: int) -> Public:
     return Public(shape=(features,), classes=("0", "1"))
-
-
-def _randomness(generator: torch.Generator) -> Reproducible:
-    return Reproducible(int(torch.randint(2**62, (1,), generator=generator)))

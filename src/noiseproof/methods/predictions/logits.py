@@ -15,6 +15,7 @@ from noiseproof.methods.predictions.games import logits_game
 from noiseproof.methods.predictions.scores import BoundedMap, MapName, ScoreMethod, ScoreRelease
 from noiseproof.methods.predictions.softmax_regression import solve
 from noiseproof.progress import SILENT, Progress
+from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -102,7 +103,7 @@ class Logits(ScoreMethod):
         """Solve the regression; refuse to release it if the solver did not come close enough to the minimiser."""
         feature_map = BoundedMap(self.features, dataset.public.shape, self.width, self.length)
         regularisation, answer = self.planned(budget, dataset.classes)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = default_device()
         solution = solve(
             dataset.features.to(device),
             dataset.labels.to(device),

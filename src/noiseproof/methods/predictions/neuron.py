@@ -30,6 +30,7 @@ from noiseproof.privacy import Reproducible
 from noiseproof.privacy.card import Claim, Place
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import PredictionRelease, Saved, describe_network
+from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -277,7 +278,7 @@ class NeuronMethod(Method):
             loss=Convexified(alpha, self.form),
         )
         everyone = torch.arange(len(dataset))
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = default_device()
         features, labels = dataset.features.to(device), dataset.labels.to(device)
         trained = fit_stack(network, features, labels, [everyone], training, seeds=[seed], progress=progress)
         module = trained.to("cpu").module(0).eval()

@@ -19,6 +19,7 @@ from noiseproof.networks import StackedNetwork, Training
 from noiseproof.networks.fitting import fit_stacks
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import Saved, describe_network
+from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -132,7 +133,7 @@ class Teachers(ScoreMethod):
         shards = [(drawn == index).nonzero().flatten() for index in range(count)]
         # Teacher j is the networks j * members and those after it. Without a shard they stay as they were initialised.
         taught = [index for index in range(count * members) if len(shards[index // members])]
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = default_device()
         everyone = StackedNetwork.of(network, seeds)
         trained = fit_stacks(
             network,

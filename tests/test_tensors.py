@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from noiseproof.finite import all_finite
+from noiseproof.tensors import all_finite
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])

@@ -1,4 +1,4 @@
-"""Whether numbers are finite, asked of every value and every record before anything is made of them."""
+"""Small questions about tensors that all parts ask: are they finite, and where are they to be computed on?"""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def all_finite(numbers: torch.Tensor) -> bool:
         return True
     rows = numbers if numbers.dim() else numbers[None]
     return all(bool(part.isfinite().all()) for part in rows.split(max(1, _CHUNK * len(rows) // max(1, rows.numel()))))
+
+
+def default_device() -> torch.device:
+    """The device to train on: a CUDA device where there is one, else the processor."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

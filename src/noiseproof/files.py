@@ -1,0 +1,68 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def whole_file(path: str | Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
+    """A binary file to write to, which takes the place of `path` once it is complete and on the disk.
+
+    Whoever reads `path` sees what was there before or all of what was written, also after a power cut. If the block
+    raises, `path` stays as it was.
+
+    Args:
+        path: Where the file is to be; its folder must exist.
+        mode: Permission bits; by default those of any new file.
+
+    Yields:
+        The open file.
+    """
+    path = Path(path)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), _usual_mode() if mode is None else mode)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+        sync_folder(path.parent)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def write_whole(path: str | Path, content: bytes | str, *, mode: int | None = None) -> None:
+    """Write `content` to `path`, whole or not at all (see `whole_file`).
+
+    >>> from pathlib import Path; import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> write_whole(folder / "note.txt", "kept")
+    >>> (folder / "note.txt").read_text()
+    'kept'
+    """
+    with whole_file(path, mode=mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def sync_folder(path: str | Path) -> None:
+    """Bring a folder's list of names to the disk, so that a new name survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _usual_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
