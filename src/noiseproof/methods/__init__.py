@@ -1,4 +1,8 @@
-"""Methods by name. A method is a frozen dataclass of its settings in one of the five places; it registers itself."""
+"""Method, a frozen dataclass of its settings, and the registry of all methods by name.
+
+A method of your own is found if its module was imported (`--import`), or if its package names the module among its entry
+points of the group `noiseproof.methods`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from noiseproof.errors import SettingError
 from noiseproof.privacy.card import Place
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from noiseproof.data import Dataset
+    from noiseproof.data.dataset import Public
     from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Game, Randomness
     from noiseproof.privacy.card import Card, Claim, Proof, Unit
@@ -50,23 +57,73 @@ class Method(ABC):
     """Whether a run of it ends with a finite proven epsilon at the level of records."""
     claims: ClassVar[str]
     """What its authors say it guarantees, in a few words."""
+    takes_network: ClassVar[bool] = True
+    """Whether it trains a network that the user may choose; one that is given to a method which does not is refused."""
+    record_passes: ClassVar[int] = 500_000
+    """Records that a training looks at, counting each as often as it is seen, before its epochs are cut."""
 
     def __post_init__(self) -> None:
         """Check every setting against its annotation; a subclass with checks of its own calls this first."""
         for name, adapter in _adapters(type(self)).items():
             object.__setattr__(self, name, _checked(self.name, name, getattr(self, name), adapter))
 
+    def for_records(self, records: int, public: Public) -> Self:
+        """The method with the settings that suit so many records: fewer epochs for more of them, where it has epochs.
+
+        Settings of the user's own go on top of it, as `build` puts them.
+
+        Args:
+            records: The number of training records.
+            public: Their shape, kind and classes.
+
+        Returns:
+            The method itself where nothing depends on the number of records.
+
+        Formal guarantee
+        ----------------
+        It depends on the number of records, which every proof here takes to be public, and on nothing else of the data,
+        so that no budget is spent on the choice.
+        """
+        epochs = getattr(self, "epochs", None)
+        # Many records need fewer passes for as many steps.
+        few = max(3, math.ceil(self.record_passes / records))
+        return self if epochs is None or epochs <= few else dataclasses.replace(self, **{"epochs": few})
+
+    def network(self, public: Public) -> Network | None:
+        """The network that the method trains unless the user gives another.
+
+        Args:
+            public: Shape, kind and classes of the records.
+
+        Returns:
+            The network, or None where the method takes none (`takes_network`).
+        """
+        from noiseproof.networks import suggest
+
+        return suggest(public.shape, len(public.classes), public.kind) if self.takes_network else None
+
     @abstractmethod
     def fit(
         self,
-        network: Network,
+        network: Any,
         dataset: Dataset,
         budget: Budget,
         *,
         rng: Randomness,
         progress: Progress = SILENT,
     ) -> Release:
-        """Train on the private `dataset` within `budget` and return what may leave, with its card."""
+        """Train on private records within a budget.
+
+        Args:
+            network: The `Network` to train; None for a method that takes none.
+            dataset: The private records.
+            budget: What may be spent on them.
+            rng: Where all randomness comes from.
+            progress: Where to report steps.
+
+        Returns:
+            What may leave, with its card.
+        """
 
     @abstractmethod
     def game(self, budget: Budget) -> Game:
@@ -129,7 +186,14 @@ M = TypeVar("M", bound=type[Method])
 
 
 def register(method: M) -> M:
-    """Class decorator: make a method available by its name."""
+    """Class decorator that makes a method available by its name.
+
+    Args:
+        method: A subclass of `Method` with a name that no other method has.
+
+    Returns:
+        The same class.
+    """
     if method.name in _REGISTRY:
         raise ValueError(f"two methods are named {method.name!r}")
     _REGISTRY[method.name] = method
@@ -137,23 +201,55 @@ def register(method: M) -> M:
 
 
 def registry() -> Mapping[str, type[Method]]:
-    """Every method by name, in the order of the places."""
+    """Every method by name, in the order of the places: the library's, and those of installed packages."""
     for module in _PLACES:
         importlib.import_module(module)
+    _load_installed()
     places = typing.get_args(Place)
     return dict(sorted(_REGISTRY.items(), key=lambda item: (places.index(item[1].place), item[0])))
 
 
+@functools.cache
+def _load_installed() -> None:
+    for entry in entry_points(group="noiseproof.methods"):
+        try:
+            entry.load()
+        except Exception as error:
+            raise SettingError(
+                f"the methods of the installed package {entry.value.partition(':')[0]} cannot be imported "
+                f"({type(error).__name__}: {error}); repair or uninstall it."
+            ) from error
+
+
 def get(name: str) -> type[Method]:
-    """The method of that name."""
+    """The method of that name; a `SettingError` lists what there is."""
     methods = registry()
     if name not in methods:
         raise SettingError(f"there is no method {name!r}; there are {', '.join(methods)}.")
     return methods[name]
 
 
-def build(name: str, settings: Mapping[str, Any] | None = None) -> Method:
-    """The method of that name with these settings; the texts of a command line are read as the fields' types."""
+def build(
+    name: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    records: int | None = None,
+    public: Public | None = None,
+) -> Method:
+    """The method of that name, ready to fit.
+
+    Args:
+        name: A registered name.
+        settings: Settings of the user's own; the strings of a command line are read as the fields' types.
+        records: With `public`, the number of records that the other settings are to suit (`Method.for_records`).
+        public: What is public of those records.
+
+    Returns:
+        The method.
+
+    Raises:
+        SettingError: There is no such method, no such setting, or a value is not what the setting takes.
+    """
     method = get(name)
     fields = {field.name: field for field in dataclasses.fields(method)}
     values: dict[str, Any] = {}
@@ -162,7 +258,9 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Method:
         if field not in fields:
             raise SettingError(f"{name} has no setting {key!r}; it has {', '.join(fields) or 'none'}.")
         values[field] = _checked(name, field, value, _adapters(method)[field])
-    return method(**values)
+    if records is None or public is None:
+        return method(**values)
+    return dataclasses.replace(method().for_records(records, public), **values)
 
 
 @functools.cache

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ from noiseproof.releases.release import ModelRelease
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
+    from noiseproof.data.dataset import Public
     from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Card, Randomness
     from noiseproof.run.checkpoints import Checkpoints
@@ -62,6 +63,16 @@ class GradientMethod(Method):
     """Whether views are mirrored by a coin."""
     micro_batch_size: Count = 512
     """Records whose gradients are in memory at once; changes nothing but memory."""
+
+    def for_records(self, records: int, public: Public) -> Self:
+        """Fewer epochs for more records, and larger batches where there is a proof.
+
+        The noise of a step does not grow with its batch, so that a large one is worth its sampling rate.
+        """
+        suited = super().for_records(records, public)
+        if not self.proves:
+            return suited
+        return replace(suited, batch_size=int(min(4096, max(512, 2 ** round(math.log2(max(1, records / 24)))))))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -161,6 +161,7 @@ class NoisyGradient(GradientMethod):
     name: ClassVar[str] = "noisy-gradient"
     paper: ClassVar[str | None] = PAPER
     proves: ClassVar[bool] = False
+    record_passes: ClassVar[int] = 250_000  # small batches, and noise by record, are slow
     claims: ClassVar[str] = "no epsilon; 'ideal privacy protection effects' by a distance of weights (TPVD)"
 
     max_grad_norm: float = 1.4

@@ -15,7 +15,7 @@ from noiseproof.errors import SettingError
 from noiseproof.methods import register
 from noiseproof.methods.gradients.games import huge_gradient_game
 from noiseproof.methods.gradients.method import GradientMethod
-from noiseproof.methods.gradients.noisy_gradient import PAPER
+from noiseproof.methods.gradients.noisy_gradient import PAPER, NoisyGradient
 from noiseproof.privacy.events import DpEvent, NonPrivateDpEvent
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class QuantileFlat(GradientMethod):
     name: ClassVar[str] = "quantile-flat"
     paper: ClassVar[str | None] = PAPER
     proves: ClassVar[bool] = False
+    record_passes: ClassVar[int] = NoisyGradient.record_passes
     claims: ClassVar[str] = "no epsilon; the noise of DP-SGD at the batch's own quantile"
     by: ClassVar[Literal["all", "layer"]] = "all"
 

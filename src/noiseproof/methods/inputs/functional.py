@@ -50,6 +50,7 @@ class Functional(Method):
     """
 
     name: ClassVar[str] = "functional"
+    takes_network: ClassVar[bool] = False
     place: ClassVar[Place] = "inputs"
     proves: ClassVar[bool] = True
     claims: ClassVar[str] = "(epsilon, delta) for a record, without epochs"

@@ -118,6 +118,7 @@ def cosine(optimizer: torch.optim.Optimizer, start: float, done: int, total: int
 class GanMethod(Method):
     """A generator trained against a discriminator that sees private records; what leaves are generated records."""
 
+    takes_network: ClassVar[bool] = False
     place: ClassVar[Place] = "losses"
 
     rows: int | None = None

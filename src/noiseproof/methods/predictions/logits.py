@@ -52,6 +52,7 @@ class Logits(ScoreMethod):
     """
 
     name: ClassVar[str] = "logits"
+    takes_network: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = (
         "the regression was solved to the stated gradient norm, which was checked in float64",
         "the feature map and the regularisation were not chosen by looking at the private records",

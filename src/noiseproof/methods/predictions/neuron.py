@@ -25,7 +25,7 @@ from noiseproof.methods.predictions.sensitivity import (
     part_epsilon,
     theorem2_delta,
 )
-from noiseproof.networks import Training, fit_stack
+from noiseproof.networks import Network, Training, fit_stack
 from noiseproof.privacy import Reproducible
 from noiseproof.privacy.card import Claim, Place
 from noiseproof.progress import SILENT, Progress
@@ -35,7 +35,6 @@ from noiseproof.tensors import default_device
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.data.dataset import Public
-    from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Card, Game, Randomness
     from noiseproof.privacy.events import DpEvent
 
@@ -236,6 +235,10 @@ class NeuronMethod(Method):
     """Whether alpha is searched for on a validation split of the private records, in (0, 10] by steps of 0.5."""
     peaks: Literal["one", "seen"] = "one"
     """`one`: neurons are at most 1, as in Table 6; `seen`: the largest values on the private records."""
+
+    def network(self, public: Public) -> Network:
+        """The paper's: one hidden layer, of which the method is defined."""
+        return Network("lu-mlp", public.shape, len(public.classes))
 
     def __post_init__(self) -> None:
         if self.alpha is not None and self.search:

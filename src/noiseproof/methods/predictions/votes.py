@@ -49,6 +49,7 @@ class Votes(ScoreMethod):
     """
 
     name: ClassVar[str] = "votes"
+    takes_network: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = (
         "the similarity's settings were not chosen by looking at the private records",
         "sums of votes are exact (floating-point error of the sum is not accounted for)",
