@@ -141,7 +141,9 @@ def test_dark_is_dark_and_light_is_light(opened):
 @pytest.mark.parametrize(("width", "chart"), [(360, "svg.narrow"), (1440, "svg.wide")])
 def test_a_point_says_what_it_is_under_the_pointer_and_under_the_keyboard(opened, width, chart):
     page = opened(width)
-    point = page.locator(f"#run0-epsilon {chart} [data-series='neuron-gaussian'][data-kind='audited']")
+    point = page.locator(
+        f"#run0-accuracy-by-kind-of-epsilon {chart} [data-series='neuron-gaussian'][data-kind='audited']"
+    )
     tip = page.locator("#tip")
     assert tip.is_hidden()
     point.hover()
@@ -159,7 +161,7 @@ def test_a_point_says_what_it_is_under_the_pointer_and_under_the_keyboard(opened
 
 def test_the_legend_hides_a_method_and_brings_it_back(opened):
     page = opened()
-    figure = page.locator("#run0-epsilon")
+    figure = page.locator("#run0-accuracy-by-kind-of-epsilon")
     button = figure.get_by_role("button", name="dp-sgd", exact=False).first
     points = figure.locator("svg.wide .point[data-series='dp-sgd']")
     others = figure.locator("svg.wide .point[data-series='logits']")
@@ -176,7 +178,7 @@ def test_the_legend_hides_a_method_and_brings_it_back(opened):
 
 def test_a_kind_of_epsilon_can_be_hidden_and_stays_hidden_while_methods_are_switched(opened):
     page = opened()
-    figure = page.locator("#run0-epsilon")
+    figure = page.locator("#run0-accuracy-by-kind-of-epsilon")
     audited = figure.locator("svg.wide .point.audited")
     figure.get_by_role("button", name="audited").click()
     figure.locator("button[data-toggle-series='dp-sgd']").click()

@@ -109,6 +109,12 @@ def test_names_and_notes_are_escaped(page):
     assert "a stand-in &amp; nothing more" in page
 
 
+def test_every_point_can_be_focused_and_says_what_it_is(page):
+    points = re.findall(r'<g class="series point[^>]*>', page)
+    assert len(points) > 20
+    assert all('tabindex="0"' in point and re.search(r'aria-label="[^"]+: [^"]+"', point) for point in points)
+
+
 def test_it_says_how_it_was_run_and_that_it_is_for_the_owner(text):
     for words in ("0123456789abcdef", "seed", "torch", "1348", "For the eyes of the data’s owner"):
         assert words in text

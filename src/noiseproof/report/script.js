@@ -3,7 +3,7 @@
   const tip = document.getElementById("tip");
   const hide = () => { tip.hidden = true; };
   const show = (mark) => {
-    tip.textContent = mark.dataset.says;
+    tip.textContent = mark.dataset.text;
     tip.hidden = false;
     const box = mark.getBoundingClientRect();
     const left = box.left + box.width / 2 - tip.offsetWidth / 2;
@@ -12,7 +12,7 @@
     tip.style.left = `${window.scrollX + Math.max(4, Math.min(left, room))}px`;
     tip.style.top = `${window.scrollY + (above > 0 ? above : box.bottom + 8)}px`;
   };
-  for (const mark of document.querySelectorAll("[data-says]")) {
+  for (const mark of document.querySelectorAll("[data-text]")) {
     mark.addEventListener("pointerenter", () => show(mark));
     mark.addEventListener("pointerleave", hide);
     mark.addEventListener("focus", () => show(mark));

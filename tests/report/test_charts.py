@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noiseproof.report.chart import Axis, Chart, padded
-from noiseproof.report.series import Point, Series
+from noiseproof.report.charts import Axis, Chart, Drawing, Point, Series
 
 SOME = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -40,19 +39,20 @@ def test_values_beyond_an_end_are_drawn_at_it():
 
 
 def test_shares_end_at_one():
-    assert padded("accuracy", 0.5, 0.999, percent=True).high == 1.0
+    assert Axis.around("accuracy", (0.5, 0.999), percent=True).high == 1.0
 
 
-def test_every_point_can_be_focused_and_says_what_it_is():
-    chart = Chart("a chart", Axis("x", 0, 1), Axis("y", 0, 1), 300, 200)
-    chart.points(Series("a & b", 3, (Point(0.5, 0.5, 'a & b: "half"', "proven"),)))
-    drawn = chart.svg("wide")
-    assert 'tabindex="0"' in drawn
-    assert 'aria-label="a &amp; b: &quot;half&quot;"' in drawn
+def test_steps_have_a_corner_at_each_rise_and_rows_join_points_of_equal_height():
+    line = Series("a", 0, (Point(0, 0), Point(0.5, 0.2), Point(1, 1)))
+    assert chart("steps").paths(line) == [[(0, 0), (0.5, 0), (0.5, 0.2), (1, 0.2), (1, 1)]]
+    rows = Series("a", 0, (Point(3, 0.5), Point(1, 0.5), Point(2, 0.9)))
+    assert chart("rows").paths(rows) == [[(1, 0.5), (3, 0.5)], [(2, 0.9), (2, 0.9)]]
 
 
 def test_numbers_beside_equal_points_do_not_cover_each_other():
-    chart = Chart("a chart", Axis("x", 0, 1), Axis("y", 0, 1), 300, 200)
-    for number in range(6):
-        chart.points(Series(str(number), number, (Point(0.5, 0.5, ""),)))
-    assert len(set(chart._taken)) == 6
+    drawing = Drawing(chart("straight"), "wide", 300, 200)
+    assert len({drawing.label(150, 80) for _ in range(6)}) == 6
+
+
+def chart(lines):
+    return Chart("a", "a chart", "", Axis("x", 0, 1), Axis("y", 0, 1), (), lines)

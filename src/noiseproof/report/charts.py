@@ -1,0 +1,295 @@
+"""What the charts of a comparison show: series, axes and guides, described once for the page and for picture files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+KINDS = ("claimed", "proven", "audited")
+
+PALETTE = (
+    *(("#4d4d4d", "#c8c8c8"), ("#0072b2", "#56b4e9"), ("#b84700", "#ff9557"), ("#00755a", "#2ccb9b")),
+    *(("#a23b7c", "#ee9fcb"), ("#806000", "#f0c24b"), ("#5b4bb7", "#b3a7ff"), ("#007a8a", "#4fd8e6")),
+)
+"""Colours on light and on dark ground; a method is also told by its number, its dashes and its markers."""
+
+DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3), (12, 4))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a chart and the text that it shows to a reader."""
+
+    x: float
+    y: float
+    text: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One method's points. `number` is its number in the legend, which also stands beside its points."""
+
+    name: str
+    number: int
+    points: tuple[Point, ...]
+    text: str = ""
+
+    @property
+    def colour(self) -> int:
+        """Its place in the palette."""
+        return self.number % len(PALETTE)
+
+    @property
+    def dashes(self) -> tuple[int, ...]:
+        """Lengths of its dashes and gaps; empty for a solid line."""
+        return DASHES[self.number % len(DASHES)]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear or logarithmic scale with its label."""
+
+    label: str
+    low: float
+    high: float
+    log: bool = False
+    percent: bool = False
+
+    @classmethod
+    def around(
+        cls, label: str, values: Iterable[float], *, low: float = 1e-3, log: bool = False, percent: bool = False
+    ) -> Axis:
+        """An axis with some margin around the values; on a log axis nothing lies below `low`."""
+        found = list(values) or [0.0, 1.0]
+        first, last = min(found), max(found)
+        if log:
+            first = max(first, low)
+            return cls(label, first / 1.6, max(last, first) * 1.6, True, percent)
+        margin = max((last - first) * 0.08, 0.01)
+        top = min(last + margin, 1.0) if percent else last + margin
+        return cls(label, max(0.0, first - margin), max(top, 0.02), False, percent)
+
+    def at(self, value: float) -> float:
+        """Where a value lies, 0 at the low end and 1 at the high one; what is beyond an end is drawn there."""
+        if self.log:
+            share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return min(1.0, max(0.0, share))
+
+    def ticks(self) -> list[float]:
+        """Values to write: 1, 2 and 5 times powers of ten, fewer where they would be crowded."""
+        if self.log:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            steps = (1, 2, 5) if last - first <= 2 else (1,)
+            found = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+        else:
+            rough = (self.high - self.low) / 5
+            power = 10.0 ** math.floor(math.log10(rough))
+            step = next(times * power for times in (1, 2, 5, 10) if times * power >= rough * 0.999)
+            found = [count * step for count in range(math.floor(self.low / step), math.ceil(self.high / step) + 1)]
+        return [value for value in found if self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)]
+
+    def text(self, value: float) -> str:
+        """A tick's text."""
+        return f"{value:.0%}" if self.percent else f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A dashed line with a name: across the chart at `x` or at `y`, or the diagonal where neither is given."""
+
+    text: str
+    x: float | None = None
+    y: float | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart, before it is drawn at any size or into any format."""
+
+    name: str
+    """Of its files and of its place on the page."""
+    heading: str
+    caption: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    lines: Literal["rows", "straight", "steps"]
+    """How a series' points are joined: those of equal height, all, or all by steps. Steps show no points."""
+    guides: Sequence[Guide] = ()
+    numbers: Literal["all", "last"] = "all"
+
+    def paths(self, one: Series) -> list[list[tuple[float, float]]]:
+        """The corners of a series' lines, in the axes' values."""
+        points = [(point.x, point.y) for point in one.points]
+        if self.lines == "rows":
+            rows: dict[float, list[float]] = {}
+            for x, y in points:
+                rows.setdefault(y, []).append(x)
+            return [[(min(xs), y), (max(xs), y)] for y, xs in rows.items()]
+        if self.lines == "steps":
+            corners = [((x, before), (x, y)) for (_, before), (x, y) in pairwise(points)]
+            points = [*points[:1], *(corner for pair in corners for corner in pair)]
+        return [points] if points else []
+
+
+def charts(document: Mapping[str, Any]) -> list[Chart]:
+    """The charts of a comparison that have anything to show."""
+    drawn = (_epsilons(document), _roc(document), _sweep(document), _budget(document))
+    return [chart for chart in drawn if any(one.points for one in chart.series)]
+
+
+def _by_method(document: Mapping[str, Any]) -> Iterator[tuple[int, str, list[Mapping[str, Any]]]]:
+    """Each method's number, the same in every chart, its name, and its finished rows by epsilon."""
+    for number, name in enumerate(dict.fromkeys(row["method"] for row in document["rows"])):
+        rows = [row for row in document["rows"] if row["method"] == name and row["status"] == "done"]
+        if rows:
+            yield number, name, sorted(rows, key=lambda row: row["epsilon"])
+
+
+def _epsilons(document: Mapping[str, Any]) -> Chart:
+    """Accuracy against each kind of epsilon; what is missing or infinite has no point."""
+    series, baseline = [], document["baseline"]
+    for number, name, rows in _by_method(document):
+        points = []
+        for row in rows:
+            for kind in KINDS:
+                value = math.inf if row["card"][kind] is None else float(row["card"][kind]["epsilon"])
+                if math.isfinite(value):
+                    how = "at least " if kind == "audited" else ""
+                    text = f"{name}: {kind} epsilon {how}{value:.3g}, accuracy {row['accuracy']:.1%}"
+                    points.append(Point(value, row["accuracy"], text, kind))
+        series.append(Series(name, number, tuple(points)))
+    asked = epsilons(document)
+    found = [point for one in series for point in one.points]
+    return Chart(
+        "accuracy-by-kind-of-epsilon",
+        "Accuracy against claimed, proven and audited epsilon",
+        "Circles: what the authors claim. Squares: what is proven for what ran. Arrows: what an attack showed; the true "
+        "epsilon is there or further right. An arrow to the right of its circle refutes the claim.",
+        # An audit that found nothing must not push everything else into a corner: its arrow is drawn at the left end.
+        Axis.around("epsilon (log scale)", [*asked, *(p.x for p in found)], low=min(asked) / 10, log=True),
+        Axis.around("accuracy", [point.y for point in found], percent=True),
+        series,
+        "rows",
+        [
+            *([] if baseline is None else [Guide("baseline", y=baseline)]),
+            *([Guide("asked", x=asked[0])] if len(asked) == 1 else []),
+        ],
+    )
+
+
+def _roc(document: Mapping[str, Any]) -> Chart:
+    """ROC curves of the attacks with log axes, at the smallest epsilon of each method."""
+    series = []
+    for number, name, rows in _by_method(document):
+        attack = rows[0]["attack"]
+        points = tuple(Point(x, y) for x, y in zip(attack["roc"]["fpr"], attack["roc"]["tpr"], strict=True))
+        text = f"{name}: {attack['attack']} attack, AUC {attack['auc']:.3f}, advantage {attack['advantage']:.3f}"
+        series.append(Series(name, number, points, text))
+    rates = [point.x for one in series for point in one.points if point.x > 0]
+    floor = min(max(min(rates, default=0.01), 1e-5), 0.1)
+    return Chart(
+        "roc",
+        "What an attacker learns",
+        "How many members an attacker names (up) when so many others are named falsely (right). Far above the diagonal on "
+        "the left means that some people's membership is given away with near certainty.",
+        Axis("false positive rate (log scale)", floor, 1.0, log=True),
+        Axis("true positive rate (log scale)", floor, 1.0, log=True),
+        series,
+        "steps",
+        [Guide("guessing")],
+    )
+
+
+def _sweep(document: Mapping[str, Any]) -> Chart:
+    """Accuracy by asked epsilon; empty where only one was run."""
+    baseline, series = document["baseline"], []
+    for number, name, rows in _by_method(document):
+        text = "{}: accuracy {accuracy:.1%} at epsilon {epsilon:g}"
+        points = tuple(Point(row["epsilon"], row["accuracy"], text.format(name, **row)) for row in rows)
+        if name != "none" and len(epsilons(document)) > 1:
+            series.append(Series(name, number, points))
+    found = [point for one in series for point in one.points]
+    return Chart(
+        "accuracy-by-epsilon",
+        "Accuracy by epsilon",
+        "Each point is a training of its own at that budget.",
+        Axis.around("asked epsilon (log scale)", [point.x for point in found], log=True),
+        Axis.around("accuracy", [*(point.y for point in found), baseline or 0.5], percent=True),
+        series,
+        "straight",
+        [] if baseline is None else [Guide("baseline", y=baseline)],
+    )
+
+
+def _budget(document: Mapping[str, Any]) -> Chart:
+    """Proven epsilon by share of the steps or answers that are done, at the smallest epsilon that was run."""
+    series = []
+    for number, name, rows in _by_method(document):
+        spending = rows[0].get("spending")
+        if spending:
+            total, unit = spending["done"][-1], spending["unit"]
+            points = tuple(
+                Point(count / total, epsilon, f"{name}: epsilon {epsilon:.3g} after {count} of {total} {unit}")
+                for count, epsilon in zip(spending["done"], spending["epsilon"], strict=True)
+            )
+            series.append(Series(name, number, points))
+    return Chart(
+        "budget",
+        "How the budget was spent",
+        "Proven epsilon if the run had stopped there: steps of a training, answers of a prediction method.",
+        Axis("share of steps or answers done", 0.0, 1.0, percent=True),
+        Axis.around("proven epsilon so far", [0.0, *(point.y for one in series for point in one.points)]),
+        series,
+        "straight",
+        numbers="last",
+    )
+
+
+def epsilons(document: Mapping[str, Any]) -> list[float]:
+    """The epsilons that were asked for."""
+    return document["epsilon"] if isinstance(document["epsilon"], list) else [document["epsilon"]]
+
+
+@dataclass
+class Drawing:
+    """A chart at a size in pixels: where the page's template draws what."""
+
+    chart: Chart
+    css_class: str
+    width: int
+    height: int
+    left: int = 50
+    right: int = 20
+    top: int = 12
+    bottom: int = 44
+    taken: list[tuple[float, float]] = field(default_factory=list)
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Where a value is drawn."""
+        across, down = self.width - self.left - self.right, self.height - self.top - self.bottom
+        return self.left + self.chart.x.at(x) * across, self.top + (1 - self.chart.y.at(y)) * down
+
+    def path(self, one: Series) -> str:
+        """A series' lines as SVG path data."""
+        return "".join(
+            "M" + "L".join("{:.1f} {:.1f}".format(*self.at(*corner)) for corner in corners)
+            for corners in self.chart.paths(one)
+        )
+
+    def label(self, x: float, y: float) -> tuple[float, float]:
+        """Where a point's number does not cover another's."""
+        beside = [(dx, dy) for dx in (8, -16, 21, -29) for dy in (-6, 13)]
+        for dx, dy in (*beside, (8, -19), (8, 26)):
+            left, top = x + dx, y + dy
+            inside = self.left < left < self.width - 12 and 8 < top < self.height - self.bottom
+            if inside and all(abs(left - a) >= 12 or abs(top - b) >= 12 for a, b in self.taken):
+                break
+        self.taken.append((left, top))
+        return left, top
