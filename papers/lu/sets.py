@@ -10,7 +10,8 @@ import torch
 
 from noiseproof.data import Dataset, load
 from noiseproof.data.dataset import Column
-from noiseproof.data.library import find, named_sets
+from noiseproof.data.library import find
+from noiseproof.data.named import named_sets
 
 CANDIDATES: Mapping[str, tuple[str, ...]] = {
     "Location": ("location",),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from noiseproof.data import Dataset, load
-from noiseproof.data.library import find, named_sets
+from noiseproof.data.library import find
+from noiseproof.data.named import named_sets
 from noiseproof.data.schema import ColumnSchema, Schema, TargetSchema
 from noiseproof.data.tables import code, decode
 from papers.ma.published import ATTRIBUTES

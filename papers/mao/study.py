@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from noiseproof.data.library import find, named_sets
+from noiseproof.data.library import find
+from noiseproof.data.named import named_sets
 from noiseproof.parallel.tasks import cores
 from papers.mao import leakage, published, quality
 from papers.mao.figures import every_figure

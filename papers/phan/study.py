@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from noiseproof.audits import AuditResult, audit
-from noiseproof.data.library import find, named_sets
+from noiseproof.data.library import find
+from noiseproof.data.named import named_sets
 from noiseproof.methods.baseline import Baseline
 from noiseproof.methods.inputs import Adlm, Ilm
 from noiseproof.privacy import Budget, Reproducible

@@ -21,7 +21,7 @@ def _methods() -> Iterable[str]:
 
 
 def _data() -> Iterable[str]:
-    from noiseproof.data.library import named_sets
+    from noiseproof.data.named import named_sets
 
     return named_sets()
 

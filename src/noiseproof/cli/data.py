@@ -47,8 +47,8 @@ def run(
 
 def _draft(file: Path, target: str | None, out: Path | None, json: bool) -> None:
     from noiseproof.cli import output
-    from noiseproof.data.draft import draft
-    from noiseproof.data.files import read_table
+    from noiseproof.data.formats import read_table
+    from noiseproof.data.tables import draft
     from noiseproof.errors import SettingError
 
     if target is None or out is None:

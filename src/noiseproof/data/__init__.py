@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from noiseproof.data.arrays import from_arrays, from_torch
 from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.formats import register_format
 from noiseproof.data.library import catalogue
 from noiseproof.data.load import load
-from noiseproof.data.record_sets import cluster_labels
+from noiseproof.data.named import cluster_labels
 from noiseproof.data.schema import Schema, read_schema
 from noiseproof.data.splits import Split, neighbours, shards, split
 from noiseproof.data.tables import decode, layout
@@ -26,6 +27,7 @@ __all__ = [
     "load",
     "neighbours",
     "read_schema",
+    "register_format",
     "shards",
     "split",
 ]

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from noiseproof.data.dataset import Dataset
-from noiseproof.data.named import cache_folder
+from noiseproof.data.library import cache_folder
 from noiseproof.data.scattering import Scattering
 from noiseproof.errors import SettingError
 from noiseproof.progress import SILENT, Progress

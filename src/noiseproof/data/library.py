@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+import http.client
 import os
-from collections.abc import Mapping, Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import Any, TypedDict
 
 from noiseproof.data.arrays import code_arrays
 from noiseproof.data.dataset import Dataset
-from noiseproof.data.files import npz_length
-from noiseproof.data.formats import Part
-from noiseproof.data.image_sets import image_sets
-from noiseproof.data.named import Layout, NamedSet, Records, cache_folder, fetch, verify
-from noiseproof.data.record_sets import CLUSTERS, record_sets
+from noiseproof.data.formats import npz_length
+from noiseproof.data.named import CLUSTERS, Download, Layout, NamedSet, named_sets
 from noiseproof.data.schema import built_in
 from noiseproof.data.splits import Split, split
 from noiseproof.data.tables import code
 from noiseproof.errors import DataError, SettingError
+from noiseproof.files import whole_file, write_whole
 from noiseproof.progress import SILENT, Progress
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 VARIABLE = "NOISEPROOF_DATA"
+
+_CHUNK = 1 << 18
+_TIMEOUT = 30.0
+"""Seconds without a byte after which a download is given up."""
 
 
 class Entry(TypedDict):
@@ -49,12 +49,6 @@ class Found:
 
     layout: Layout
     paths: tuple[Path, ...]
-
-
-@cache
-def named_sets() -> Mapping[str, NamedSet]:
-    """Every named set by its name."""
-    return MappingProxyType({known.name: known for known in (*image_sets(), *record_sets())})
 
 
 def data_folders() -> list[Path]:
@@ -84,15 +78,21 @@ def open_named(
 ) -> Split:
     """A named set from the data folders, else fetched; its own test part where it has one, else split by seed."""
     known = named_sets()[name]
-    if target is not None and not known.table:
+    if target is not None and known.kind != "table":
         raise SettingError(f"{name} has labels of its own; leave the target out.")
     found = find(known) or _fetch(known, progress)
     _verify(known, found)
-    parts = found.layout.read(found.paths)
-    datasets, remarks = _tables(known, parts, target) if known.table else _arrays(known, parts)
-    if len(datasets) == 1:
-        return split(datasets[0], seed=seed, test_fraction=test_fraction, remarks=remarks)
-    return Split(datasets[0], datasets[1], remarks)
+    parts = known.read(found.layout, found.paths)
+    datasets, remarks = _tables(known, parts, target) if known.kind == "table" else (_arrays(known, parts), ())
+    sizes = tuple(len(dataset) for dataset in datasets)
+    notes = known.notes
+    if sizes != known.sizes:
+        here, whole = (" and ".join(f"{size:,}" for size in some) for some in (sizes, known.sizes))
+        notes = (*notes, f"this copy of {name} holds {here} records, where the published set has {whole}.")
+    noted = [replace(part, public=replace(part.public, bounds=known.bounds, notes=notes)) for part in datasets]
+    if len(noted) == 1:
+        return split(noted[0], seed=seed, test_fraction=test_fraction, remarks=remarks)
+    return Split(noted[0], noted[1], remarks)
 
 
 def _entry(known: NamedSet) -> Entry:
@@ -138,29 +138,84 @@ def _verify(known: NamedSet, found: Found) -> None:
             verify(fetched[path], path)
 
 
-def _arrays(known: NamedSet, parts: Sequence[Records]) -> tuple[list[Dataset], tuple[str, ...]]:
-    pairs = [cast("Part", part) for part in parts]
-    coded = code_arrays(pairs, classes=known.classes, low=0.0, high=known.high, name=known.name)
+def _arrays(known: NamedSet, parts: Sequence[Any]) -> list[Dataset]:
+    coded = code_arrays(parts, classes=known.classes, low=0.0, high=known.high, name=known.name)
     if coded[0].public.shape != known.shape:
         raise DataError(
             f"the files of {known.name} hold records of shape {coded[0].public.shape}, not {known.shape}; get others."
         )
-    return _annotated(known, coded), ()
+    return coded
 
 
-def _tables(known: NamedSet, parts: Sequence[Records], target: str | None) -> tuple[list[Dataset], tuple[str, ...]]:
+def _tables(known: NamedSet, parts: Sequence[Any], target: str | None) -> tuple[list[Dataset], tuple[str, ...]]:
     schema = built_in(known.name)
     if target is not None:
         schema = schema.with_target(target)
-    coded, remarks = zip(*(code(cast("pd.DataFrame", part), schema, name=known.name) for part in parts), strict=True)
-    return _annotated(known, coded), tuple(dict.fromkeys(remark for some in remarks for remark in some))
+    coded, remarks = zip(*(code(part, schema, name=known.name) for part in parts), strict=True)
+    return list(coded), tuple(dict.fromkeys(remark for some in remarks for remark in some))
 
 
-def _annotated(known: NamedSet, datasets: Sequence[Dataset]) -> list[Dataset]:
-    """The set's notes, and one where this copy is of another size than the set as published (sizes are public)."""
-    sizes = tuple(len(dataset) for dataset in datasets)
-    notes = known.notes
-    if sizes != known.sizes:
-        here, whole = (" and ".join(f"{size:,}" for size in some) for some in (sizes, known.sizes))
-        notes = (*notes, f"this copy of {known.name} holds {here} records, where the published set has {whole}.")
-    return [replace(dataset, public=replace(dataset.public, bounds=known.bounds, notes=notes)) for dataset in datasets]
+# Downloads: whole, checked and atomic, or not at all.
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: `noiseproof` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG rules: a relative path there is to be ignored.
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "noiseproof"
+
+
+def fetch(download: Download, folder: Path, *, progress: Progress = SILENT) -> Path:
+    """Download a file into a folder and return its path; a failed or wrong download leaves nothing behind."""
+    path = folder / download.file
+    digest = hashlib.sha256()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            for chunk in _chunks(download, progress):
+                digest.update(chunk)
+                file.write(chunk)
+            if download.sha256 not in (None, digest.hexdigest()):
+                raise DataError(
+                    f"{download.url} is not the file it should be: its SHA-256 digest differs; try again later."
+                )
+            if download.sha256 is None:
+                # Before the file itself, so that a crash in between cannot leave a file without its digest.
+                write_whole(_digest_file(path), f"{digest.hexdigest()}  {download.file}\n")
+    except (OSError, http.client.HTTPException, ValueError):
+        raise DataError(f"{download.url} could not be fetched.") from None
+    return path
+
+
+def verify(download: Download, path: Path) -> None:
+    """Refuse a downloaded file that differs from its digest, known or written down when it was fetched."""
+    expected = download.sha256
+    if expected is None:
+        try:
+            expected = _digest_file(path).read_text().split()[0]
+        except (OSError, IndexError):
+            raise DataError(f"{path} has lost the digest written beside it; delete it to fetch it again.") from None
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        raise DataError(
+            f"{path} changed since it was fetched: its SHA-256 digest differs; delete it to fetch it again."
+        )
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _chunks(download: Download, progress: Progress) -> Iterator[bytes]:
+    request = urllib.request.Request(download.url, headers={"User-Agent": "noiseproof"})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+        total = int(answer.headers.get("Content-Length", 0))
+        read = 0
+        with progress.task(f"fetching {download.file}", total) as task:
+            while chunk := answer.read(_CHUNK):
+                read += len(chunk)
+                task.advance(len(chunk))
+                yield chunk
+        if total and read != total:
+            raise OSError("the connection ended early")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from noiseproof.data.arrays import code_arrays
 from noiseproof.data.dataset import Dataset
-from noiseproof.data.draft import draft
-from noiseproof.data.files import ARRAYS, check_file, column_names, extension, read_npz, read_table
-from noiseproof.data.library import named_sets, open_named
-from noiseproof.data.record_sets import ADULT_COLUMNS, ADULT_NOTES
+from noiseproof.data.formats import check_file, column_names, extension, read_file, read_table
+from noiseproof.data.library import open_named
+from noiseproof.data.named import ADULT_COLUMNS, named_sets
 from noiseproof.data.schema import Schema, built_in, read_schema
 from noiseproof.data.splits import Split, check_fraction, split
 from noiseproof.data.stored import is_stored, load_stored, store_parquet
-from noiseproof.data.tables import code
+from noiseproof.data.tables import code, draft
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
 
@@ -63,22 +63,23 @@ def load(
             raise SettingError(f"{path} is a stored set; a target and a schema are for tables, so leave them out.")
         return load_stored(path, seed=seed, test_fraction=test_fraction)
     check_file(path)
-    if extension(path) in ARRAYS:
+    names = column_names(path)
+    if not names:
         if schema is not None or target is not None:
             raise SettingError(f"{path} holds arrays; a target and a schema are for tables, so leave them out.")
         return _load_arrays(path, seed, test_fraction)
     if schema is not None and not isinstance(schema, Schema):
         schema = read_schema(schema)
+    if schema is not None and target not in (None, schema.target.name):
+        raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
     if store is not None:
         if extension(path) != ".parquet" or schema is None:
             raise SettingError(
                 "only a Parquet table with a schema can be stored; give --schema, or leave --store away."
             )
-        if target not in (None, schema.target.name):
-            raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
         remarks = store_parquet(path, schema, Path(store), progress=progress)
         return replace(load_stored(Path(store), seed=seed, test_fraction=test_fraction), remarks=remarks)
-    dataset, remarks = _load_table(path, target, schema)
+    dataset, remarks = _load_table(path, names, target, schema)
     return split(dataset, seed=seed, test_fraction=test_fraction, remarks=remarks)
 
 
@@ -93,7 +94,8 @@ def _path(name_or_path: str | Path) -> Path:
 
 
 def _load_arrays(path: Path, seed: int, test_fraction: float) -> Split:
-    arrays = read_npz(path)
+    arrays = read_file(path)
+    assert isinstance(arrays, Mapping)
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
         parts = [(arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])]
     elif {"x", "y"} <= arrays.keys():
@@ -113,19 +115,18 @@ def _load_arrays(path: Path, seed: int, test_fraction: float) -> Split:
     return split(datasets[0], seed=seed, test_fraction=test_fraction)
 
 
-def _load_table(path: Path, target: str | None, schema: Schema | None) -> tuple[Dataset, tuple[str, ...]]:
+def _load_table(
+    path: Path, names: tuple[str, ...], target: str | None, schema: Schema | None
+) -> tuple[Dataset, tuple[str, ...]]:
     name = path.name
     if schema is not None:
-        if target not in (None, schema.target.name):
-            raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
         return code(read_table(path, schema), schema, name=name)
-    if set(column_names(path)) == set(ADULT_COLUMNS):
+    if set(names) == set(ADULT_COLUMNS):
         adult = built_in("adult").with_target(target or "income")
-        notes = ("the columns are Adult's, so its built-in public schema was used.", *ADULT_NOTES)
+        notes = ("the columns are Adult's, so its built-in public schema was used.", *named_sets()["adult"].notes)
         return code(read_table(path, adult), adult, name=name, notes=notes)
     if target is None:
-        there = ", ".join(column_names(path))
-        raise SettingError(f"say which column of {path} is the target; its columns are {there}.")
+        raise SettingError(f"say which column of {path} is the target; its columns are {', '.join(names)}.")
     frame = read_table(path)
     drafted = draft(frame, target, name=name)
     for column in drafted.features():

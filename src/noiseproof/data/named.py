@@ -1,82 +1,51 @@
-"""Named sets: what is public about a published set, in which layouts its files come, and where to get them."""
+"""Named sets: what is public about each published set (`sets.json`), and the readers of the files it comes in."""
 
 from __future__ import annotations
 
-import hashlib
-import http.client
-import os
-import tempfile
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, Union
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
+
+import numpy as np
+from pydantic import BeforeValidator, TypeAdapter
 
 from noiseproof.data.dataset import Kind
-from noiseproof.data.formats import Part
-from noiseproof.errors import DataError
-from noiseproof.progress import SILENT, Progress
+from noiseproof.data.formats import (
+    Part,
+    csv_types,
+    parse_cifar,
+    read_baskets,
+    read_bits,
+    read_csv,
+    read_idx,
+    read_members,
+    read_npz,
+    read_numbers,
+    read_svhn,
+    read_table,
+    readable,
+    top_items,
+)
+from noiseproof.data.schema import built_in
+from noiseproof.errors import SettingError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Records: TypeAlias = Union[Part, "pd.DataFrame"]
+Paths: TypeAlias = Sequence[Path]
+
+CLUSTERS = (2, 10, 20, 50, 100)
+"""Into how many classes the shopping baskets of `retail` can be had, as with Purchase."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Files in which a set may come, and how to read them: training part first, then the test part if it has one."""
-
-    files: tuple[str, ...]
-    read: Callable[[Sequence[Path]], Sequence[Records]]
-    folders: tuple[str, ...]
-    """Where under a data folder the files may lie."""
-    counts: tuple[str, ...] = ()
-    """Arrays of an npz file whose lengths tell how many records a copy has."""
-
-
-@dataclass(frozen=True)
-class NamedSet:
-    """A published data set: everything here is known without looking at a record."""
-
-    name: str
-    sizes: tuple[int, ...]
-    """Records of the training and the test part, or of the whole where the set has no test part of its own."""
-    shape: tuple[int, ...]
-    classes: tuple[str, ...]
-    kind: Kind
-    layouts: tuple[Layout, ...]
-    high: float = 1.0
-    """The largest value of a feature as it is in the files (the least is 0); tables have their schema instead."""
-    downloads: tuple[Download, ...] = ()
-    how: str = "comes with scikit-learn"
-    notes: tuple[str, ...] = ()
-    bounds: Literal["public", "data"] = "public"
-    """`data` where features or classes were chosen by looking at the records, as clusters are."""
-    table: bool = False
-    """Whether it is a table, with a built-in schema of its name."""
-    family: str | None = None
-    """The set whose files it shares, if it is a variant of one."""
-
-    @property
-    def folder(self) -> str:
-        """Its own folder under a data folder or the cache."""
-        return self.family or self.name
-
-
-def numbered(count: int) -> tuple[str, ...]:
-    """Classes that are called by their numbers."""
-    return tuple(str(label) for label in range(count))
-
-
-# Downloads: whole, checked and atomic, or not at all.
-
-
-_CHUNK = 1 << 18
-_TIMEOUT = 30.0
-"""Seconds without a byte after which a download is given up."""
+def _numbered(classes: Any) -> Any:
+    """A number of classes stands for classes that are called by their numbers."""
+    return tuple(map(str, range(classes))) if isinstance(classes, int) else classes
 
 
 @dataclass(frozen=True)
@@ -92,72 +61,186 @@ class Download:
     sha256: str | None = None
 
 
-def cache_folder() -> Path:
-    """Where downloads are kept: `noiseproof` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG rules: a relative path there is to be ignored.
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "noiseproof"
+@dataclass(frozen=True)
+class Layout:
+    """Files in which a set may come, and the name of what reads them."""
+
+    reader: str
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+    """Where under a data folder the files may lie."""
+    members: tuple[str, ...] = ()
+    """Members to read, if the file is an archive."""
+    counts: tuple[str, ...] = ()
+    """Arrays of an npz file whose lengths tell how many records a copy has."""
 
 
-def fetch(download: Download, folder: Path, *, progress: Progress = SILENT) -> Path:
-    """Download a file into a folder and return its path; a failed or wrong download leaves nothing behind."""
-    path = folder / download.file
-    staging: Path | None = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{download.file}-", dir=folder)
-        staging = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            digest = hashlib.sha256()
-            for chunk in _chunks(download, progress):
-                digest.update(chunk)
-                file.write(chunk)
-        found = digest.hexdigest()
-        if download.sha256 not in (None, found):
-            raise DataError(
-                f"{download.url} is not the file it should be: its SHA-256 digest differs; try again later."
-            )
-        if download.sha256 is None:
-            # Before the file itself, so that a crash in between cannot leave a file without its digest.
-            _digest_file(path).write_text(f"{found}  {download.file}\n")
-        staging.replace(path)
-    except (OSError, http.client.HTTPException, ValueError):
-        raise DataError(f"{download.url} could not be fetched.") from None
-    finally:
-        if staging is not None:
-            staging.unlink(missing_ok=True)
-    return path
+@dataclass(frozen=True)
+class NamedSet:
+    """A published data set: everything here is known without looking at a record."""
+
+    name: str
+    kind: Kind
+    sizes: tuple[int, ...]
+    """Records of the training and the test part, or of the whole where the set has no test part of its own."""
+    shape: tuple[int, ...]
+    classes: Annotated[tuple[str, ...], BeforeValidator(_numbered)]
+    layouts: tuple[Layout, ...]
+    high: float = 1.0
+    """The largest value of a feature as it is in the files (the least is 0); tables have their schema instead."""
+    downloads: tuple[Download, ...] = ()
+    how: str = "comes with scikit-learn"
+    notes: tuple[str, ...] = ()
+    bounds: Literal["public", "data"] = "public"
+    """`data` where features or classes were chosen by looking at the records, as clusters are."""
+    family: str | None = None
+    """The set whose files it shares, if it is a variant of one."""
+
+    @property
+    def folder(self) -> str:
+        """Its own folder under a data folder or the cache."""
+        return self.family or self.name
+
+    def read(self, layout: Layout, paths: Paths) -> Sequence[Records]:
+        """The records in files of one of its layouts: the training part, then the test part if there is one."""
+        return _READERS[layout.reader](self, layout, paths)
 
 
-def verify(download: Download, path: Path) -> None:
-    """Refuse a downloaded file that differs from its digest, known or written down when it was fetched."""
-    expected = download.sha256
-    if expected is None:
-        try:
-            expected = _digest_file(path).read_text().split()[0]
-        except (OSError, IndexError):
-            raise DataError(f"{path} has lost the digest written beside it; delete it to fetch it again.") from None
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
-        raise DataError(
-            f"{path} changed since it was fetched: its SHA-256 digest differs; delete it to fetch it again."
-        )
+@cache
+def named_sets() -> Mapping[str, NamedSet]:
+    """Every named set by its name, the variants of `retail` last."""
+    content = resources.files("noiseproof.data").joinpath("sets.json").read_bytes()
+    sets = {known.name: known for known in TypeAdapter(list[NamedSet]).validate_json(content)}
+    for k in CLUSTERS:
+        variant = replace(sets["retail"], name=f"retail-{k}", family="retail", classes=_numbered(k))
+        sets[variant.name] = variant
+    return MappingProxyType(sets)
 
 
-def _digest_file(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256")
+def cluster_labels(features: np.ndarray[Any, Any], k: int, *, seed: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """One of `k` labels a record, by k-means (in mini-batches, so that large sets take seconds).
+
+    Args:
+        features: Records without labels, (records, features).
+        k: How many labels.
+        seed: Where the clusters start.
+
+    Returns:
+        A label from 0 to k - 1 for each record.
+
+    Raises:
+        SettingError: If there are fewer than 2 clusters, or more than records.
+
+    Formal guarantee
+    ----------------
+    None: every label depends on all the records. Whatever is proven of a method that is trained on these labels is
+    proven for the labelled records as they are, not for the clustering that labelled them.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    if not 2 <= k <= len(features):
+        raise SettingError(f"{len(features)} records cannot be put into {k} clusters.")
+    # Random starts, not k-means++: that starts at outliers, and a few huge baskets would become classes of one record.
+    means = MiniBatchKMeans(k, init="random", batch_size=4096, n_init=3, random_state=seed)
+    labels: np.ndarray[Any, np.dtype[np.int64]] = means.fit_predict(features.astype(np.float32)).astype(np.int64)
+    return labels
 
 
-def _chunks(download: Download, progress: Progress) -> Iterator[bytes]:
-    request = urllib.request.Request(download.url, headers={"User-Agent": "noiseproof"})
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-        total = int(answer.headers.get("Content-Length", 0))
-        read = 0
-        with progress.task(f"fetching {download.file}", total) as task:
-            while chunk := answer.read(_CHUNK):
-                read += len(chunk)
-                task.advance(len(chunk))
-                yield chunk
-        if total and read != total:
-            raise OSError("the connection ended early")
+# The readers that `sets.json` names.
+
+
+ADULT_COLUMNS = (
+    *("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship"),
+    *("race", "sex", "capital_gain", "capital_loss", "hours_per_week", "native_country", "income"),
+)
+
+
+def _digits(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    return [(found.images, found.target)]
+
+
+def _breast_cancer(known: NamedSet, layout: Layout, paths: Paths) -> list[pd.DataFrame]:
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer(as_frame=True)
+    return [found.data.assign(diagnosis=np.array(found.target_names)[found.target])]
+
+
+def _arrays(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
+    arrays = read_npz(paths[0])
+    with readable(paths[0]):
+        return [
+            (arrays[f"x{end}"], arrays[f"y{end}"]) for end in (("_train", "_test") if len(known.sizes) > 1 else ("",))
+        ]
+
+
+def _idx(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
+    images, labels, test_images, test_labels = map(read_idx, paths)
+    return [(images, labels), (test_images, test_labels)]
+
+
+def _cifar(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
+    with readable(paths[0] if layout.members else paths[0].parent):
+        contents = read_members(paths[0], layout.members) if layout.members else [path.read_bytes() for path in paths]
+        # CIFAR-100 has a coarse label before the fine one.
+        labels = 2 if len(known.classes) == 100 else 1
+        return [parse_cifar(contents[:-1], labels), parse_cifar(contents[-1:], labels)]
+
+
+def _adult_csv(known: NamedSet, layout: Layout, paths: Paths) -> list[pd.DataFrame]:
+    return [read_table(path, built_in("adult")) for path in paths]
+
+
+def _adult_uci(known: NamedSet, layout: Layout, paths: Paths) -> list[pd.DataFrame]:
+    """The files as UCI has them: no header, a first line that starts with a bar, a full stop after the test labels."""
+    options = {"header": None, "names": list(ADULT_COLUMNS), "comment": "|", **csv_types(built_in("adult"))}
+    frames = [read_csv(path, **options) for path in paths]
+    return [frame.assign(income=frame["income"].str.removesuffix(".")) for frame in frames]
+
+
+def _packed_bits(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
+    arrays = read_npz(paths[0])
+    with readable(paths[0]):
+        return [(np.unpackbits(arrays["x_packed"], axis=1, count=int(arrays["n_features"])), arrays["y"])]
+
+
+def _labelled_bits(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
+    bits, labels = read_bits(paths[0], known.shape[0], member="".join(layout.members))
+    return [(bits, labels - 1)]
+
+
+def _bits_and_labels(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
+    members = layout.members or ("", "")
+    bits, _ = read_bits(paths[0], known.shape[0], member=members[0], labelled=False)
+    return [(bits, read_numbers(paths[-1], member=members[1]) - 1)]
+
+
+def _baskets(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
+    if paths[0].suffix == ".npz":
+        arrays = read_npz(paths[0])
+        with readable(paths[0]):
+            baskets = len(arrays["indptr"]) - 1
+            lines = np.repeat(np.arange(baskets), np.diff(arrays["indptr"]))
+            bits = top_items(lines, arrays["indices"], baskets, count=known.shape[0], top=arrays["top600_items"])
+    else:
+        bits = top_items(*read_baskets(paths[0]), count=known.shape[0])
+    return [(bits, cluster_labels(bits, len(known.classes)))]
+
+
+_READERS: dict[str, Callable[[NamedSet, Layout, Paths], Sequence[Records]]] = {
+    "digits": _digits,
+    "breast_cancer": _breast_cancer,
+    "arrays": _arrays,
+    "idx": _idx,
+    "cifar": _cifar,
+    "svhn": lambda known, layout, paths: [read_svhn(path) for path in paths],
+    "adult_csv": _adult_csv,
+    "adult_uci": _adult_uci,
+    "packed_bits": _packed_bits,
+    "labelled_bits": _labelled_bits,
+    "bits_and_labels": _bits_and_labels,
+    "baskets": _baskets,
+}

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map
 
 from noiseproof.data.arrays import Array, code_labels, label_array, public_bounds, record_array, scaled
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.data.files import readable
+from noiseproof.data.formats import readable
 from noiseproof.data.schema import Schema
 from noiseproof.data.splits import Split
 from noiseproof.data.tables import code
