@@ -19,6 +19,7 @@ from noiseproof.privacy.events import (
     Step,
     read,
 )
+from tests.privacy import oracle
 
 
 def guess(steps, delta):
@@ -27,7 +28,7 @@ def guess(steps, delta):
 
 def theirs(event, delta, neighbours="add-or-remove", interval=1e-4):
     relation = {"add-or-remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
-    return PLDAccountant(relation[neighbours], interval).compose(event).get_epsilon(delta)
+    return PLDAccountant(relation[neighbours], interval).compose(oracle.theirs(event)).get_epsilon(delta)
 
 
 @pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])

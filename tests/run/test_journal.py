@@ -33,6 +33,18 @@ def test_what_is_spent_is_read_again(tmp_path):
     again.close()
 
 
+def test_a_journal_written_when_events_were_dp_accountings_is_read(tmp_path):
+    # Written by 0.1.
+    (tmp_path / "spent").write_text(
+        'f1e8fff0 {"count": 3, "event": {"events": [{"event": {"kind": "GaussianDpEvent", "noise_mu'
+        'ltiplier": 1.5}, "kind": "PoissonSampledDpEvent", "sampling_probability": 0.1}, {"bounded_range": false, "epsi'
+        'lon": 0.1, "kind": "PureDpEvent", "neighbours": "add-or-remove"}], "kind": "ComposedDpEvent"}}\n'
+    )
+    journal = Journal(tmp_path / "spent")
+    assert list(journal.spends()) == [(ComposedDpEvent([STEP, PureDpEvent(0.1)]), 3)]
+    journal.close()
+
+
 def test_a_spend_is_on_disk_when_spend_returns(tmp_path):
     journal = Journal(tmp_path / "spent")
     journal.spend(STEP)

@@ -1,46 +1,51 @@
-"""Events: what was done to private data, in the words of dp-accounting, for accountants to read."""
+"""Events: what was done to private data, and the steps that accountants read off them.
+
+Classes and fields are named as dp-accounting's, whose accountants are the oracle in the tests.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-import attr
-from dp_accounting.dp_event import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    LaplaceDpEvent,
-    NonPrivateDpEvent,
-    NoOpDpEvent,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-)
-
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.privacy.budget import Neighbours, check_neighbours
 
-__all__ = [
-    "ComposedDpEvent",
-    "DpEvent",
-    "EventLog",
-    "GaussianDpEvent",
-    "LaplaceDpEvent",
-    "NoOpDpEvent",
-    "NonPrivateDpEvent",
-    "PoissonSampledDpEvent",
-    "PureDpEvent",
-    "ReplaceOneDpEvent",
-    "SelfComposedDpEvent",
-    "sampled_gaussian",
-]
+
+@dataclass(frozen=True)
+class DpEvent:
+    """Something that was done to private data; its class and fields say what."""
 
 
-@attr.s(frozen=True, slots=True, auto_attribs=True)
+@dataclass(frozen=True)
+class NoOpDpEvent(DpEvent):
+    """Nothing that depends on private data."""
+
+
+@dataclass(frozen=True)
+class NonPrivateDpEvent(DpEvent):
+    """A release without any protection."""
+
+
+@dataclass(frozen=True)
+class GaussianDpEvent(DpEvent):
+    """Gaussian noise of `noise_multiplier` times the largest L2 norm of one record's contribution."""
+
+    noise_multiplier: float
+
+
+@dataclass(frozen=True)
+class LaplaceDpEvent(DpEvent):
+    """Laplace noise of `noise_multiplier` times the largest L1 norm of one record's contribution."""
+
+    noise_multiplier: float
+
+
+@dataclass(frozen=True)
 class PureDpEvent(DpEvent):
     """A mechanism that is epsilon-DP under `neighbours`, whatever its noise: exponential, noisy max, a vote.
 
@@ -53,23 +58,58 @@ class PureDpEvent(DpEvent):
     bounded_range: bool = False
 
 
-@attr.s(frozen=True, slots=True, auto_attribs=True)
+@dataclass(frozen=True)
 class ReplaceOneDpEvent(DpEvent):
     """Gaussian or Laplace noise whose multiplier is over what *exchanging* one record moves the value by.
 
-    dp-accounting's own events are over what one record contributes, which is what adding or removing it moves a sum by;
-    exchanging it may then move the sum by twice as much. Where the sensitivity was proven under replace-one, this says
-    so: it counts as it is under replace-one, and says nothing under add-or-remove.
+    Other events are over what one record contributes, which is what adding or removing it moves a sum by; exchanging it
+    may then move the sum by twice as much. Where the sensitivity was proven under replace-one, this says so: it counts
+    as it is under replace-one, and says nothing under add-or-remove.
     """
 
     event: DpEvent
+
+
+@dataclass(frozen=True)
+class PoissonSampledDpEvent(DpEvent):
+    """`event` on a fresh sample in which each record is, independently, with `sampling_probability`."""
+
+    sampling_probability: float
+    event: DpEvent
+
+
+@dataclass(frozen=True)
+class SelfComposedDpEvent(DpEvent):
+    """`event`, `count` times."""
+
+    event: DpEvent
+    count: int
+
+
+@dataclass(frozen=True)
+class ComposedDpEvent(DpEvent):
+    """All of `events`, one after the other."""
+
+    events: Sequence[DpEvent]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))  # equal, and hashable, whatever sequence was given
 
 
 @lru_cache(maxsize=64)  # a training asks for the same event step after step
 def sampled_gaussian(rate: float, sigma: float, steps: int = 1) -> DpEvent:
     """The event of `steps` Gaussian sums of noise multiplier `sigma` over Poisson samples of rate `rate`.
 
-    `sigma` is the noise's standard deviation over the largest norm that one record adds to the sum.
+    Args:
+        rate: The probability with which each record is in a sample.
+        sigma: The noise's standard deviation over the largest norm that one record adds to the sum.
+        steps: How many sums.
+
+    Raises:
+        SettingError: If one of them is impossible.
+
+    >>> sampled_gaussian(0.01, 1.1, 1000).count
+    1000
     """
     if not 0 <= rate <= 1:
         raise SettingError(f"the sampling rate must lie in [0, 1], not {rate}.")
@@ -121,12 +161,9 @@ class EventLog:
         return composed[0] if len(composed) == 1 else ComposedDpEvent(composed)
 
 
-# Step: one kind of noisy look at private data and how often it was taken, read off events for the accountants.
-
-
 @dataclass(frozen=True)
 class Step:
-    """A noise law, the rate at which records are sampled before it, and how often it was applied.
+    """One kind of noisy look at private data: a noise law, the rate at which records are sampled, and how often.
 
     `scale` is sigma for `gaussian` and b for `laplace` (both over the largest change that the neighbouring relation
     allows), and epsilon for `pure`. `exchange` marks Gaussian sums of sampled records under replace-one: there the
@@ -141,11 +178,16 @@ class Step:
     bounded_range: bool = False
 
     @property
-    def pure_epsilon(self) -> float:
-        """The largest privacy loss of one application; infinite for Gaussian noise."""
+    def unsampled_epsilon(self) -> float:
+        """The largest privacy loss of one application at rate 1; infinite for Gaussian noise."""
         if self.law == "gaussian":
             return math.inf
-        return amplified(self.scale if self.law == "pure" else 1 / self.scale, self.rate)
+        return self.scale if self.law == "pure" else 1 / self.scale
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The largest privacy loss of one application; infinite for Gaussian noise."""
+        return amplified(self.unsampled_epsilon, self.rate)
 
 
 def amplified(epsilon: float, rate: float) -> float:
@@ -160,11 +202,11 @@ def amplified(epsilon: float, rate: float) -> float:
 def read(event: DpEvent, neighbours: str) -> tuple[Step, ...] | None:
     """The steps of an event under a neighbouring relation, equal ones counted together; None if it protects nothing.
 
-    dp-accounting defines an event's noise multiplier over the norm of *one record's contribution*. Exchanging a record
-    moves a sum by twice that, so that under replace-one Gaussian and Laplace scales are halved; dp-accounting's own
-    RDP accountant does not do so. A mechanism that is epsilon-DP under add-or-remove is 2 epsilon-DP under replace-one,
-    because the neighbours are two additions or removals apart. What was proven under replace-one (a
-    `ReplaceOneDpEvent`, or a `PureDpEvent` that says so) counts as it is there, and is refused under add-or-remove.
+    An event's noise multiplier is over the norm of *one record's contribution*. Exchanging a record moves a sum by
+    twice that, so that under replace-one Gaussian and Laplace scales are halved (dp-accounting's own RDP accountant
+    does not do so). A mechanism that is epsilon-DP under add-or-remove is 2 epsilon-DP under replace-one, because the
+    neighbours are two additions or removals apart. What was proven under replace-one (a `ReplaceOneDpEvent`, or a
+    `PureDpEvent` that says so) counts as it is there, and is refused under add-or-remove.
     """
     relation = check_neighbours(neighbours)
     counts: Counter[Step] = Counter()
@@ -172,13 +214,9 @@ def read(event: DpEvent, neighbours: str) -> tuple[Step, ...] | None:
         step = _step(leaf, relation)
         if step is None:
             return None
-        if step.rate > 0 and not (step.law == "pure" and step.scale == 0):
+        if not (step.law == "pure" and step.scale == 0):
             counts[step] += count
-    return tuple(
-        Step(step.law, step.scale, step.rate, count, step.exchange, step.bounded_range)
-        for step, count in counts.items()
-        if count
-    )
+    return tuple(replace(step, count=count) for step, count in counts.items() if count)
 
 
 def condense(steps: Sequence[Step], most: int) -> tuple[Step, ...]:
@@ -189,23 +227,22 @@ def condense(steps: Sequence[Step], most: int) -> tuple[Step, ...]:
     """
     if len(steps) <= most:
         return tuple(steps)
-    width = 2.0**-12
+    width = 2.0**-13
     while True:
-        cells: dict[tuple[str, int, int, bool, bool], list[Step]] = {}
+        width *= 2
+        cells: dict[tuple[object, ...], list[Step]] = defaultdict(list)
         for s in steps:
             near = (math.floor(math.log(s.scale) / width), math.floor(math.log(s.rate) / width))
-            cells.setdefault((s.law, *near, s.exchange, s.bounded_range), []).append(s)
+            cells[s.law, *near, s.exchange, s.bounded_range].append(s)
         if len(cells) <= most or width > 1:
             break
-        width *= 2
+    worst = {"pure": max, "laplace": min, "gaussian": min}
     return tuple(
-        Step(
-            cell[0].law,
-            max(s.scale for s in cell) if cell[0].law == "pure" else min(s.scale for s in cell),
-            max(s.rate for s in cell),
-            sum(s.count for s in cell),
-            cell[0].exchange,
-            cell[0].bounded_range,
+        replace(
+            cell[0],
+            scale=worst[cell[0].law](s.scale for s in cell),
+            rate=max(s.rate for s in cell),
+            count=sum(s.count for s in cell),
         )
         for cell in cells.values()
     )
@@ -216,13 +253,14 @@ def merge_gaussians(steps: Sequence[Step]) -> tuple[Step, ...]:
     whole = [step for step in steps if step.law == "gaussian" and step.rate == 1]
     if len(whole) <= 1 and all(step.count == 1 for step in whole):
         return tuple(steps)
-    sigma = 1 / math.sqrt(math.fsum(step.count / step.scale**2 for step in whole))
-    return (*(step for step in steps if step not in whole), Step("gaussian", sigma))
+    return (*(step for step in steps if step not in whole), Step("gaussian", _summed_sigma(whole)))
+
+
+def _summed_sigma(steps: Sequence[Step]) -> float:
+    return 1 / math.sqrt(math.fsum(step.count / step.scale**2 for step in steps))
 
 
 def _leaves(event: DpEvent, count: int) -> Iterator[tuple[DpEvent, int]]:
-    if isinstance(event, NoOpDpEvent):
-        return
     if isinstance(event, SelfComposedDpEvent):
         if event.count < 0 or event.count != int(event.count):
             raise SettingError(f"an event cannot have happened {event.count} times.")
@@ -230,7 +268,7 @@ def _leaves(event: DpEvent, count: int) -> Iterator[tuple[DpEvent, int]]:
     elif isinstance(event, ComposedDpEvent):
         for part in event.events:
             yield from _leaves(part, count)
-    else:
+    elif not isinstance(event, NoOpDpEvent):
         yield event, count
 
 
@@ -242,95 +280,69 @@ def _step(event: DpEvent, neighbours: Neighbours) -> Step | None:
             raise SettingError(f"the sampling rate must lie in [0, 1], not {event.sampling_probability}.")
         rate *= float(event.sampling_probability)
         event = event.event
-    looks = [_look(part, count, neighbours) for part, count in _leaves(event, 1) if count]
-    if rate == 0 or not looks:
+    parts = [_mechanism(part, count, neighbours) for part, count in _leaves(event, 1) if count]
+    if rate == 0 or not parts:
         return Step("pure", 0.0)
-    if any(look.scale == 0 and look.law != "pure" for look in looks):
+    if any(part.scale == 0 and part.law != "pure" for part in parts):
         return None
-    if all(look.law == "gaussian" for look in looks):
-        return _gaussian_step(looks, rate, neighbours)
-    if any(look.law == "gaussian" for look in looks):
+    laws = {part.law for part in parts}
+    if len(laws) > 1 and "gaussian" in laws:
         raise UnsupportedError(
             f"no accountant here knows Gaussian and other noise on one Poisson sample under {neighbours}; "
             "take a sample for each."
         )
-    return _pure_step(looks, rate, neighbours)
+    bounded_range = parts[0].bounded_range and rate == 1
+    if neighbours == "replace-one" and (rate == 1 or any(part.exchange for part in parts)):
+        # A sample does not help what is known of exchanges only: without the record, the law may look like neither.
+        rate, parts = 1.0, [part if part.exchange else _exchanged(part) for part in parts]
+    if len(parts) == 1 and parts[0].count == 1:
+        whole = replace(parts[0], rate=rate, exchange=False, bounded_range=bounded_range)
+    elif laws == {"gaussian"}:
+        whole = Step("gaussian", _summed_sigma(parts), rate)
+    else:  # several bounded losses on one sample are one, of their sum
+        whole = Step("pure", math.fsum(part.count * part.unsampled_epsilon for part in parts), rate)
+    if rate == 1 or neighbours == "add-or-remove":
+        return whole
+    if whole.law == "gaussian":
+        return replace(whole, exchange=True)
+    # With A, B, B' the laws without the record, with it, with the other: B/A and B'/A lie in [e^-loss, e^loss], and
+    # the loss log(1 - rate + rate B/A) - log(1 - rate + rate B'/A) is largest at opposite ends.
+    return Step("pure", whole.pure_epsilon - math.log1p(rate * math.expm1(-whole.unsampled_epsilon)))
 
 
-@dataclass(frozen=True)
-class _Look:
-    """One mechanism's noise, and whether its scale is over what exchanging a record does, or adding and removing it."""
-
-    law: Literal["gaussian", "laplace", "pure"]
-    scale: float
-    count: int
-    exchange: bool
-    bounded_range: bool = False
-
-    @property
-    def epsilon(self) -> float:
-        return self.scale if self.law == "pure" else 1 / self.scale
+def _exchanged(part: Step) -> Step:
+    """What adding or removing a record does, done twice."""
+    return replace(part, scale=part.scale * 2 if part.law == "pure" else part.scale / 2)
 
 
-def _gaussian_step(looks: list[_Look], rate: float, neighbours: Neighbours) -> Step:
-    if neighbours == "add-or-remove":
-        return Step("gaussian", _together(looks), rate)
-    if rate < 1 and not any(look.exchange for look in looks):
-        return Step("gaussian", _together(looks), rate, exchange=True)
-    # A sample does not help what is known of exchanges only: without the record, the law may look like neither.
-    return Step("gaussian", _together([replace(k, scale=k.scale if k.exchange else k.scale / 2) for k in looks]))
-
-
-def _together(looks: list[_Look]) -> float:
-    if len(looks) == 1 and looks[0].count == 1:
-        return looks[0].scale
-    return 1 / math.sqrt(math.fsum(look.count / look.scale**2 for look in looks))
-
-
-def _pure_step(looks: list[_Look], rate: float, neighbours: Neighbours) -> Step:
-    """The step of mechanisms whose loss is bounded; several of them on one sample are one, whose losses add up."""
-    only = looks[0] if len(looks) == 1 and looks[0].count == 1 else None
-    bounded_range = only is not None and only.bounded_range and rate == 1
-    removed = math.fsum(look.count * look.epsilon for look in looks if not look.exchange)
-    exchanged = math.fsum(look.count * look.epsilon for look in looks if look.exchange)
-    if neighbours == "add-or-remove":
-        if only is not None and only.law == "laplace":
-            return Step("laplace", only.scale, rate)
-        return Step("pure", removed, rate, bounded_range=bounded_range)
-    if exchanged or rate == 1:
-        if only is not None and only.law == "laplace":
-            return Step("laplace", only.scale if only.exchange else only.scale / 2)
-        return Step("pure", 2 * removed + exchanged, bounded_range=bounded_range)
-    # With A, B, B' the laws without the record, with it, with the other: B/A and B'/A lie in [e^-removed, e^removed],
-    # and the loss log(1 - rate + rate B/A) - log(1 - rate + rate B'/A) is largest at opposite ends.
-    return Step("pure", amplified(removed, rate) - math.log1p(rate * math.expm1(-removed)))
-
-
-def _look(event: DpEvent, count: int, neighbours: Neighbours) -> _Look:
-    """The noise of one mechanism, if it is one that accountants here know, with settings that are possible."""
+def _mechanism(event: DpEvent, count: int, neighbours: Neighbours) -> Step:
+    """The noise of one mechanism, if accountants here know it; `exchange` says that its scale is for replace-one."""
     name = type(event).__name__
-    exchange = isinstance(event, ReplaceOneDpEvent)
-    if isinstance(event, ReplaceOneDpEvent):
-        event = event.event
-        if not isinstance(event, GaussianDpEvent | LaplaceDpEvent):
+    exchange = bounded_range = False
+    law: Literal["gaussian", "laplace", "pure"]
+    match event:
+        case NonPrivateDpEvent():
+            return Step("gaussian", 0.0)
+        case GaussianDpEvent(scale):
+            law = "gaussian"
+        case LaplaceDpEvent(scale):
+            law = "laplace"
+        case ReplaceOneDpEvent(GaussianDpEvent(scale)):
+            law, exchange = "gaussian", True
+        case ReplaceOneDpEvent(LaplaceDpEvent(scale)):
+            law, exchange = "laplace", True
+        case ReplaceOneDpEvent(inner):
             raise UnsupportedError(
-                f"a ReplaceOneDpEvent holds Gaussian or Laplace noise, not a {type(event).__name__}."
+                f"a ReplaceOneDpEvent holds Gaussian or Laplace noise, not a {type(inner).__name__}."
             )
-    if isinstance(event, NonPrivateDpEvent):
-        return _Look("gaussian", 0.0, count, False)
-    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
-        look = _Look("gaussian", event.noise_multiplier, count, exchange)
-        if isinstance(event, LaplaceDpEvent):
-            look = replace(look, law="laplace")
-    elif isinstance(event, PureDpEvent):
-        exchange = check_neighbours(event.neighbours) == "replace-one"
-        look = _Look("pure", event.epsilon, count, exchange, event.bounded_range)
-    else:
-        raise UnsupportedError(f"no accountant here knows a {name} under {neighbours}.")
-    if not (math.isfinite(look.scale) and look.scale >= 0):
-        raise SettingError(f"the noise multiplier or epsilon of a {name} must be finite, 0 or more, not {look.scale}.")
+        case PureDpEvent(scale, relation, bounded_range):
+            law, exchange = "pure", check_neighbours(relation) == "replace-one"
+        case _:
+            raise UnsupportedError(f"no accountant here knows a {name} under {neighbours}.")
+    if not (math.isfinite(scale) and scale >= 0):
+        raise SettingError(f"the noise multiplier or epsilon of a {name} must be finite, 0 or more, not {scale}.")
     if exchange and neighbours == "add-or-remove":
         raise UnsupportedError(
             f"a {name} that was proven under replace-one says nothing under add-or-remove; ask for replace-one."
         )
-    return replace(look, scale=float(look.scale))
+    return Step(law, float(scale), count=count, exchange=exchange, bounded_range=bounded_range)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import zlib
@@ -9,17 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import attr
-
 from noiseproof.errors import NoiseproofError, SettingError
-from noiseproof.privacy import events
 from noiseproof.privacy.events import DpEvent, EventLog
 from noiseproof.run.checkpoint_files import sync_folder
 
 Spend = tuple[DpEvent, int]
 """An event and how often it happened."""
 
-_KNOWN = {name: getattr(events, name) for name in events.__all__ if name.endswith("DpEvent")}
+_KNOWN = {kind.__name__: kind for kind in DpEvent.__subclasses__()}
 
 
 class Journal:
@@ -131,8 +129,8 @@ def encode(event: DpEvent) -> dict[str, Any]:
     """An event as JSON."""
     if type(event).__name__ not in _KNOWN:
         raise SettingError(f"a {type(event).__name__} cannot be written to a journal.")
-    fields = attr.asdict(event, recurse=False)
-    return {"kind": type(event).__name__, **{name: _encode(value) for name, value in fields.items()}}
+    fields = [field.name for field in dataclasses.fields(event)]
+    return {"kind": type(event).__name__, **{name: _encode(getattr(event, name)) for name in fields}}
 
 
 def decode(document: dict[str, Any]) -> DpEvent:
