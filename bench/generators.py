@@ -13,9 +13,8 @@ from torch.nn import functional
 
 from bench.steps import Step, _row, _take_turns
 from noiseproof.data.dataset import Public
-from noiseproof.methods.losses.dp_gan import judge_generated
-from noiseproof.methods.losses.games import FilteredGradients
-from noiseproof.methods.losses.gan import Gan, Model, NoiseTuning
+from noiseproof.methods.losses.dp_gan import FilteredGradients
+from noiseproof.methods.losses.gan import Gan, Model, NoiseTuning, backward_generated
 from noiseproof.privacy import Budget, Filter, Reproducible
 
 BATCH, CLIP, SIGMA, RATE = 128, 1.0, 1.0, 5e-4
@@ -50,7 +49,7 @@ def private(setting: Setting) -> Step:
         gradients.backward(functional.softplus(-judge(records, labels)))
         with gradients.paused():
             # Backward passes add to what stands in `.grad`: the generated half goes on top of the noised one.
-            judge_generated(setting.gan, judge, BATCH)
+            backward_generated(setting.gan, judge, BATCH)
         optimizer.step()
 
     return step
@@ -64,7 +63,7 @@ def plain(setting: Setting) -> Step:
     def step() -> None:
         optimizer.zero_grad()
         functional.softplus(-judge(setting.records, setting.labels)).mean().backward()
-        judge_generated(setting.gan, judge, BATCH)
+        backward_generated(setting.gan, judge, BATCH)
         optimizer.step()
 
     return step

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from noiseproof import methods
-from noiseproof.methods.losses.gan import Gan, count_right, teach
+from noiseproof.methods.losses.gan import Gan, count_correct, fit_classifier
 from noiseproof.methods.losses.quality import pmf, quality
 from noiseproof.methods.losses.rdp_gan import RdpGan
 from noiseproof.networks import suggest
@@ -101,18 +101,18 @@ def run_cell(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
     method = method_for(cell, plan)
     # rdp-gan without noise or at a given noise has no budget; one is named for its claim's delta.
     budget = Budget(cell.epsilon or 1.0, 1e-5)
-    judge = teach(test)
+    judge = fit_classifier(test)
     every = max(1, (plan.iterations if isinstance(method, RdpGan) else 10**9) // plan.looks)
     curve: list[tuple[int, float]] = []
 
-    def watch(iteration: int, gan: Gan) -> None:
+    def callback(iteration: int, gan: Gan) -> None:
         if iteration % every == 0:
             sample = gan.sample(500, cell.data)
-            curve.append((iteration, count_right(judge, sample) / 500))
+            curve.append((iteration, count_correct(judge, sample) / 500))
 
     network = suggest(train.public.shape, train.classes, train.public.kind)
     started = time.perf_counter()
-    release = method.fit(network, train, budget, rng=Reproducible(seed), watch=watch)
+    release = method.fit(network, train, budget, rng=Reproducible(seed), callback=callback)
     seconds = time.perf_counter() - started
     assert isinstance(release, DataRelease)
     made = release.dataset

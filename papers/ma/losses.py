@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noiseproof.methods.losses.gan import Gan
-from noiseproof.methods.losses.rdp_gan import RdpGan, Training
+from noiseproof.methods.losses.rdp_gan import PairTraining, RdpGan
 from noiseproof.privacy import Reproducible
 from papers.ma.plans import DATA, Plan
 from papers.ma.sets import pair
@@ -25,7 +25,7 @@ def largest_losses(plan: Plan, seed: int) -> dict[tuple[str, int], float]:
         for batch in (64, 128):
             method = RdpGan(batch_size=batch, model="dense", sigma=0.0)
             gan = Gan(dataset.public, "dense", latent=method.latent, seed=seed, relaxed=0.5)
-            training = Training(method, gan, gan.discriminator("dense"), dataset, Reproducible(seed), seed)
+            training = PairTraining(method, gan, gan.discriminator("dense"), dataset, Reproducible(seed), seed)
             with gan.seeded():
                 for _ in range(max(1, plan.iterations // _SHARE)):
                     training.iterate(0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from noiseproof.methods.losses import claims
+from noiseproof.methods.losses import rdp_gan as claims
 from noiseproof.privacy import accountants
 from noiseproof.privacy.events import sampled_gaussian
 from papers.ma.published import LARGEST_LOSS
@@ -35,7 +35,7 @@ def levels(sigmas: tuple[float, ...] = SIGMAS) -> tuple[Level, ...]:
     """
     found = []
     for (data, batch), (_, bound, _) in LARGEST_LOSS.items():
-        rate, sensitivity = batch / RECORDS[data], claims.sensitivity(bound, batch)
+        rate, sensitivity = batch / RECORDS[data], claims.loss_sensitivity(bound, batch)
         for sigma in sigmas:
             event = sampled_gaussian(rate, sigma / sensitivity, STEPS)
             found.append(
@@ -43,8 +43,8 @@ def levels(sigmas: tuple[float, ...] = SIGMAS) -> tuple[Level, ...]:
                     data,
                     batch,
                     sigma,
-                    claims.iteration(rate, ORDER, sensitivity, sigma, STEPS, DELTA),
-                    claims.moments(rate, STEPS, DELTA, sigma),
+                    claims.iteration_epsilon(rate, ORDER, sensitivity, sigma, STEPS, DELTA),
+                    claims.moments_epsilon(rate, STEPS, DELTA, sigma),
                     accountants.epsilon(event, DELTA, accountant="rdp").epsilon,
                 )
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from noiseproof.methods.losses.claims import PAPER
+from noiseproof.methods.losses.rdp_gan import PAPER
 
 __all__ = ["ATTRIBUTES", "DECAYS", "LARGEST_LOSS", "PAPER", "PMF_ERRORS", "SCHEDULES", "SENSITIVITY", "TEXT"]
 

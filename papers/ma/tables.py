@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from noiseproof.methods.losses import claims
+from noiseproof.methods.losses import rdp_gan as claims
 from papers.ma import published
 from papers.ma.cells import Cell, CellResult
 from papers.ma.plans import EPSILONS, TUNINGS, Plan
@@ -33,7 +33,9 @@ def sensitivity_table(largest: Mapping[tuple[str, int], float]) -> Table:
     """Table II: the largest loss that was seen, and dS = C / B."""
     rows: list[tuple[Value, ...]] = []
     for (data, batch), (theirs, bound, printed) in published.LARGEST_LOSS.items():
-        rows.append((data, batch, largest.get((data, batch)), theirs, bound, claims.sensitivity(bound, batch), printed))
+        rows.append(
+            (data, batch, largest.get((data, batch)), theirs, bound, claims.loss_sensitivity(bound, batch), printed)
+        )
     return Table(
         "table-2",
         "Table II: sensitivity of the loss, C / B",

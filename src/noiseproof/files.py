@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 
 @contextmanager
-def whole_file(path: str | Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
+def whole_file(path: str | Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
     """A binary file to write to, which takes the place of `path` once it is complete and on the disk.
 
     Whoever reads `path` sees what was there before or all of what was written, also after a power cut. If the block

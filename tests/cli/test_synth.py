@@ -102,7 +102,7 @@ def test_what_no_generator_can_learn_is_refused_before_any_budget_is_spent(noise
     ("arguments", "words"),
     [
         (("dp-sgd",), "dp-gan"),
-        (("dp-gan", "--rows", "0"), "at least 1 row"),
+        (("dp-gan", "--rows", "0"), "rows must be greater than 0"),
         (("dp-gan", "--epsilon", "0"), "epsilon"),
         (("dp-gan", "--out", "made.csv"), ".npz"),
         (("rdp-gan", "--set", "noise-on=nowhere"), "noise_on"),

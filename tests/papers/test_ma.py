@@ -12,7 +12,7 @@ import torch
 import papers
 from noiseproof.data import load
 from noiseproof.errors import DataError, SettingError
-from noiseproof.methods.losses import claims
+from noiseproof.methods.losses import rdp_gan as claims
 from papers.ma import cells, published, sets, study
 from papers.ma import losses as study_losses
 from papers.ma.cells import Cell, CellResult, every_cell, method_for, run_cell
@@ -106,7 +106,7 @@ def test_figure_three_claims_less_than_formula_23_at_large_noise_only():
 
 def test_the_claim_falls_below_the_truth_where_the_noise_is_small():
     event = next(one for one in levels((0.02,)) if (one.data, one.batch_size) == ("mnist", 128))
-    assert event.truth > claims.renyi(128 / 60_000, 2.0, claims.sensitivity(28, 128), 0.02)
+    assert event.truth > claims.renyi_epsilon(128 / 60_000, 2.0, claims.loss_sensitivity(28, 128), 0.02)
 
 
 def test_published_numbers_agree_with_each_other():

@@ -69,12 +69,14 @@ def check_loader(loader: DataLoader[object], sample_rate: float, records: int, r
 # Schedules: settings that change from step to step in a way fixed before training, so that accountants can follow.
 
 
-Decay = Literal["constant", "exponential", "step"]
+Decay = Literal["constant", "time", "exponential", "step"]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A positive value by step: constant; `start * exp(-decay * t)`; or `start * decay ** floor(t / every)`.
+    """A positive value by step t, by the name of its `kind`.
+
+    `constant`; `time`: start / (1 + decay t); `exponential`: start e^(-decay t); `step`: start decay^floor(t / every).
 
     It depends on no record, so it costs nothing; the noise that it sets is accounted for step by step.
     """
@@ -91,9 +93,13 @@ class Schedule:
             raise SettingError(f"a step schedule changes every 1 step or more, not every {self.every}.")
         if self.kind == "step" and not self.decay > 0:
             raise SettingError("a step schedule needs a positive factor as its decay.")
+        if self.kind == "time" and not self.decay >= 0:
+            raise SettingError("a time schedule needs a decay of 0 or more.")
 
     def at(self, step: int) -> float:
         """The value at a step, counted from 0."""
+        if self.kind == "time":
+            return self.start / (1 + self.decay * step)
         if self.kind == "exponential":
             return self.start * math.exp(-self.decay * step)
         if self.kind == "step":

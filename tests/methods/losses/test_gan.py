@@ -34,7 +34,7 @@ def test_formulas_of_the_iteration(kind, rate, formula):
 def test_ant_lowers_the_noise_when_the_running_mean_gains_too_little():
     tuning = NoiseTuning("ant", 10.0, 0.8, every=1, threshold=0.1)
     for score, expected in ((0.5, 10.0), (0.9, 10.0), (0.7, 8.0), (0.7, 6.4), (1.9, 6.4)):
-        assert tuning.looks
+        assert tuning.wants_score
         tuning.advance(score)  # means: .5, .7, .7, .7, .94
         assert tuning.sigma == pytest.approx(expected)
 
@@ -43,8 +43,8 @@ def test_ant_looks_only_as_often_as_it_was_told():
     tuning = NoiseTuning("ant", 1.0, 0.5, every=3)
     looks = []
     for _ in range(9):
-        looks.append(tuning.looks)
-        tuning.advance(0.0 if tuning.looks else None)
+        looks.append(tuning.wants_score)
+        tuning.advance(0.0 if tuning.wants_score else None)
     assert looks == [False, False, True] * 3
     assert tuning.sigma == pytest.approx(0.125)
 

@@ -1,14 +1,21 @@
-"""rdp-gan: noise on the loss's value changes nothing; its card claims what the paper does and proves nothing."""
+"""rdp-gan: noise on the loss's value changes nothing; its card claims what the paper does, digit by digit, and proves nothing."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from noiseproof import train
-from noiseproof.methods.losses import claims
+from noiseproof.audits import audit
+from noiseproof.errors import SettingError
+from noiseproof.methods.losses import rdp_gan
 from noiseproof.methods.losses.rdp_gan import RdpGan, noised_loss
-from noiseproof.privacy import Budget, Reproducible
+from noiseproof.privacy import Budget, Reproducible, renyi
+from noiseproof.privacy.events import Step
 
 FEW = {"iterations": 8, "rows": 30}
 
@@ -16,12 +23,12 @@ FEW = {"iterations": 8, "rows": 30}
 def _weights(pictures, **settings):
     kept = []
 
-    def watch(iteration, gan):
+    def callback(iteration, gan):
         if iteration == 8:
             kept.append({name: value.clone() for name, value in gan.generator.state_dict().items()})
 
     method = RdpGan(iterations=8, rows=30, **settings)
-    release = method.fit(None, pictures, Budget(0.5), rng=Reproducible(0), watch=watch)
+    release = method.fit(None, pictures, Budget(0.5), rng=Reproducible(0), callback=callback)
     return kept[0], release
 
 
@@ -59,10 +66,10 @@ def test_where_the_noise_goes():
 def test_the_claim_is_theorem_fours_for_the_iterations_that_ran(pictures):
     card = train("rdp-gan", pictures, epsilon=0.5, seed=0, **FEW).card
     ran = card.ran
-    per_iteration = claims.iteration(
+    per_iteration = rdp_gan.iteration_epsilon(
         ran["rate"], ran["order"], ran["C"] / ran["batch_size"], ran["sigma"], ran["discriminator steps"], 1e-5
     )
-    assert card.claimed.epsilon == pytest.approx(claims.total(per_iteration, ran["iterations"]))
+    assert card.claimed.epsilon == pytest.approx(ran["iterations"] * per_iteration)
     assert card.claimed.epsilon == pytest.approx(0.5)
     assert card.claimed.neighbours == "replace-one"
     assert ran["iterations"] == 8
@@ -81,3 +88,70 @@ def test_falling_noise_ends_the_claimed_budget_sooner(pictures, tuning, decay):
 def test_tables_are_generated_by_either_pair_of_networks(table, model):
     found = train("rdp-gan", table, epsilon=1, seed=0, model=model, **FEW)
     assert found.dataset.features.shape == (30, *table.public.shape)
+
+
+@pytest.mark.parametrize("reading", ["value", "error", "scale"])
+def test_a_feature_that_one_record_has_refutes_the_papers_claim(reading):
+    game = RdpGan(noise_on=reading).game(Budget(1.0))
+    assert game.claimed.epsilon == pytest.approx(1.0)
+    assert audit(game, trials=100, timeout=None).verdict == "refuted"
+
+
+# The paper's arithmetic, and where it is false.
+
+
+@pytest.mark.parametrize(
+    ("bound", "batch", "expected"),
+    [(20, 64, 0.3125), (23, 128, 0.1797), (28, 128, 0.2188), (25, 64, 0.3906)],
+)
+def test_table_two_sensitivities(bound, batch, expected):
+    assert rdp_gan.loss_sensitivity(bound, batch) == pytest.approx(expected, abs=5e-5)
+
+
+def test_the_printed_sensitivity_of_mnist_at_batch_64_is_that_of_batch_128():
+    assert rdp_gan.loss_sensitivity(25, 128) == pytest.approx(0.1953, abs=5e-5)
+
+
+def test_theorems_one_to_four_and_formula_23():
+    renyi_epsilon = rdp_gan.renyi_epsilon(0.01, 2.0, 0.5, 2.0)
+    assert renyi_epsilon == pytest.approx(0.01 * 4 * 0.25 / (2 * 4))
+    per_iteration = rdp_gan.generator_epsilon(renyi_epsilon, 5, 1e-5)
+    assert per_iteration == pytest.approx(4 * renyi_epsilon * math.sqrt(10 * math.log(1e5)))
+    assert rdp_gan.moments_epsilon(0.01, 5, 1e-5, 2.0) == pytest.approx(0.01 * math.sqrt(5 * math.log(1e5)))
+
+
+def test_one_formula_falls_with_the_square_of_the_noise_and_the_other_with_the_noise():
+    assert rdp_gan.renyi_epsilon(0.1, 2, 1, 4) / rdp_gan.renyi_epsilon(0.1, 2, 1, 2) == pytest.approx(1 / 4)
+    assert rdp_gan.moments_epsilon(0.1, 5, 1e-5, 4) / rdp_gan.moments_epsilon(0.1, 5, 1e-5, 2) == pytest.approx(1 / 2)
+
+
+def test_step_d_is_false_at_sigma_005_and_order_8():
+    # MNIST at batch 128: the theorem gives .187 where the truth is 69.5.
+    rate, order, sensitivity, sigma = 128 / 60_000, 8.0, rdp_gan.loss_sensitivity(28, 128), 0.05
+    assert rdp_gan.renyi_epsilon(rate, order, sensitivity, sigma) == pytest.approx(0.187, abs=5e-4)
+    truth = float(renyi.curve([Step("gaussian", sigma / sensitivity, rate)], [order])[0])
+    assert truth == pytest.approx(69.5, abs=0.05)
+
+
+@given(st.floats(0.05, 50), st.floats(1e-4, 1.0), st.floats(1.1, 32.0), st.floats(0.01, 1.0))
+@settings(deadline=None, derandomize=True, max_examples=100)
+def test_the_proofs_last_step_always_goes_the_wrong_way(sigma, rate, order, sensitivity):
+    exponent = sensitivity**2 * order / (2 * sigma**2)
+    if exponent < 600:
+        before = order / (order - 1) * rate * math.expm1(exponent)
+        assert rdp_gan.renyi_epsilon(rate, order, sensitivity, sigma) <= before * (1 + 1e-9)
+
+
+@given(st.floats(0.01, 100), st.integers(1, 20), st.integers(1, 5000))
+@settings(deadline=None, derandomize=True, max_examples=50)
+def test_calibration_inverts_theorem_four(epsilon, steps, iterations):
+    terms = {"rate": 0.01, "order": 2.0, "sensitivity": 0.3}
+    sigma = rdp_gan.claimed_sigma(epsilon, 1e-5, steps=steps, iterations=iterations, **terms)
+    per_iteration = rdp_gan.iteration_epsilon(0.01, 2.0, 0.3, sigma, steps, 1e-5)
+    assert iterations * per_iteration == pytest.approx(epsilon)
+
+
+def test_no_noise_has_no_finite_claim_and_an_order_must_exceed_one():
+    assert rdp_gan.renyi_epsilon(0.1, 2, 1, 0) == math.inf == rdp_gan.moments_epsilon(0.1, 5, 1e-5, 0)
+    with pytest.raises(SettingError, match="order"):
+        rdp_gan.renyi_epsilon(0.1, 1.0, 1, 1)

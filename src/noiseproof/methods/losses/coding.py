@@ -1,4 +1,4 @@
-"""Coding: records as networks see them and back; a table's numbers become bins at public edges."""
+"""Records as networks see them and back (a table's numbers become bins at public edges), and synthetic ones on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from torch.nn import functional
 
 from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.data.tables import decode, layout
-from noiseproof.errors import DataError, SettingError
+from noiseproof.errors import BundleError, DataError, SettingError
+from noiseproof.files import whole_file, write_whole
+from noiseproof.privacy import Card
 from noiseproof.releases.release import DataRelease
 
 _STEPS, _HALVINGS = 16, 12
@@ -153,9 +155,6 @@ def check_records(dataset: Dataset) -> None:
 # Synthetic records on disk: a table as CSV or Parquet, pictures as npz with a contact sheet, each with its card.
 
 
-_SHEET_ROWS = 10
-
-
 def card_path(out: Path) -> Path:
     """Where the card of a file of records lies: beside it."""
     return out.with_name(out.name + ".card.json")
@@ -167,37 +166,71 @@ def sheet_path(out: Path) -> Path:
 
 
 def check_target(out: Path, dataset: Dataset) -> None:
-    """Refuse, before any budget is spent, a file that could not be written or does not suit the records."""
+    """Refuse, before any budget is spent, a file that does not suit the records, cannot be written or is somebody's.
+
+    Args:
+        out: Where the synthetic records are to go; their card, and a contact sheet of pictures, go beside it.
+        dataset: The records that the synthetic ones stand for.
+
+    Raises:
+        SettingError: If the ending does not suit the records, the folder is missing, or there is a file that was not
+            written here. Synthetic records are known by the card beside them.
+    """
     table = dataset.public.kind == "table"
     fitting = (".csv", ".parquet") if table else (".npz",)
     if out.suffix not in fitting:
         what = "a table is written as" if table else "records that are no table are written as"
         raise SettingError(f"{what} {' or '.join(fitting)}, not {out.name}; rename --out.")
-    if out.is_dir():
-        raise SettingError(f"{out} is a folder; give a file.")
     if not out.parent.is_dir():
         raise SettingError(f"there is no folder {out.parent}; make it, or choose another --out.")
+    theirs = [path for path in (out, card_path(out), sheet_path(out)) if path.exists()]
+    if theirs and not _is_own(out):
+        raise SettingError(
+            f"{theirs[0]} exists and is no file of synthetic records with its card; choose another --out, or move it away."
+        )
+
+
+def _is_own(out: Path) -> bool:
+    """Whether a card of synthetic records lies beside the file."""
+    try:
+        return Card.from_json(card_path(out).read_bytes()).place == "losses" and not out.is_dir()
+    except (OSError, BundleError):
+        return False
 
 
 def write(release: DataRelease, out: Path) -> list[Path]:
-    """Write the records, their card and, of pictures, a contact sheet; the files written."""
+    """Write synthetic records, their card and, of pictures, a contact sheet, each file whole or not at all.
+
+    Args:
+        release: The records and their card.
+        out: A `.csv`, `.parquet` or `.npz` file.
+
+    Returns:
+        The files written.
+
+    Raises:
+        SettingError: As `check_target`.
+    """
     records = release.dataset
-    if out.suffix == ".csv":
-        decode(records.public, records.features, records.labels).to_csv(out, index=False)
-    elif out.suffix == ".parquet":
-        decode(records.public, records.features, records.labels).to_parquet(out, index=False)
-    else:
-        np.savez_compressed(
-            out, x=records.features.numpy(), y=records.labels.numpy(), class_names=np.array(records.public.classes)
-        )
-    written = [out, card_path(out)]
-    card_path(out).write_text(release.card.to_json() + "\n", encoding="utf-8")
-    if _is_picture(records):
-        written.append(write_sheet(records, sheet_path(out)))
-    return written
+    check_target(out, records)
+    # The card first: what is interrupted after it is known as this command's own.
+    write_whole(card_path(out), release.card.to_json() + "\n")
+    with whole_file(out) as file:
+        if out.suffix == ".npz":
+            arrays = {"x": records.features.numpy(), "y": records.labels.numpy()}
+            np.savez_compressed(file, allow_pickle=False, class_names=np.array(records.public.classes), **arrays)
+        else:
+            frame = decode(records.public, records.features, records.labels)
+            if out.suffix == ".csv":
+                frame.to_csv(file, index=False)
+            else:
+                frame.to_parquet(file, index=False)
+    if not records.public.is_picture:
+        return [out, card_path(out)]
+    return [out, card_path(out), write_sheet(records, sheet_path(out))]
 
 
-def contact_sheet(dataset: Dataset, rows: int = _SHEET_ROWS) -> torch.Tensor:
+def contact_sheet(dataset: Dataset, rows: int = 10) -> torch.Tensor:
     """Pictures side by side, one column a class, `rows` of each: (height, width, 3) in [0, 1]."""
     depth, height, width = dataset.public.shape
     sheet = torch.ones(dataset.classes, rows, depth, height + 2, width + 2)
@@ -213,9 +246,6 @@ def write_sheet(dataset: Dataset, path: Path) -> Path:
     from matplotlib.image import imsave
 
     pixels = contact_sheet(dataset).clamp(0, 1).numpy().repeat(3, axis=0).repeat(3, axis=1)
-    imsave(path, pixels)
+    with whole_file(path) as file:
+        imsave(file, pixels, format="png")
     return path
-
-
-def _is_picture(dataset: Dataset) -> bool:
-    return dataset.public.kind == "image" and len(dataset.public.shape) == 3

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import nn
 from torch.nn import functional
 
-from noiseproof.errors import SettingError
+from noiseproof.data import Dataset
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.methods import register
+from noiseproof.methods.common import Count, Positive, Rate, claim_of
+from noiseproof.methods.gradients.games import clipped_sum_game
 from noiseproof.methods.losses.critics import LinearCritic, features_for
-from noiseproof.methods.losses.games import FilteredGradients, filtered_sum_game
-from noiseproof.methods.losses.gan import Gan, GanMethod, Model, NoiseTuning, cosine, count_right, teach
-from noiseproof.privacy import Claim, EventLog, Filter, Gaussian, accountants, calibration
+from noiseproof.methods.losses.gan import (
+    Gan,
+    GanMethod,
+    Model,
+    NoiseTuning,
+    adam,
+    backward_generated,
+    count_correct,
+    fit_classifier,
+    update_generator,
+)
+from noiseproof.networks import Network
+from noiseproof.privacy import EventLog, Filter, Game, Gaussian, Proof, Randomness, accountants, calibration
 from noiseproof.privacy.budget import Budget
 from noiseproof.privacy.events import ComposedDpEvent, DpEvent, GaussianDpEvent, sampled_gaussian
 from noiseproof.progress import SILENT, Progress, Task
 from noiseproof.releases.release import DataRelease
-
-if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.networks import Network
-    from noiseproof.privacy import Card, Game, Proof, Randomness
-
 
 ASSUMPTIONS = (
     "batches are Poisson samples drawn by the library and kept secret, or all records",
@@ -33,7 +42,7 @@ ASSUMPTIONS = (
     "each record's loss depends on that record and public state alone",
     "sums of clipped gradients are exact (floating-point error of the sum is not accounted for)",
 )
-Watch = Callable[[int, Gan], None]
+StepCallback = Callable[[int, Gan], None]
 """Called after every discriminator step with their number and the generator (post-processing: it may be looked at)."""
 
 _SHARE = 0.1
@@ -47,16 +56,29 @@ class Run:
     gan: Gan
     dataset: Dataset
     rng: Randomness
+    model: Model
+    limit: int
+    """Discriminator steps to take, at most."""
+    updates: int
+    """Generator updates after each of them."""
+    lr: float
+    sample_rate: float
     filter: Filter
     tuning: NoiseTuning
-    events: EventLog
-    sample_rate: float
     reference: Dataset | None = None
-    watch: Watch | None = None
+    callback: StepCallback | None = None
     steps: int = 0
     looks: int = 0
     sigmas: tuple[float, float] = (0.0, 0.0)
     """The noise of the first step and of the last."""
+
+    def __post_init__(self) -> None:
+        self.events = EventLog()
+
+    @property
+    def expected_batch(self) -> float:
+        """How many records a step's sample has on average."""
+        return self.sample_rate * len(self.dataset)
 
     def spend(self, event: DpEvent) -> None:
         """Pay for an event before its result is released."""
@@ -86,44 +108,29 @@ class DpGan(GanMethod):
     name: ClassVar[str] = "dp-gan"
     proves: ClassVar[bool] = True
     claims: ClassVar[str] = "(epsilon, delta) for a record, by an RDP filter"
+    linear: ClassVar[Mapping[str, Any]] = {"steps": 3, "sample_rate": 1.0, "generator_steps": 300, "lr": 4e-3}
+    """What settings that are None stand for with a critic linear in features."""
+    networks: ClassVar[Mapping[str, Any]] = {"steps": 400, "sample_rate": 0.05, "generator_steps": 1, "lr": 5e-4}
+    """The same with networks."""
 
-    steps: int | None = None
+    steps: Count | None = None
     """Discriminator steps that the noise is calibrated to; None is 3 for features and 400 for networks."""
-    sample_rate: float | None = None
+    sample_rate: Rate | None = None
     """Share of the records in a step's Poisson sample; None is all for features and a twentieth for networks."""
-    generator_steps: int | None = None
+    generator_steps: Count | None = None
     """Generator updates per discriminator step: free. None is 300 for features and 1 for networks."""
-    max_grad_norm: float = 1.0
-    noise_multiplier: float | None = None
+    max_grad_norm: Positive = 1.0
+    noise_multiplier: Positive | None = None
     """Noise multiplier at the first step; None calibrates it to the budget at constant noise."""
-    lr: float | None = None
+    lr: Positive | None = None
     """None is 4e-3 for features and 5e-4 for networks."""
-    generated: int = 500
+    generated: Annotated[int, Ge(2)] = 500
     """Records that the generator makes for each of its updates."""
-    width: int = 1000
+    width: Count = 1000
     """Pairs of random Fourier features, for what is no table."""
-    micro_batch_size: int = 512
-    score_sigma: float | None = None
+    micro_batch_size: Count = 512
+    score_sigma: Positive | None = None
     """Noise on `ant`'s count of real records that a classifier of synthetic ones labels right; None is 2% of them."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._positive(
-            "steps",
-            "sample_rate",
-            "generator_steps",
-            "max_grad_norm",
-            "noise_multiplier",
-            "lr",
-            "generated",
-            "width",
-            "micro_batch_size",
-        )
-        self._positive("score_sigma")
-        if self.generated < 2:
-            raise SettingError(f"{self.name} must generate 2 records or more at a time, not {self.generated}.")
-        if self.sample_rate is not None:
-            sampled_gaussian(self.sample_rate, 1.0)  # refuses a rate above 1
 
     def fit(
         self,
@@ -134,51 +141,43 @@ class DpGan(GanMethod):
         rng: Randomness,
         progress: Progress = SILENT,
         reference: Dataset | None = None,
-        watch: Watch | None = None,
+        callback: StepCallback | None = None,
     ) -> DataRelease:
         """Train within the budget and release `rows` synthetic records; `model` names the networks, not `network`.
 
         `reference` holds public records of the same shape for `ant`'s score, which then costs nothing.
         """
-        model = self._network(dataset.public, "features")
+        model = self._model(dataset.public, "features")
         gan = self._start(dataset, model, rng, relaxed=None if model == "features" else 0.5)
-        run = self._prepare(gan, dataset, budget, rng, model, reference, watch)
+        run = self._prepare(gan, dataset, budget, rng, model)
+        run.reference, run.callback = reference, callback
         self._release_shares(run, budget)
-        total = self._steps(model)
-        with gan.seeded(), progress.task(self.name, total) as task:
-            self._train(run, model, task)
-        return self._release(gan, dataset, self._card(run, model, budget))
+        with gan.seeded(), progress.task(self.name, run.limit) as task:
+            self._train(run, task)
+        card = self.card(
+            dataset,
+            budget,
+            rng,
+            claimed=claim_of(budget, "the budget of the filter"),
+            proven=self._proof(run, budget),
+            ran=self._ran(run, budget),
+            notes=() if run.steps else ("The budget did not cover a single step: the records are noise.",),
+        )
+        return self._release(gan, dataset, card)
 
-    def _steps(self, model: Model) -> int:
-        return self.steps or (3 if model == "features" else 400)
-
-    def _updates(self, model: Model) -> int:
-        return self.generator_steps or (300 if model == "features" else 1)
-
-    def _rate(self, model: Model) -> float:
-        return self.sample_rate or (1.0 if model == "features" else 0.05)
-
-    def _prepare(
-        self,
-        gan: Gan,
-        dataset: Dataset,
-        budget: Budget,
-        rng: Randomness,
-        model: Model,
-        reference: Dataset | None,
-        watch: Watch | None,
-    ) -> Run:
-        rate = self._rate(model)
+    def _prepare(self, gan: Gan, dataset: Dataset, budget: Budget, rng: Randomness, model: Model) -> Run:
+        usual = self.linear if model == "features" else self.networks
+        steps, rate, updates, lr = (
+            getattr(self, name) or usual[name] for name in ("steps", "sample_rate", "generator_steps", "lr")
+        )
         labels = GaussianDpEvent(self._label_sigma(budget))
-        steps = self._steps(model)
 
         def planned(noise_multiplier: float) -> DpEvent:
             return ComposedDpEvent([labels, sampled_gaussian(rate, noise_multiplier, steps)])
 
         def epsilon(noise_multiplier: float) -> float:
-            return accountants.epsilon(
-                planned(noise_multiplier), budget.delta, accountant="rdp", neighbours=budget.neighbours
-            ).epsilon
+            event = planned(noise_multiplier)
+            return accountants.epsilon(event, budget.delta, accountant="rdp", neighbours=budget.neighbours).epsilon
 
         sigma = self.noise_multiplier or calibration.calibrate(epsilon, budget.epsilon, low=1e-2)
         filter = Filter(budget, "rdp", planned=planned(sigma))
@@ -186,12 +185,11 @@ class DpGan(GanMethod):
             # The filter knows fewer orders than the accountant: by a hair, what is planned may not fit.
             sigma *= 1.002
             filter = Filter(budget, "rdp", planned=planned(sigma))
-        return Run(gan, dataset, rng, filter, self._noise(sigma), EventLog(), rate, reference, watch)
+        return Run(gan, dataset, rng, model, steps, updates, lr, rate, filter, self._noise(sigma))
 
     def _label_sigma(self, budget: Budget) -> float:
-        return calibration.sigma(
-            _SHARE * budget.epsilon, budget.delta, 1.0, 1, accountant="gdp", neighbours=budget.neighbours
-        ).sigma
+        terms = {"accountant": "gdp", "neighbours": budget.neighbours}
+        return calibration.sigma(_SHARE * budget.epsilon, budget.delta, 1.0, 1, **terms).sigma
 
     def _release_shares(self, run: Run, budget: Budget) -> None:
         """Release the labels' noised histogram; what is generated follows it."""
@@ -201,125 +199,94 @@ class DpGan(GanMethod):
         noised = Gaussian(1.0, sigma).release(counts, run.rng).clamp_min(0.5)
         run.gan.shares = noised / noised.sum()
 
-    def _train(self, run: Run, model: Model, task: Task) -> None:
-        if model == "features":
+    def _train(self, run: Run, task: Task) -> None:
+        if run.model == "features":
             self._train_critic(run, task)
         else:
-            self._train_networks(run, model, task)
+            self._train_networks(run, task)
 
-    def _gradients(self, run: Run, module: nn.Module) -> FilteredGradients:
-        gradients = FilteredGradients(
-            module, run.filter, run.tuning, max_grad_norm=self.max_grad_norm, sample_rate=run.sample_rate, rng=run.rng
-        )
-        gradients.events = run.events
-        return gradients
-
-    def _batches(self, run: Run, gradients: FilteredGradients, limit: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    def _batches(self, run: Run, gradients: FilteredGradients) -> Iterator[tuple[torch.Tensor, ...]]:
         """Pieces of the real batches of every step that is wanted and fits into the budget."""
+        gradients.events, gradients.expected_batch = run.events, run.expected_batch
         records = run.gan.coding.encode(run.dataset.features).to(run.gan.device)
         labels = run.dataset.labels.to(run.gan.device)
-        while gradients.steps < limit and gradients.affordable:
-            yield from gradients.batches(records, labels, steps=1, micro_batch_size=self.micro_batch_size)
+        try:
+            while gradients.steps < run.limit and gradients.affordable:
+                yield from gradients.batches(records, labels, steps=1, micro_batch_size=self.micro_batch_size)
+        finally:
+            gradients.close()
+
+    def _gradients(self, run: Run, module: nn.Module) -> FilteredGradients:
+        return FilteredGradients(
+            module, run.filter, run.tuning, max_grad_norm=self.max_grad_norm, sample_rate=run.sample_rate, rng=run.rng
+        )
 
     def _train_critic(self, run: Run, task: Task) -> None:
         gan = run.gan
         critic = LinearCritic(features_for(gan.coding, width=self.width), gan.classes).to(gan.device)
         gradients = self._gradients(run, critic)
-        gradients.expected_batch = run.sample_rate * len(run.dataset)
-        training = CriticTraining(gan, critic, self.lr or 4e-3, self.generated)
-        limit, updates = self._steps("features"), self._updates("features")
-        try:
-            for records, labels in self._batches(run, gradients, limit):
-                sigma = run.tuning.sigma
-                losses = -critic(records, labels) if len(labels) else None
-                if not gradients.backward(losses):
-                    continue
-                gradient = critic.weights.weight.grad
-                assert gradient is not None
-                # Features have norm 1: a smaller clipping norm shrinks all of them alike, which is undone.
-                training.real.add(-gradient / min(1.0, self.max_grad_norm), 1 / sigma**2)
-                critic_loss, loss = training.update(updates, limit * updates)
-                self._after_step(run, sigma, task, critic_loss, loss)
-        finally:
-            gradients.close()
-        # Updates are free: those that the budget's end kept from happening are made up for.
-        if training.done < limit * updates and run.steps:
-            training.update(limit * updates - training.done, limit * updates)
+        training = CriticTraining(run, critic, self.generated)
+        for records, labels in self._batches(run, gradients):
+            sigma = run.tuning.sigma
+            losses = -critic(records, labels) if len(labels) else None
+            if not gradients.backward(losses):
+                continue
+            gradient = critic.weights.weight.grad
+            assert gradient is not None
+            # Features have norm 1: a smaller clipping norm shrinks all of them alike, which is undone.
+            training.add(-gradient / min(1.0, self.max_grad_norm), 1 / sigma**2)
+            self._after_step(run, sigma, task, *training.update(run.updates))
+        training.finish()
 
-    def _train_networks(self, run: Run, model: Model, task: Task) -> None:
-        gan = run.gan
-        discriminator = gan.discriminator(model)
+    def _train_networks(self, run: Run, task: Task) -> None:
+        gan, discriminator = run.gan, run.gan.discriminator(run.model)
         gradients = self._gradients(run, discriminator)
-        gradients.expected_batch = run.sample_rate * len(run.dataset)
-        rate = self.lr or 5e-4
-        judge = torch.optim.Adam(discriminator.parameters(), lr=rate, betas=(0.5, 0.999))
-        maker = torch.optim.Adam(gan.generator.parameters(), lr=rate, betas=(0.5, 0.999))
-        try:
-            for records, labels in self._batches(run, gradients, self._steps(model)):
-                sigma = run.tuning.sigma
-                judge.zero_grad(set_to_none=True)
-                losses = functional.softplus(-discriminator(records, labels)) if len(labels) else None
-                if not gradients.backward(losses):
-                    continue
-                with gradients.paused():
-                    # Backward passes add to what stands in `.grad`: the generated half goes on top of the noised one.
-                    judged = judge_generated(gan, discriminator, self.generated)
-                    judge.step()
-                    for _ in range(self._updates(model)):
-                        loss = fool(gan, discriminator, maker, self.generated)
-                self._after_step(run, sigma, task, judged, loss)
-        finally:
-            gradients.close()
+        optimizer, generator_optimizer = (adam(module, run.lr) for module in (discriminator, gan.generator))
+        for records, labels in self._batches(run, gradients):
+            sigma = run.tuning.sigma
+            optimizer.zero_grad(set_to_none=True)
+            losses = functional.softplus(-discriminator(records, labels)) if len(labels) else None
+            if not gradients.backward(losses):
+                continue
+            with gradients.paused():
+                # Backward passes add to what stands in `.grad`: the generated half goes on top of the noised one.
+                found = backward_generated(gan, discriminator, self.generated)
+                optimizer.step()
+                for _ in range(run.updates):
+                    loss = update_generator(gan, discriminator, generator_optimizer, self.generated)
+            self._after_step(run, sigma, task, found, loss)
 
-    def _after_step(self, run: Run, noise_multiplier: float, task: Task, judged: float, fooled: float) -> None:
+    def _after_step(self, run: Run, sigma: float, task: Task, discriminator: float, generator: float) -> None:
         run.steps += 1
-        run.sigmas = (run.sigmas[0] or noise_multiplier, noise_multiplier)
-        if run.watch is not None:
-            run.watch(run.steps, run.gan)
-        run.tuning.advance(self._look(run) if run.tuning.looks else None)
-        task.advance(discriminator=judged, generator=fooled, spent=f"{run.filter.spent.epsilon:.3g}")
+        run.sigmas = (run.sigmas[0] or sigma, sigma)
+        if run.callback is not None:
+            run.callback(run.steps, run.gan)
+        run.tuning.advance(self._score(run) if run.tuning.wants_score else None)
+        task.advance(discriminator=discriminator, generator=generator, spent=f"{run.filter.spent.epsilon:.3g}")
 
-    def _look(self, run: Run) -> float | None:
-        """ANT's score: how many records a classifier of synthetic ones labels right; None if it cannot be paid for."""
-        labels = teach(run.gan.sample(2000, run.dataset.name))
-        run.gan.generator.train()
+    def _score(self, run: Run) -> float | None:
+        """ANT's: how many records a classifier of synthetic ones labels right; None if it cannot be paid for."""
+        classifier = fit_classifier(run.gan.sample(2000, run.dataset.name))
         if run.reference is not None:
-            return count_right(labels, run.reference) / len(run.reference)
+            return count_correct(classifier, run.reference) / len(run.reference)
         sigma = self.score_sigma or max(1.0, 0.02 * len(run.dataset))
         event = GaussianDpEvent(sigma)
         if not run.filter.fits(event):
             return None
         run.spend(event)
         run.looks += 1
-        right = torch.tensor([float(count_right(labels, run.dataset))], dtype=torch.float64)
+        right = torch.tensor([float(count_correct(classifier, run.dataset))], dtype=torch.float64)
         return float(Gaussian(1.0, sigma).release(right, run.rng)) / len(run.dataset)
 
     def _proof(self, run: Run, budget: Budget) -> Proof:
         """The epsilon of what ran: by the filter where the noise followed releases, else by the tightest accountant."""
-        if self.tuning == "ant":
-            spent = run.filter.spent
-        else:
-            spent = accountants.epsilon(run.events.event, budget.delta, neighbours=budget.neighbours)
-            if spent.epsilon > run.filter.spent.epsilon:
-                spent = run.filter.spent
+        spent = run.filter.spent
+        if self.tuning != "ant":
+            tight = accountants.epsilon(run.events.event, budget.delta, neighbours=budget.neighbours)
+            spent = min(tight, spent, key=lambda each: each.epsilon)
         return spent.proof(*ASSUMPTIONS, *run.rng.assumptions)
 
-    def _card(self, run: Run, model: Model, budget: Budget) -> Card:
-        claimed = Claim(
-            epsilon=budget.epsilon, delta=budget.delta, neighbours=budget.neighbours, source="the budget of the filter"
-        )
-        notes = () if run.steps else ("The budget did not cover a single step: the records are noise.",)
-        return self.card(
-            run.dataset,
-            budget,
-            run.rng,
-            claimed=claimed,
-            proven=self._proof(run, budget),
-            ran=self._ran(run, model, budget),
-            notes=notes,
-        )
-
-    def _ran(self, run: Run, model: Model, budget: Budget) -> dict[str, Any]:
+    def _ran(self, run: Run, budget: Budget) -> dict[str, Any]:
         return {
             "steps": run.steps,
             "sample_rate": run.sample_rate,
@@ -332,77 +299,102 @@ class DpGan(GanMethod):
             "label sigma": self._label_sigma(budget),
             "filter order": run.filter.order,
             "spent by the filter": run.filter.spent.epsilon,
-            "model": model,
+            "model": run.model,
         }
 
     def game(self, budget: Budget) -> Game:
         """A canary at the clipping norm in one filtered step that sees every record."""
-        return filtered_sum_game(self.name, self.max_grad_norm, budget)
+
+        def gradients(module: nn.Module, noise_multiplier: float, rng: Randomness) -> FilteredGradients:
+            # Every step is a trial of its own, so that the filter of this object must let many pass.
+            wide = Filter(Budget(1e4 * budget.epsilon, budget.delta, budget.neighbours))
+            tuning = NoiseTuning("constant", noise_multiplier)
+            clip = self.max_grad_norm
+            return FilteredGradients(module, wide, tuning, max_grad_norm=clip, sample_rate=1.0, rng=rng)
+
+        return clipped_sum_game(self.name, gradients, budget)
 
 
-class RealSide:
-    """The mean of the real records' features as known so far: noised releases, weighted by their exactness."""
+class FilteredGradients(PrivateGradients):
+    """`PrivateGradients` at the noise that `tuning` says now; a step that the filter refuses releases nothing.
 
-    def __init__(self) -> None:
-        self._sum: torch.Tensor | None = None
-        self._weight = 0.0
+    Formal guarantee
+    ----------------
+    All that is released is (epsilon, delta)-DP of the filter's budget, whatever `tuning` made of earlier releases: each
+    step is a Poisson-sampled Gaussian mechanism that was paid for before its gradient became visible (`Filter`).
+    Assumptions: those of `PrivateGradients`.
+    """
 
-    def add(self, noised: torch.Tensor, weight: float) -> None:
-        """Take in a release whose noise has variance 1 / weight."""
-        part = weight * noised.detach()
-        self._sum = part if self._sum is None else self._sum + part
-        self._weight += weight
+    def __init__(
+        self,
+        module: nn.Module,
+        filter: Filter,
+        tuning: NoiseTuning,
+        *,
+        max_grad_norm: float,
+        sample_rate: float,
+        rng: Randomness,
+    ) -> None:
+        super().__init__(module, max_grad_norm=max_grad_norm, noise_multiplier=1.0, sample_rate=sample_rate, rng=rng)
+        self._filter, self._tuning = filter, tuning
+
+    def sigma_at(self, step: int) -> float:
+        """The noise multiplier of the step that comes next; only that one is known."""
+        return self._tuning.sigma
 
     @property
-    def mean(self) -> torch.Tensor:
-        """The best estimate."""
-        assert self._sum is not None
-        return self._sum / self._weight
+    def affordable(self) -> bool:
+        """Whether the step that comes next fits into what is left of the budget."""
+        return self._filter.fits(self._event())
+
+    def _finish(self) -> torch.Tensor:
+        self._filter.spend(self._event())
+        return super()._finish()
 
 
 class CriticTraining:
-    """A generator's updates against a linear critic that always answers its best: free of charge."""
+    """A generator's updates against a linear critic that always answers its best: free of charge.
 
-    def __init__(self, gan: Gan, critic: LinearCritic, lr: float, generated: int) -> None:
-        self.real = RealSide()
-        self.done = 0
-        self._gan, self._critic = gan, critic
-        self._rate, self._generated = lr, generated
-        self._maker = torch.optim.Adam(gan.generator.parameters(), lr=lr)
+    What is known of the real records is the mean of their features: noised releases, weighted by their exactness.
+    """
 
-    def update(self, updates: int, total: int) -> tuple[float, float]:
+    def __init__(self, run: Run, critic: LinearCritic, generated: int) -> None:
+        self._run, self._critic, self._generated = run, critic, generated
+        self._done, self._total = 0, run.limit * run.updates
+        self._weight, self._sum = 0.0, torch.zeros(())
+        self._optimizer = torch.optim.Adam(run.gan.generator.parameters(), lr=run.lr)
+
+    def add(self, noised: torch.Tensor, weight: float) -> None:
+        """Take in a release whose noise has variance 1 / weight."""
+        self._sum = self._sum.to(noised.device) + weight * noised.detach()
+        self._weight += weight
+
+    def best(self, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The critic's best weights against generated records of such mean features, and minus its loss."""
+        best = self._sum / self._weight - means
+        return best, best.square().sum()
+
+    def update(self, updates: int) -> tuple[float, float]:
         """Update the generator so many times; the critic's loss and the generator's, at the last of them."""
-        gan, real = self._gan, self.real.mean
-        judged = made = 0.0
+        gan = self._run.gan
         for _ in range(updates):
             labels = gan.labels(self._generated)
             means = self._critic.means(gan.generate(labels), labels)
-            best = (real - means).detach()
+            best, gain = self.best(means.detach())
             loss = -(best * means).sum()
-            self._maker.zero_grad(set_to_none=True)
+            self._optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            cosine(self._maker, self._rate, self.done, total)
-            self._maker.step()
-            self.done += 1
-            judged, made = -float(best.square().sum()), float(loss.detach())
+            # The learning rate falls to zero along a cosine.
+            fall = 0.5 * (1 + math.cos(math.pi * min(1.0, self._done / self._total)))
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._run.lr * fall
+            self._optimizer.step()
+            self._done += 1
         with torch.no_grad():
             self._critic.weights.weight.copy_(best)
-        return judged, made
+        return -float(gain), float(loss.detach())
 
-
-def judge_generated(gan: Gan, discriminator: nn.Module, count: int) -> float:
-    """The discriminator's loss on generated records, its gradient left in `.grad`."""
-    labels = gan.labels(count)
-    loss = functional.softplus(discriminator(gan.generate(labels).detach(), labels)).mean()
-    loss.backward()
-    return float(loss.detach())
-
-
-def fool(gan: Gan, discriminator: nn.Module, maker: torch.optim.Optimizer, count: int) -> float:
-    """One update of the generator towards what the discriminator takes for real; its loss."""
-    labels = gan.labels(count)
-    loss = functional.softplus(-discriminator(gan.generate(labels), labels)).mean()
-    maker.zero_grad(set_to_none=True)
-    loss.backward()
-    maker.step()
-    return float(loss.detach())
+    def finish(self) -> None:
+        """Make up for updates that the budget's end kept from happening: they are free."""
+        if self._run.steps and self._done < self._total:
+            self.update(self._total - self._done)

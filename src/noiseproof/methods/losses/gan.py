@@ -1,4 +1,4 @@
-"""Gan: a generator conditional on the label, the labels' shares, and the randomness of what is generated."""
+"""What all methods at the losses share: a generator conditional on the label, its settings, and noise that changes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from noiseproof.data.dataset import Dataset
+from noiseproof.data.dataset import Dataset, Public
+from noiseproof.engine.sampling import Decay, Schedule
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method
+from noiseproof.methods.common import Count, Finite, NonNegative
 from noiseproof.methods.losses.coding import Coding, check_records
 from noiseproof.networks.generators import (
     ConvDiscriminator,
@@ -24,15 +26,12 @@ from noiseproof.networks.generators import (
     Generator,
     TableGenerator,
 )
+from noiseproof.privacy import Card, Randomness
 from noiseproof.privacy.card import Place
 from noiseproof.releases.release import DataRelease
 from noiseproof.tensors import default_device
 
-if TYPE_CHECKING:
-    from noiseproof.data.dataset import Public
-    from noiseproof.privacy import Card, Randomness
-
-
+Tuning = Literal["constant", "time", "exp", "step", "ant"]
 Model = Literal["auto", "features", "dense", "conv"]
 
 _LEAST_SIDE = 16
@@ -59,7 +58,7 @@ class Gan:
         shape = self.coding.shape
         if self.coding.table:
             return TableGenerator(self.coding.sizes, self.classes, latent, temperature=relaxed)
-        if model != "dense" and is_picture(shape):
+        if model != "dense" and suits_convolutions(shape):
             return ConvGenerator(shape, self.classes, latent)
         return DenseGenerator(shape, self.classes, latent)
 
@@ -99,19 +98,9 @@ class Gan:
             yield
 
 
-def is_picture(shape: tuple[int, ...]) -> bool:
+def suits_convolutions(shape: tuple[int, ...]) -> bool:
     """Whether convolutions pay: pictures of at least 16 x 16."""
     return len(shape) == 3 and min(shape[1:]) >= _LEAST_SIDE
-
-
-def cosine(optimizer: torch.optim.Optimizer, start: float, done: int, total: int) -> None:
-    """Set the learning rate of an update that falls to zero along a cosine."""
-    rate = start * 0.5 * (1 + math.cos(math.pi * min(1.0, done / total)))
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-# What all methods at the losses share: settings of a GAN, checks, and the release of synthetic records.
 
 
 @dataclass(frozen=True)
@@ -120,48 +109,37 @@ class GanMethod(Method):
 
     takes_network: ClassVar[bool] = False
     place: ClassVar[Place] = "losses"
+    models: ClassVar[tuple[Model, ...]] = get_args(Model)
+    """The values that `model` may have."""
 
-    rows: int | None = None
+    rows: Count | None = None
     """Synthetic records to release; None as many as there are private ones (a number that is public)."""
     model: Model = "auto"
     """`features`: a critic linear in public features; `dense` or `conv`: the paper's pairs of networks."""
     tuning: Tuning = "constant"
     """How the noise changes: constant, time, exp, step or ant."""
-    decay: float | None = None
+    decay: NonNegative | None = None
     """The schedule's k; None the paper's best for MNIST."""
-    every: int = 100
-    """Iterations between changes of `step`, or between looks of `ant`."""
-    threshold: float = 0.005
+    every: Count = 100
+    """Iterations between changes of `step`, or between scores of `ant`."""
+    threshold: Finite = 0.005
     """`ant` lowers the noise when the running mean of the score gains less than this."""
-    latent: int = 64
+    latent: Count = 64
 
     def __post_init__(self) -> None:
-        if self.rows is not None and self.rows < 1:
-            raise SettingError(f"{self.name} must make at least 1 row, not {self.rows}.")
-        if self.model not in ("auto", "features", "dense", "conv"):
-            raise SettingError(f"{self.name}'s setting model is auto, features, dense or conv, not {self.model!r}.")
-        if self.latent < 1:
-            raise SettingError(f"{self.name}'s setting latent must be at least 1, not {self.latent}.")
-        if self.tuning not in ("constant", "time", "exp", "step", "ant"):
-            raise SettingError(
-                f"{self.name}'s setting tuning is constant, time, exp, step or ant, not {self.tuning!r}."
-            )
+        super().__post_init__()
+        if self.model not in self.models:
+            raise SettingError(f"{self.name}'s model is one of {', '.join(self.models)}, not {self.model!r}.")
         self._noise(1.0)  # refuses an impossible decay
-
-    def _positive(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise SettingError(f"{self.name}'s setting {name} must be positive, not {value}.")
 
     def _noise(self, start: float) -> NoiseTuning:
         return NoiseTuning(self.tuning, start, self.decay, every=self.every, threshold=self.threshold)
 
-    def _network(self, public: Public, usual: Model) -> Model:
-        """The networks that `auto` stands for; convolutions only where they can be."""
+    def _model(self, public: Public, usual: Model) -> Model:
+        """What `auto` stands for; convolutions only where they can be."""
         if self.model == "auto":
-            return "conv" if usual != "features" and is_picture(public.shape) else usual
-        if self.model == "conv" and len(public.shape) == 3 and not is_picture(public.shape):
+            return "conv" if usual != "features" and suits_convolutions(public.shape) else usual
+        if self.model == "conv" and len(public.shape) == 3 and not suits_convolutions(public.shape):
             raise SettingError(f"{self.name}'s model conv needs pictures of 16 x 16 or more; choose dense or features.")
         return self.model
 
@@ -176,14 +154,40 @@ class GanMethod(Method):
         return DataRelease(synthetic, card, self.settings())
 
 
-# Scores: a quick classifier of synthetic records, and how many others it labels right.
+# The two updates of a pair of networks; real records' part of the first is each method's own.
 
 
-Labeller = Callable[[torch.Tensor], torch.Tensor]
+def adam(module: nn.Module, lr: float) -> torch.optim.Adam:
+    """The optimizer of a generator or a discriminator."""
+    return torch.optim.Adam(module.parameters(), lr=lr, betas=(0.5, 0.999))
 
 
-def teach(dataset: Dataset, *, steps: int = 150, seed: int = 0) -> Labeller:
-    """A softmax regression taught by these records: as private as they are."""
+def backward_generated(gan: Gan, discriminator: nn.Module, count: int) -> float:
+    """The discriminator's loss on generated records, its gradient added to what stands in `.grad`."""
+    labels = gan.labels(count)
+    loss = functional.softplus(discriminator(gan.generate(labels).detach(), labels)).mean()
+    loss.backward()
+    return float(loss.detach())
+
+
+def update_generator(gan: Gan, discriminator: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> float:
+    """One update of the generator towards what the discriminator takes for real; its loss."""
+    labels = gan.labels(count)
+    loss = functional.softplus(-discriminator(gan.generate(labels), labels)).mean()
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
+
+
+# ANT's score: a quick classifier of synthetic records, and how many others it labels right.
+
+
+Classifier = Callable[[torch.Tensor], torch.Tensor]
+
+
+def fit_classifier(dataset: Dataset, *, steps: int = 150, seed: int = 0) -> Classifier:
+    """A softmax regression on these records: as private as they are."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         features = dataset.features.flatten(1)
@@ -203,25 +207,21 @@ def teach(dataset: Dataset, *, steps: int = 150, seed: int = 0) -> Labeller:
     return label
 
 
-def count_right(label: Labeller, dataset: Dataset) -> int:
+def count_correct(classifier: Classifier, dataset: Dataset) -> int:
     """How many records get their own label: one record more or less moves it by at most 1."""
-    return int((label(dataset.features) == dataset.labels).sum())
+    return int((classifier(dataset.features) == dataset.labels).sum())
 
-
-# Noise that changes as training goes: constant, time, exp and step by a formula, ANT by a score.
-
-
-Tuning = Literal["constant", "time", "exp", "step", "ant"]
 
 RATES: dict[Tuning, float] = {"constant": 0.0, "time": 0.05, "exp": 0.01, "step": 0.6, "ant": 0.8}
 """Each schedule's decay rate k where none is given: the best of the paper's for MNIST (Table IV)."""
+_DECAYS: dict[Tuning, Decay] = {"time": "time", "exp": "exponential", "step": "step"}
 
 
 class NoiseTuning:
     """The noise of the iteration that comes next (Ma et al. 2020, section IV).
 
-    `time`: start / (1 + k t); `exp`: start e^(-k t); `step`: start k^floor(t / every); `ant`: multiplied by k whenever
-    the running mean of the scores gained less than `threshold` since the last look, a look every `every` iterations.
+    `time`, `exp` and `step` follow a `Schedule`; `ant` is multiplied by k whenever the running mean of the scores gained
+    less than `threshold` since the last one, a score every `every` iterations.
 
     Formal guarantee
     ----------------
@@ -239,30 +239,24 @@ class NoiseTuning:
         self.iteration = 0
         self._scores: list[float] = []
         if not (math.isfinite(start) and start >= 0):
-            raise SettingError(f"noise must start at a number, 0 or more, not {start}.")
-        if every < 1:
-            raise SettingError(f"noise changes, or is looked at, every 1 iteration or more, not every {every}.")
-        if kind in ("step", "ant") and not 0 < self.rate <= 1:
-            raise SettingError(f"the decay rate of {kind} must lie in (0, 1], not {self.rate}.")
-        if not (math.isfinite(self.rate) and self.rate >= 0):
-            raise SettingError(f"a decay rate must be a number, 0 or more, not {self.rate}.")
+            raise SettingError(f"noise must start at a finite number of 0 or more, not {start}.")
+        if not (0 < self.rate <= 1 if kind in ("step", "ant") else 0 <= self.rate < math.inf):
+            limits = "in (0, 1]" if kind in ("step", "ant") else "at 0 or above"
+            raise SettingError(f"the decay rate of {kind} must lie {limits}, not {self.rate}.")
+        self._schedule = Schedule(start or 1.0, _DECAYS.get(kind, "constant"), self.rate, every)
 
     @property
-    def looks(self) -> bool:
+    def wants_score(self) -> bool:
         """Whether a score is wanted after the iteration that comes next."""
         return self.kind == "ant" and (self.iteration + 1) % self.every == 0
 
     def advance(self, score: float | None = None) -> None:
-        """Go to the next iteration; with a score where `looks` asked for one."""
+        """Go to the next iteration; with a score where one is wanted."""
         if score is not None:
             before = sum(self._scores) / len(self._scores) if self._scores else 0.0
             self._scores.append(score)
             if sum(self._scores) / len(self._scores) - before < self.threshold:
                 self.sigma *= self.rate
         self.iteration += 1
-        if self.kind == "time":
-            self.sigma = self.start / (1 + self.rate * self.iteration)
-        elif self.kind == "exp":
-            self.sigma = self.start * math.exp(-self.rate * self.iteration)
-        elif self.kind == "step":
-            self.sigma = self.start * self.rate ** (self.iteration // self.every)
+        if self.kind in _DECAYS:
+            self.sigma = self._schedule.at(self.iteration) if self.start else 0.0

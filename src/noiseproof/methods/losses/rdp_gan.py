@@ -1,28 +1,80 @@
-"""rdp-gan: noise on the discriminator's loss, as published (Ma et al. 2020), in three readings."""
+"""rdp-gan: noise on the discriminator's loss, as published (Ma et al. 2020), in three readings; and what it claims."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, Gt
 from torch import nn
 from torch.nn import functional
 
+from noiseproof.data import Dataset
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
-from noiseproof.methods.losses import claims
-from noiseproof.methods.losses.dp_gan import Watch, fool, judge_generated
-from noiseproof.methods.losses.games import span_game
-from noiseproof.methods.losses.gan import Gan, GanMethod, count_right, teach
-from noiseproof.privacy import Claim
+from noiseproof.methods.common import Count, NonNegative, Positive, seeded_by
+from noiseproof.methods.losses.dp_gan import StepCallback
+from noiseproof.methods.losses.gan import (
+    Gan,
+    GanMethod,
+    Model,
+    adam,
+    backward_generated,
+    count_correct,
+    fit_classifier,
+    update_generator,
+)
+from noiseproof.networks import Network
+from noiseproof.networks.generators import DenseDiscriminator
+from noiseproof.privacy import Budget, Claim, Game, Randomness
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import DataRelease
 
-if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.networks import Network
-    from noiseproof.privacy import Budget, Card, Game, Randomness
+PAPER = (
+    "Ma, Li, Ding, Liu, Wei, Weng, Poor: RDP-GAN: a Renyi-differential privacy based generative adversarial network. "
+    "arXiv:2007.02056, 2020"
+)
+
+# Theorems 1 to 4 and formula (23), as printed. None of it is proven here.
+
+
+def loss_sensitivity(bound: float, batch_size: int) -> float:
+    """Eq. (13): dS = C / B, C the largest loss that was seen."""
+    return bound / batch_size
+
+
+def renyi_epsilon(rate: float, order: float, sensitivity: float, sigma: float) -> float:
+    """Theorem 1: (order, epsilon)-RDP of a discriminator step. False: it rests on e^x - 1 <= x."""
+    if not order > 1:
+        raise SettingError(f"a Renyi order must be greater than 1, not {order}.")
+    return rate * order**2 * sensitivity**2 / (2 * (order - 1) * sigma**2) if sigma else math.inf
+
+
+def generator_epsilon(renyi: float, discriminator_steps: int, delta: float) -> float:
+    """Theorems 2 and 3: the epsilon of one generator iteration after n_d discriminator steps.
+
+    Theorem 4: n_g iterations cost n_g times that, at one and the same delta.
+    """
+    return 4 * renyi * math.sqrt(2 * discriminator_steps * math.log(1 / delta))
+
+
+def iteration_epsilon(rate: float, order: float, sensitivity: float, sigma: float, steps: int, delta: float) -> float:
+    """Theorem 3 from the settings: what one generator iteration is said to cost."""
+    return generator_epsilon(renyi_epsilon(rate, order, sensitivity, sigma), steps, delta)
+
+
+def moments_epsilon(rate: float, discriminator_steps: int, delta: float, sigma: float) -> float:
+    """Formula (23), which the paper compares with: 2 q sqrt(n_d ln(1 / delta)) / sigma."""
+    return 2 * rate * math.sqrt(discriminator_steps * math.log(1 / delta)) / sigma if sigma else math.inf
+
+
+def claimed_sigma(
+    epsilon: float, delta: float, *, rate: float, order: float, sensitivity: float, steps: int, iterations: int
+) -> float:
+    """The noise at which Theorem 4 gives `epsilon` after so many iterations of constant noise."""
+    return math.sqrt(iterations * iteration_epsilon(rate, order, sensitivity, 1.0, steps, delta) / epsilon)
 
 
 Reading = Literal["value", "error", "scale"]
@@ -37,6 +89,9 @@ _WHY = {
 }
 
 
+_RECORDS, _WIDTH = 8, 6
+
+
 @register
 @dataclass(frozen=True)
 class RdpGan(GanMethod):
@@ -49,38 +104,26 @@ class RdpGan(GanMethod):
     """
 
     name: ClassVar[str] = "rdp-gan"
-    paper: ClassVar[str | None] = claims.PAPER
+    paper: ClassVar[str | None] = PAPER
     proves: ClassVar[bool] = False
     claims: ClassVar[str] = "(n_g eps_g, delta) for a record, by Theorems 1 to 4"
+    models: ClassVar[tuple[Model, ...]] = ("auto", "dense", "conv")
 
     noise_on: Reading = "error"
     """`value`: eq. 8, a number added to the loss; `error`: eqs 9 and 10, on each record's output error; `scale`: as later
     code has it, the gradient times 1 + noise / loss."""
-    sigma: float | None = None
+    sigma: NonNegative | None = None
     """Noise at the first iteration; None takes what Theorem 4 gives for the budget."""
-    bound: float = 25.0
+    bound: Positive = 25.0
     """C, the largest loss of a batch (Table II: 20 to 28): the paper reads it off the data."""
-    order: float = 2.0
+    order: Annotated[float, Gt(1)] = 2.0
     """The Renyi order of Theorem 1, which the paper never gives."""
-    iterations: int = 1000
+    iterations: Count = 1000
     """n_g, generator iterations."""
-    discriminator_steps: int = 5
+    discriminator_steps: Count = 5
     """n_d, discriminator steps for each of them."""
-    batch_size: int = 64
-    lr: float = 3e-4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._positive("bound", "iterations", "discriminator_steps", "batch_size", "lr")
-        if self.batch_size < 2:
-            raise SettingError(f"rdp-gan's setting batch must be at least 2, not {self.batch_size}.")
-        if self.noise_on not in _WHY:
-            raise SettingError(f"rdp-gan's setting noise_on is value, error or scale, not {self.noise_on!r}.")
-        if self.sigma is not None and not self.sigma >= 0:
-            raise SettingError(f"rdp-gan's setting sigma must be 0 or more, not {self.sigma}.")
-        if self.model == "features":
-            raise SettingError("rdp-gan has networks for discriminators; its model is auto, dense or conv.")
-        claims.renyi(1.0, self.order, 1.0, 1.0)  # refuses an impossible order
+    batch_size: Annotated[int, Ge(2)] = 64
+    lr: Positive = 3e-4
 
     def fit(
         self,
@@ -90,104 +133,107 @@ class RdpGan(GanMethod):
         *,
         rng: Randomness,
         progress: Progress = SILENT,
-        watch: Watch | None = None,
+        callback: StepCallback | None = None,
     ) -> DataRelease:
         """Train until the claimed budget is used up; `model` names the networks, not `network`."""
-        model = self._network(dataset.public, "dense")
+        model = self._model(dataset.public, "dense")
         gan = self._start(dataset, model, rng, relaxed=0.5)
         rate = min(1.0, self.batch_size / len(dataset))
-        noise = self._noise(self._calibrated(rate, budget))
+        sensitivity, steps = loss_sensitivity(self.bound, self.batch_size), self.discriminator_steps
+        if self.sigma is None and budget.delta == 0:
+            raise SettingError("rdp-gan's formulas need a delta greater than 0.")
+        first = self.sigma
+        if first is None:
+            terms = {"rate": rate, "order": self.order, "sensitivity": sensitivity}
+            first = claimed_sigma(budget.epsilon, budget.delta, steps=steps, iterations=self.iterations, **terms)
+        noise = self._noise(first)
         shares = torch.bincount(dataset.labels, minlength=gan.classes).double()
         gan.shares = shares / shares.sum()
         seed = int(torch.randint(2**31, (1,), generator=rng.generator))
-        training = Training(self, gan, gan.discriminator(model), dataset, rng, seed)
-        judge = teach(dataset) if self.tuning == "ant" else None
-        spent, first = 0.0, noise.sigma
+        training = PairTraining(self, gan, gan.discriminator(model), dataset, rng, seed)
+        classifier = fit_classifier(dataset) if self.tuning == "ant" else None
+        spent = 0.0
         with gan.seeded(), progress.task(self.name, self.iterations) as task:
             for iteration in range(self.iterations):
-                cost = self._cost(rate, noise.sigma, budget.delta)
+                cost = iteration_epsilon(rate, self.order, sensitivity, noise.sigma, steps, budget.delta)
                 if self.sigma is None and spent + cost > budget.epsilon * (1 + 1e-9):
                     break
                 spent += cost
-                judged, fooled = training.iterate(noise.sigma)
-                if watch is not None:
-                    watch(iteration + 1, gan)
+                losses = training.iterate(noise.sigma)
+                if callback is not None:
+                    callback(iteration + 1, gan)
                 score = None
-                if judge is not None and noise.looks:
-                    score = count_right(judge, gan.sample(1000, dataset.name)) / 1000
-                    gan.generator.train()
+                if classifier is not None and noise.wants_score:
+                    score = count_correct(classifier, gan.sample(1000, dataset.name)) / 1000
                 noise.advance(score)
-                task.advance(discriminator=judged, generator=fooled, spent=f"{spent:.3g}")
-        card = self._card(dataset, budget, rng, spent, noise.iteration, (first, noise.sigma), rate, model)
-        return self._release(gan, dataset, card)
-
-    def _calibrated(self, rate: float, budget: Budget) -> float:
-        if self.sigma is not None:
-            return self.sigma
-        if budget.delta == 0:
-            raise SettingError("rdp-gan's formulas need a delta greater than 0.")
-        return claims.calibrated(
-            budget.epsilon,
-            budget.delta,
-            rate=rate,
-            order=self.order,
-            sensitivity=claims.sensitivity(self.bound, self.batch_size),
-            steps=self.discriminator_steps,
-            iterations=self.iterations,
-        )
-
-    def _cost(self, rate: float, sigma: float, delta: float) -> float:
-        sensitivity = claims.sensitivity(self.bound, self.batch_size)
-        return claims.iteration(rate, self.order, sensitivity, sigma, self.discriminator_steps, delta)
-
-    def _card(
-        self,
-        dataset: Dataset,
-        budget: Budget,
-        rng: Randomness,
-        spent: float,
-        iterations: int,
-        sigmas: tuple[float, float],
-        rate: float,
-        model: str,
-    ) -> Card:
+                task.advance(discriminator=losses[0], generator=losses[1], spent=f"{spent:.3g}")
         notes = ["C was taken from losses that were seen on private records, as in the paper: it bounds nothing."]
         if self.tuning == "ant":
             notes.append("The noise followed a score of private records, which no guarantee accounts for.")
-        claimed = Claim(
-            epsilon=spent, delta=budget.delta, neighbours="replace-one", source="Theorem 4 of Ma et al. 2020"
-        )
-        return self.card(
+        card = self.card(
             dataset,
             budget,
             rng,
-            claimed=claimed,
+            claimed=_claim(spent, budget.delta),
             why=_WHY[self.noise_on],
             ran={
-                "iterations": iterations,
-                "discriminator steps": self.discriminator_steps,
+                "iterations": noise.iteration,
+                "discriminator steps": steps,
                 "batch_size": self.batch_size,
                 "rate": rate,
                 "sampler": "a batch of fixed size a step",
                 "noise on": self.noise_on,
-                "sigma": sigmas[0],
-                "last sigma": sigmas[1],
+                "sigma": first,
+                "last sigma": noise.sigma,
                 "C": self.bound,
                 "order": self.order,
-                "formula (23)": iterations * claims.moments(rate, self.discriminator_steps, budget.delta, sigmas[0]),
+                "formula (23)": noise.iteration * moments_epsilon(rate, steps, budget.delta, first),
                 "tuning": self.tuning,
                 "model": model,
             },
             notes=tuple(notes),
         )
+        return self._release(gan, dataset, card)
 
     def game(self, budget: Budget) -> Game:
-        """A feature that only one record has: the weights that read it move, or do not."""
-        return span_game(self, budget)
+        """One discriminator step on eight records, of which one has, or has not, a feature that no other has.
+
+        The noise is what Theorem 4 asks for at the budget, for one iteration of one step that sees all records. The
+        weights that read that feature move if and only if the record is there: noise on the loss's value has no
+        gradient, and noise on the output's error, or a scaled gradient, stays in the span of the private activations.
+        """
+        sensitivity = loss_sensitivity(self.bound, _RECORDS)
+        terms = {"rate": 1.0, "order": self.order, "sensitivity": sensitivity}
+        sigma = claimed_sigma(budget.epsilon, budget.delta, steps=1, iterations=1, **terms)
+        records = torch.rand(_RECORDS, _WIDTH, generator=torch.Generator().manual_seed(0))
+        records[:, -1] = 0.0
+        labels = torch.arange(_RECORDS) % 2
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            discriminator = DenseDiscriminator((_WIDTH,), 2, hidden=8)
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            rng = seeded_by(generator)
+            seen = records.clone()
+            seen[0, -1] = float(world)
+            scores = torch.empty(trials, dtype=torch.float64)
+            weights = next(discriminator.parameters())
+            for trial in range(trials):
+                loss = noised_loss(discriminator(seen, labels), self.noise_on, sigma, rng)
+                (gradient,) = torch.autograd.grad(loss, [weights])
+                scores[trial] = float(gradient[:, _WIDTH - 1].abs().sum() > 0)
+            return scores
+
+        claimed = _claim(iteration_epsilon(1.0, self.order, sensitivity, sigma, 1, budget.delta), budget.delta)
+        return Game(f"{self.name}: a feature that only one record has", play, "replace-one", budget.delta, claimed)
 
 
-class Training:
-    """Networks and optimizers of one run."""
+def _claim(epsilon: float, delta: float) -> Claim:
+    return Claim(epsilon=epsilon, delta=delta, neighbours="replace-one", source="Theorem 4 of Ma et al. 2020")
+
+
+class PairTraining:
+    """Discriminator, generator and their optimizers in one run."""
 
     def __init__(
         self, method: RdpGan, gan: Gan, discriminator: nn.Module, dataset: Dataset, rng: Randomness, seed: int
@@ -196,26 +242,24 @@ class Training:
         self._records = gan.coding.encode(dataset.features).to(gan.device)
         self._labels = dataset.labels.to(gan.device)
         self._order = torch.Generator().manual_seed(seed)
-        rate = method.lr
-        self._judge = torch.optim.Adam(discriminator.parameters(), lr=rate, betas=(0.5, 0.999))
-        self._maker = torch.optim.Adam(gan.generator.parameters(), lr=rate, betas=(0.5, 0.999))
+        self._optimizer, self._generator_optimizer = (adam(m, method.lr) for m in (discriminator, gan.generator))
         self.largest = 0.0
         """The largest loss of a batch so far: the paper's C, before it is rounded up (Table II)."""
 
     def iterate(self, sigma: float) -> tuple[float, float]:
         """n_d discriminator steps and one of the generator; their losses."""
-        method, judged = self._method, 0.0
+        method, last = self._method, 0.0
         batch = min(method.batch_size, len(self._labels))
         for _ in range(method.discriminator_steps):
             index = torch.randperm(len(self._labels), generator=self._order)[:batch].to(self._labels.device)
-            self._judge.zero_grad(set_to_none=True)
+            self._optimizer.zero_grad(set_to_none=True)
             scores = self._discriminator(self._records[index], self._labels[index])
             loss = noised_loss(scores, method.noise_on, sigma, self._rng)
             loss.backward()
             self.largest = max(self.largest, float(functional.softplus(-scores.detach()).sum()))
-            judged = float(loss.detach()) + judge_generated(self._gan, self._discriminator, batch)
-            self._judge.step()
-        return judged, fool(self._gan, self._discriminator, self._maker, batch)
+            last = float(loss.detach()) + backward_generated(self._gan, self._discriminator, batch)
+            self._optimizer.step()
+        return last, update_generator(self._gan, self._discriminator, self._generator_optimizer, batch)
 
 
 def noised_loss(scores: torch.Tensor, noise_on: Reading, sigma: float, rng: Randomness) -> torch.Tensor:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
-from noiseproof.errors import SettingError
 from noiseproof.methods import register
+from noiseproof.methods.common import Count, Positive, proven_game, seeded_by
 from noiseproof.methods.losses.critics import LinearCritic, features_for
-from noiseproof.methods.losses.dp_gan import DpGan, Run
-from noiseproof.methods.losses.games import zero_game
-from noiseproof.methods.losses.gan import Gan, Model, cosine
-from noiseproof.privacy import Gaussian
+from noiseproof.methods.losses.dp_gan import CriticTraining, DpGan, Run
+from noiseproof.methods.losses.gan import Model
+from noiseproof.privacy import Budget, Game, Gaussian, Randomness, accountants, calibration
 from noiseproof.privacy.events import sampled_gaussian
-
-if TYPE_CHECKING:
-    from noiseproof.privacy import Budget, Game, Randomness
-    from noiseproof.progress import Task
-
+from noiseproof.progress import Task
 
 _STEP = 1e-2
 """h: how far the critic's weights are moved along the direction, and back."""
@@ -42,52 +38,49 @@ class ZeroGan(DpGan):
     """
 
     name: ClassVar[str] = "zero-gan"
-    claims: ClassVar[str] = "(epsilon, delta) for a record, by an RDP filter"
+    models: ClassVar[tuple[Model, ...]] = ("auto", "features")
+    linear: ClassVar[Mapping[str, Any]] = {**DpGan.linear, "steps": 300, "generator_steps": 3}
 
-    max_grad_norm: float = 2.0
+    max_grad_norm: Positive = 2.0
     """C: slopes along a standard normal direction are normal with a spread of at most 1, so that few are cut."""
-    width: int = 100
+    width: Count = 100
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.model not in ("auto", "features"):
-            raise SettingError("zero-gan's discriminator is linear in public features; its model is auto or features.")
-
-    def _steps(self, model: Model) -> int:
-        return self.steps or 300
-
-    def _updates(self, model: Model) -> int:
-        return self.generator_steps or 3
-
-    def _train(self, run: Run, model: Model, task: Task) -> None:
+    def _train(self, run: Run, task: Task) -> None:
         gan = run.gan
         # One number a step: pairs of columns would be more directions than any budget can look along.
         features = features_for(gan.coding, pairs=False, width=self.width)
         critic = LinearCritic(features, gan.classes).to(gan.device)
-        training = DirectionTraining(gan, critic, self.lr or 4e-3, self.generated)
+        training = DirectionTraining(run, critic, self.generated)
         records = gan.coding.encode(run.dataset.features).to(gan.device)
         labels = run.dataset.labels.to(gan.device)
-        limit, updates = self._steps(model), self._updates(model)
-        expected = run.sample_rate * len(run.dataset)
-        while run.steps < limit and run.filter.fits(sampled_gaussian(run.sample_rate, run.tuning.sigma)):
+        while run.steps < run.limit and run.filter.fits(sampled_gaussian(run.sample_rate, run.tuning.sigma)):
             sigma = run.tuning.sigma
             direction = torch.randn(critic.weights.weight.shape, generator=run.rng.generator).to(gan.device)
             index = run.rng.poisson_sample(len(labels), run.sample_rate).to(gan.device)
             slopes = critic_slopes(critic, direction, records[index], labels[index])
             run.spend(sampled_gaussian(run.sample_rate, sigma))
             noised = noised_sum(slopes, self.max_grad_norm, sigma, run.rng)
-            training.learn(direction, float(noised) / expected, 1 / sigma**2)
-            judged, fooled = training.update(updates, limit * updates)
-            self._after_step(run, sigma, task, judged, fooled)
-        if training.done < limit * updates and run.steps:
-            training.update(limit * updates - training.done, limit * updates)
+            training.learn(direction, float(noised) / run.expected_batch, 1 / sigma**2)
+            self._after_step(run, sigma, task, *training.update(run.updates))
+        training.finish()
 
-    def _ran(self, run: Run, model: Model, budget: Budget) -> dict[str, Any]:
-        return {**super()._ran(run, model, budget), "numbers released": run.steps}
+    def _ran(self, run: Run, budget: Budget) -> dict[str, Any]:
+        return {**super()._ran(run, budget), "numbers released": run.steps}
 
     def game(self, budget: Budget) -> Game:
-        """A canary whose loss is steep, in one step that sees every record."""
-        return zero_game(self, budget)
+        """A canary whose loss is steep, in one step that sees every record: it adds `clip` to one noised number, or not."""
+        near, clip = budget.neighbours, self.max_grad_norm
+        sigma = calibration.sigma(budget.epsilon, budget.delta, 1.0, 1, neighbours=near).sigma
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            rng = seeded_by(generator)
+            slope = 1e3 * clip * (1 if world else -1)
+            slopes = torch.tensor([0.0, slope] if world or near == "replace-one" else [0.0])
+            return torch.stack([noised_sum(slopes, clip, sigma, rng).double() for _ in range(trials)])
+
+        proven = accountants.epsilon(sampled_gaussian(1.0, sigma), budget.delta, neighbours=near).proof()
+        name = f"{self.name}: a canary with a steep loss"
+        return proven_game(name, play, budget, proven, source="the accountant, for one step", gaussian=True)
 
 
 def critic_slopes(
@@ -118,43 +111,25 @@ def noised_sum(slopes: torch.Tensor, max_grad_norm: float, noise_multiplier: flo
     return Gaussian(max_grad_norm, noise_multiplier).release(total, rng)[0]
 
 
-class DirectionTraining:
+class DirectionTraining(CriticTraining):
     """A generator's updates against the best critic in the span of the directions that were looked along."""
 
-    def __init__(self, gan: Gan, critic: LinearCritic, lr: float, generated: int) -> None:
-        self.done = 0
-        self._gan, self._critic = gan, critic
-        self._rate, self._generated = lr, generated
-        self._directions: list[torch.Tensor] = []
-        self._real: list[float] = []
-        self._exactness: list[float] = []
-        self._maker = torch.optim.Adam(gan.generator.parameters(), lr=lr)
+    def __init__(self, run: Run, critic: LinearCritic, generated: int) -> None:
+        super().__init__(run, critic, generated)
+        self._releases: list[tuple[torch.Tensor, float, float]] = []
 
     def learn(self, direction: torch.Tensor, slope: float, exactness: float) -> None:
         """Take in a release: the real records' mean slope, and how exact it is."""
-        self._directions.append(direction.flatten())
-        self._real.append(slope)
-        self._exactness.append(exactness)
+        self._releases.append((direction.flatten(), slope, exactness))
+        directions, slopes, weights = zip(*self._releases, strict=True)
+        self._directions = torch.stack(directions)
+        self._slopes = torch.tensor(slopes, device=direction.device)
+        weighed = torch.tensor(weights, device=direction.device)
+        self._weights = weighed / weighed.sum()
 
-    def update(self, updates: int, total: int) -> tuple[float, float]:
-        """Update the generator so many times; the critic's loss and the generator's, at the last of them."""
-        gan = self._gan
-        directions = torch.stack(self._directions)
-        real = torch.tensor(self._real, device=gan.device)
-        weights = torch.tensor(self._exactness, device=gan.device)
-        weights = weights / weights.sum()
-        for _ in range(updates):
-            labels = gan.labels(self._generated)
-            means = self._critic.means(gan.generate(labels), labels)
-            # The loss is minus the score: a direction's slope over the generated records.
-            missing = real + directions @ means.flatten()
-            best = -(weights * missing).detach() @ directions
-            loss = -(best * means.flatten()).sum()
-            self._maker.zero_grad(set_to_none=True)
-            loss.backward()
-            cosine(self._maker, self._rate, self.done, total)
-            self._maker.step()
-            self.done += 1
-        with torch.no_grad():
-            self._critic.weights.weight.copy_(best.view_as(self._critic.weights.weight))
-        return -float((weights * missing.detach().square()).sum()), float(loss.detach())
+    def best(self, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The best critic in the span, and minus its loss."""
+        # The loss is minus the score: a direction's slope over the generated records.
+        missing = self._slopes + self._directions @ means.flatten()
+        best = -(self._weights * missing) @ self._directions
+        return best.view_as(means), (self._weights * missing.square()).sum()
