@@ -21,7 +21,7 @@ from noiseproof.methods.parameters import train_collection
 from noiseproof.networks import Network, Training
 from noiseproof.parallel.tasks import Placement, placed
 from noiseproof.progress import Progress, Task
-from noiseproof.run import Plan, compare
+from noiseproof.run import Comparison, Plan, compare
 
 NETWORKS = 12
 HERE = Placement(jobs=1)
@@ -48,9 +48,9 @@ class Killer(Progress):
         return Counting()
 
 
-def rows(document: dict[str, Any]) -> Any:
+def rows(comparison: Comparison) -> Any:
     """A comparison's rows without what differs from run to run."""
-    return [{name: value for name, value in row.items() if "seconds" not in name} for row in document["rows"]]
+    return [row.model_dump(exclude={"seconds", "fit_seconds"}) for row in comparison.rows]
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from noiseproof.run import Plan, recommend, verdict_sentence
+from noiseproof.run import Comparison, Plan
 
 
 def made_row(
@@ -141,11 +141,7 @@ def made_document(epsilons=(3.0,), data="digits"):
         "run": "0123456789abcdef",
         "report": None,
     }
-    document["recommendations"] = [
-        found.to_json() for epsilon in epsilons for found in recommend(rows, plan.budget(epsilon))
-    ]
-    document["sentence"] = verdict_sentence(document)
-    return document
+    return Comparison.model_validate(document).model_dump(mode="json")
 
 
 @pytest.fixture(scope="session")

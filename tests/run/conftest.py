@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -141,5 +143,5 @@ def methods_home(tmp_path_factory):
 @pytest.fixture
 def own_methods(methods_home, monkeypatch):
     """Let worker processes find them; gives the module's name."""
-    monkeypatch.setenv("PYTHONPATH", str(methods_home))
+    monkeypatch.setenv("PYTHONPATH", str(methods_home), prepend=os.pathsep)
     return "trying_methods"

@@ -23,7 +23,7 @@ FAULTY = ("steady", "raises", "greedy", "killed", "full-disk", "chatty", "copies
 
 def without_seconds(document):
     """What must not differ between two runs of a plan: all but the time it took, where it is, and the run's salt."""
-    held = json.loads(json.dumps(document))
+    held = document if isinstance(document, dict) else document.model_dump(mode="json")
     for row in held["rows"]:
         row.pop("seconds")
         row.pop("fit_seconds", None)
@@ -50,7 +50,7 @@ def plan(records, own_methods):
 def faulty(records, methods_home, tmp_path_factory):
     """A comparison in which methods fail in every way there is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(methods_home))
+        patch.setenv("PYTHONPATH", str(methods_home), prepend=os.pathsep)
         plan = Plan(str(records), methods=FAULTY, trials=5, imports=("trying_methods",), queries=20)
         out = tmp_path_factory.mktemp("faulty") / "run"
         document = compare(plan, out, jobs=2)
@@ -66,23 +66,23 @@ def running_still(process):
 
 
 def row_of(document, method):
-    return next(row for row in document["rows"] if row["method"] == method)
+    return next(row for row in document.rows if row.method == method)
 
 
 def test_rows_come_in_the_order_asked_for_with_the_baseline_first(faulty):
-    assert [row["method"] for row in faulty[0]["rows"]] == ["none", *FAULTY]
+    assert [row.method for row in faulty[0].rows] == ["none", *FAULTY]
 
 
 def test_methods_that_work_have_accuracy_card_attack_and_bundle(faulty):
     document, out = faulty
     for method in ("none", "steady", "chatty"):
         row = row_of(document, method)
-        assert row["status"] == "done"
-        assert 0.5 <= row["accuracy"] <= 1
-        assert row["card"]["method"] == method
-        assert 0 <= row["attack"]["auc"] <= 1
-        assert (out / row["bundle"] / "card.json").is_file()
-    assert bundles.read_card(out / row_of(document, "none")["bundle"]).audited is not None
+        assert row.status == "done"
+        assert 0.5 <= row.accuracy <= 1
+        assert row.card.method == method
+        assert 0 <= row.attack.auc <= 1
+        assert (out / row.bundle / "card.json").is_file()
+    assert bundles.read_card(out / row_of(document, "none").bundle).audited is not None
 
 
 @pytest.mark.parametrize(
@@ -96,39 +96,39 @@ def test_methods_that_work_have_accuracy_card_attack_and_bundle(faulty):
 )
 def test_a_method_that_fails_says_how_in_its_row_and_loses_no_other(faulty, method, words):
     row = row_of(faulty[0], method)
-    assert row["status"] == "failed"
-    assert words in row["error"]
-    assert method in faulty[0]["sentence"]
+    assert row.status == "failed"
+    assert words in row.error
+    assert method in faulty[0].sentence
 
 
 def test_no_error_shows_a_private_value(faulty):
     document, out = faulty
-    for text in (json.dumps(document), (out / "report.html").read_text()):
+    for text in (document.model_dump_json(), (out / "report.html").read_text()):
         assert "Jane Doe" not in text
 
 
 def test_synthetic_records_are_measured_by_a_model_trained_on_them(faulty):
     row = row_of(faulty[0], "copies")
-    assert row["kind"] == "data"
-    assert row["attack"]["attack"] == "nearest"
-    assert row["attack"]["auc"] > 0.9  # the records themselves were released
-    assert row["accuracy"] == pytest.approx(faulty[0]["baseline"], abs=0.15)
+    assert row.kind == "data"
+    assert row.attack.attack == "nearest"
+    assert row.attack.auc > 0.9  # the records themselves were released
+    assert row.accuracy == pytest.approx(faulty[0].baseline, abs=0.15)
 
 
 def test_a_broken_game_loses_the_audit_and_not_the_row(faulty):
     row = row_of(faulty[0], "unplayable")
-    assert row["status"] == "done"
-    assert row["audit"] is None
-    assert "its audit failed" in row["problem"]
-    assert row["accuracy"] >= 0.5
+    assert row.status == "done"
+    assert row.audit is None
+    assert "its audit failed" in row.problem
+    assert row.accuracy >= 0.5
     assert "its audit failed" in (faulty[1] / "report.html").read_text()
 
 
 def test_results_page_and_pictures_are_in_the_folder(faulty):
     document, out = faulty
     held = json.loads((out / "results.json").read_text())
-    assert held["rows"] == document["rows"]
-    assert document["report"] == str(out / "report.html")
+    assert held["rows"] == document.model_dump(mode="json")["rows"]
+    assert document.report == str(out / "report.html")
     assert {path.suffix for path in (out / "pictures").iterdir()} == {".png", ".svg"}
 
 
@@ -179,10 +179,10 @@ def test_a_full_disk_is_told_and_the_table_still_comes(plan, tmp_path):
         document = compare(plan, small / "run", jobs=1, watch=heard)
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    assert [row["status"] for row in document["rows"]] == ["done"] * 2
-    assert all("the disk is full" in row["problem"] for row in document["rows"])
+    assert [row.status for row in document.rows] == ["done"] * 2
+    assert all("the disk is full" in row.problem for row in document.rows)
     assert any("No space left" in sentence for sentence in heard.troubles)
-    assert document["report"] is None
+    assert document.report is None
 
 
 def test_a_folder_of_something_else_is_left_alone(plan, tmp_path):

@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from noiseproof.errors import DataError, SettingError
-from noiseproof.run.plan import PRIVATE, Folder, Plan, Task, read_results, write
+from noiseproof.errors import SettingError
+from noiseproof.run.plan import PRIVATE, Folder, Plan, Task
 
 TASK = Task("a", 3.0)
 ROW = {"method": "a", "epsilon": 3.0, "status": "done", "accuracy": 0.5}
@@ -57,31 +57,6 @@ def test_the_runs_name_cannot_be_computed_from_the_records_alone(tmp_path):
     one, two = opened(tmp_path / "one"), opened(tmp_path / "two")
     assert one.run != two.run
     assert stat.S_IMODE((tmp_path / "one" / PRIVATE).stat().st_mode) == 0o600
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
-    path = tmp_path / "results.json"
-    write(path, "old")
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_results_that_are_not_there_or_not_results_are_refused_in_a_sentence(tmp_path):
-    with pytest.raises(DataError, match="holds no results"):
-        read_results(tmp_path)
-    (tmp_path / "results.json").write_text("{")
-    with pytest.raises(DataError, match="cannot be read"):
-        read_results(tmp_path)
-    (tmp_path / "results.json").write_text(json.dumps([1]))
-    with pytest.raises(DataError, match="not the result"):
-        read_results(tmp_path)
 
 
 # A plan says what to run, refuses what makes no sense, and survives the way to another process.

@@ -21,7 +21,7 @@ from noiseproof.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from noiseproof.run import Watch
+    from noiseproof.run import Comparison, Watch
 
 
 EXAMPLES = "Example: noiseproof compare --data people.csv --target income --schema people.json --epsilon 0.5,1,3"
@@ -81,11 +81,11 @@ def run(
         imports=tuple(imports or ()),
     )
     with _Bars() as watch:
-        document = compare(plan, out or default_folder(data), jobs=jobs, ray=ray, resume=resume, watch=watch)
+        comparison = compare(plan, out or default_folder(data), jobs=jobs, ray=ray, resume=resume, watch=watch)
     if json:
-        output.emit(document)
+        output.emit(comparison)
         return
-    show(document)
+    show(comparison)
 
 
 def _epsilons(given: str) -> tuple[float, ...]:
@@ -97,61 +97,54 @@ def _epsilons(given: str) -> tuple[float, ...]:
         raise SettingError(f"--epsilon takes a number, or several as 0.5,1,3, not {given!r}.") from None
 
 
-def show(document: Mapping[str, Any]) -> None:
-    """Print a comparison's document as a table, what to take for which need, and its one sentence."""
+def show(comparison: Comparison) -> None:
+    """Print a comparison as a table, what to take for which need, and its one sentence."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column, Table
 
     from noiseproof.cli import output
 
-    several = isinstance(document["epsilon"], list)
-    rows = []
-    for row in document["rows"]:
-        name = [row["method"], *(["—" if row["method"] == "none" else f"{row['epsilon']:g}"] if several else [])]
-        if row["status"] != "done":
-            rows.append([*name, "—", "—", "—", "—", "failed", "—", f"{row['seconds']:.1f}"])
-            continue
-        epsilons = [_epsilon(row["card"][kind]) for kind in ("claimed", "proven", "audited")]
-        attacked = f"{row['attack']['auc']:.3f}"
-        rows.append([*name, f"{row['accuracy']:.1%}", *epsilons, row["verdict"], attacked, f"{row['seconds']:.1f}"])
-    budget = ", ".join(f"{value:g}" for value in document["epsilon"]) if several else f"{document['epsilon']:g}"
+    several = len(comparison.epsilons) > 1
     # Narrow enough for a terminal of 80 columns.
     table = Table(
         Column("method", no_wrap=True),
         *(["asked ε"] if several else []),
         Column("accuracy", no_wrap=True),
         *("claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "s"),
-        title=f"Every method on {document['data']} at epsilon {budget}, delta {document['delta']:g}",
+        title=f"Every method on {comparison.data} at epsilon {', '.join(f'{value:g}' for value in comparison.epsilons)}, "
+        f"delta {comparison.delta:g}",
         caption="claimed: by the method's authors; proven: for what really ran; audited: what an attack showed, at 95% "
-        f"confidence; AUC: of the {document['plan']['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
-        f"of {document['queries']} answers.",
+        f"confidence; AUC: of the {comparison.plan['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
+        f"of {comparison.queries} answers.",
         title_justify="left",
         caption_justify="left",
         box=SIMPLE_HEAD,
         collapse_padding=True,
     )
-    for cells in rows:
-        table.add_row(*cells)
+    for row in comparison.rows:
+        cells = [row.method, *(["—" if row.method == "none" else f"{row.epsilon:g}"] if several else [])]
+        if row.card is None or row.attack is None:
+            cells += ["—", "—", "—", "—", "failed", "—"]
+        else:
+            promises = (row.card.claimed, row.card.proven, row.card.audited)
+            cells += [
+                f"{row.accuracy:.1%}",
+                *map(output.guarantee, promises),
+                str(row.verdict),
+                f"{row.attack.auc:.3f}",
+            ]
+        table.add_row(*cells, f"{row.seconds:.1f}")
     output.stdout.print(table)
-    for row in document["rows"]:
-        said = row["error"] if row["status"] != "done" else row["problem"]
-        if said:
-            output.stdout.print(f"{row['method']}: {said}", highlight=False, soft_wrap=True)
-    for found in document["recommendations"]:
-        if found["method"] is not None:
-            at = f" at epsilon {found['epsilon']:g}" if several else ""
-            output.stdout.print(
-                f"To {found['need']}{at}: {found['method']} ({found['accuracy']:.1%}; {found['why']}).",
-                highlight=False,
-                soft_wrap=True,
-            )
-    if document["report"] is not None:
-        output.stdout.print(f"The page: {document['report']}", highlight=False, soft_wrap=True)
-    output.stdout.print(document["sentence"], style="bold", highlight=False, soft_wrap=True)
-
-
-def _epsilon(promise: Mapping[str, Any] | None) -> str:
-    return "—" if promise is None else f"{float(promise['epsilon']):.3g}"
+    lines = [f"{row.method}: {row.error or row.problem}" for row in comparison.rows if row.error or row.problem]
+    for found in comparison.recommendations:
+        if found.method is not None:
+            at = f" at epsilon {found.epsilon:g}" if several else ""
+            lines.append(f"To {found.need}{at}: {found.method} ({found.accuracy:.1%}; {found.why}).")
+    if comparison.report is not None:
+        lines.append(f"The page: {comparison.report}")
+    for line in lines:
+        output.stdout.print(line, highlight=False, soft_wrap=True)
+    output.stdout.print(comparison.sentence, style="bold", highlight=False, soft_wrap=True)
 
 
 class _Bars:

@@ -19,11 +19,12 @@ def run(
 ) -> None:
     """Join the results of several comparisons into one page that works offline."""
     from noiseproof.cli import output
+    from noiseproof.files import write_whole
     from noiseproof.report import render
-    from noiseproof.run.plan import read_results, write
+    from noiseproof.run.results import Comparison
 
-    documents = [read_results(folder) for folder in folders]
-    write(out, render(documents))
+    documents = [Comparison.read(folder).model_dump(mode="json") for folder in folders]
+    write_whole(out, render(documents))
     if json:
         output.emit(
             {"report": str(out), "runs": [{"data": one["data"], "sentence": one["sentence"]} for one in documents]}

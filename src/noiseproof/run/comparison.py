@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from noiseproof.parallel import tasks as scale
 from noiseproof.parallel.tasks import Placement
 from noiseproof.progress import SILENT
-from noiseproof.run.plan import BASELINE, ERRORS, REPORT, RESULTS, Folder, Plan, Task
+from noiseproof.run.plan import ERRORS, REPORT, Folder, Plan, Task
 from noiseproof.run.processes import Message, Worker, introduction, run_tasks
-from noiseproof.run.recommendation import recommend, verdict_sentence
+from noiseproof.run.results import BASELINE, RESULTS, Comparison
 from noiseproof.run.worker import failed, introduce, load_for, words
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def compare(
     ray: str | None = None,
     resume: bool = False,
     watch: Watch = SILENT_WATCH,
-) -> dict[str, Any]:
+) -> Comparison:
     """Run the baseline and every method of the plan, and write rows, bundles, `results.json` and `report.html`.
 
     Each row is computed in a worker process: a method that raises, crashes or runs out of memory loses its own row,
@@ -109,49 +109,41 @@ def compare(
             watch.finished(task, row, False)
     if not (folder.path / ERRORS).stat().st_size:
         (folder.path / ERRORS).unlink()
-    document = _document(plan, hello, run, [rows[task] for task in tasks])
-    document["report"] = str(folder.path / REPORT)
-    _publish(folder, document, watch)
-    return document
+    found_rows = [rows[task] for task in tasks]
+    comparison = Comparison.model_validate(
+        {
+            "data": hello["data"]["name"],
+            "baseline": next(row["accuracy"] for row in found_rows if row["method"] == BASELINE),
+            "epsilons": plan.epsilons,
+            "delta": plan.delta,
+            "neighbours": plan.neighbours,
+            "queries": plan.queries,
+            "rows": found_rows,
+            "about": hello["data"],
+            "plan": {**plan.to_json(), "data": hello["data"]["name"], "schema": plan.schema and Path(plan.schema).name},
+            "versions": hello["versions"],
+            "run": run,
+            "report": str(folder.path / REPORT),
+        }
+    )
+    return _publish(folder, comparison, watch)
 
 
-def _document(plan: Plan, hello: Message, run: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    baseline = next(row for row in rows if row["method"] == BASELINE)
-    document: dict[str, Any] = {
-        "data": hello["data"]["name"],
-        "baseline": baseline["accuracy"],
-        "epsilon": plan.epsilons[0] if len(plan.epsilons) == 1 else list(plan.epsilons),
-        "delta": plan.delta,
-        "neighbours": plan.neighbours,
-        "queries": plan.queries,
-        "rows": rows,
-        "about": hello["data"],
-        "plan": {**plan.to_json(), "data": hello["data"]["name"], "schema": plan.schema and Path(plan.schema).name},
-        "versions": hello["versions"],
-        "run": run,
-    }
-    document["recommendations"] = [
-        found.to_json() for epsilon in plan.epsilons for found in recommend(rows, plan.budget(epsilon))
-    ]
-    document["sentence"] = verdict_sentence(document)
-    return document
-
-
-def _publish(folder: Folder, document: dict[str, Any], watch: Watch) -> None:
+def _publish(folder: Folder, comparison: Comparison, watch: Watch) -> Comparison:
     """Write results, page and pictures; what cannot be written is told, and the rest stands."""
-    import json
-
+    from noiseproof.files import write_whole
     from noiseproof.report import render, save_pictures
-    from noiseproof.run.plan import write
 
+    document = comparison.model_dump(mode="json")
     try:
-        write(folder.path / RESULTS, json.dumps(document, indent=1))
-        write(folder.path / REPORT, render([document]))
+        write_whole(folder.path / RESULTS, comparison.model_dump_json(indent=1))
+        write_whole(folder.path / REPORT, render([document]))
         save_pictures(document, folder.path / "pictures")
     except OSError as error:
         watch.trouble(f"results, page or pictures could not be written to {folder.path}: {error.strerror}.")
         if not (folder.path / REPORT).is_file():
-            document["report"] = None
+            return comparison.model_copy(update={"report": None})
+    return comparison
 
 
 def default_folder(data: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
 import shutil
@@ -13,11 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from noiseproof.errors import BundleError, DataError, SettingError
+from noiseproof.errors import BundleError, SettingError
+from noiseproof.files import write_whole
 from noiseproof.privacy.budget import Budget, check_neighbours
-
-BASELINE = "none"
-"""The method that everything is measured against; it has no budget and runs once."""
+from noiseproof.run.results import BASELINE, RESULTS
 
 QUERIES = 100
 """Answers that prediction methods must be able to give, unless told otherwise."""
@@ -96,7 +94,7 @@ class Plan:
 # The folder of a comparison: rows as they are finished, and the key that tells whether they still hold.
 
 
-RESULTS, REPORT, PRIVATE, ERRORS = "results.json", "report.html", "private.json", "errors.log"
+REPORT, PRIVATE, ERRORS = "report.html", "private.json", "errors.log"
 
 
 class Folder:
@@ -118,7 +116,7 @@ class Folder:
         found = self._read_salt()
         self._salt = secrets.token_hex(16) if found is None else found
         if found is None:
-            write(self.path / PRIVATE, json.dumps({"salt": self._salt}), mode=0o600)
+            write_whole(self.path / PRIVATE, json.dumps({"salt": self._salt}), mode=0o600)
         self.run = ""
 
     def _read_salt(self) -> str | None:
@@ -158,33 +156,4 @@ class Folder:
 
     def keep(self, task: Task, row: Mapping[str, Any]) -> None:
         """Write a finished row, whole or not at all."""
-        write(self.rows / f"{task.key}.json", json.dumps({"run": self.run, "row": row}, indent=1))
-
-
-def write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file whole or not at all."""
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with staging.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        staging.chmod(mode)
-        staging.replace(path)
-    except BaseException:
-        staging.unlink(missing_ok=True)
-        raise
-
-
-def read_results(folder: str | Path) -> dict[str, Any]:
-    """The results of a finished comparison."""
-    path = Path(folder) / RESULTS
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise DataError(f"{folder} holds no {RESULTS}; `noiseproof compare --out {folder}` makes one.") from None
-    except ValueError:
-        raise DataError(f"{path} cannot be read; run the comparison again with --resume.") from None
-    if not isinstance(document, dict) or not {"data", "rows", "baseline", "run"} <= document.keys():
-        raise DataError(f"{path} is not the result of a comparison.")
-    return document
+        write_whole(self.rows / f"{task.key}.json", json.dumps({"run": self.run, "row": row}, indent=1))

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from noiseproof.errors import DataError
 from noiseproof.privacy import Budget
-from noiseproof.run import NEEDS, recommend, verdict_sentence
+from noiseproof.run import NEEDS, Comparison, Row, recommend
 
 BUDGET = Budget(3.0, 1e-5)
 
 
+AUDIT = {"game": "g", "claimed": None, "proven": None, "verdict": "proven", "estimator": "counting"}
+AUDITED = {"epsilon": 0.5, "delta": 1e-5, "confidence": 0.95, "trials": 100, "game": "g"}
+
+
 def row(method, kind="model", accuracy=0.9, proven=3.0, delta=1e-5, **change):
     card = {
+        "method": method,
+        "place": "gradients",
         "unit": "record",
         "neighbours": "add-or-remove",
-        "proven": None if proven is None else {"epsilon": proven, "delta": delta},
+        "randomness": "secure",
+        "proven": None if proven is None else {"epsilon": proven, "delta": delta, "accountant": "pld"},
+        "why": "a test",
     }
     card |= change.pop("card", {})
-    made = {"method": method, "epsilon": 3.0, "status": "done", "kind": kind, "accuracy": accuracy, "card": card}
-    made |= {"verdict": "proven" if proven is not None else "nothing proven", "audit": {"contradicts_proof": False}}
-    return made | change
+    made = {"method": method, "epsilon": 3.0, "delta": 1e-5, "status": "done", "kind": kind, "accuracy": accuracy}
+    made |= {"card": card, "verdict": "proven" if proven is not None else "nothing proven", "seconds": 1.0}
+    made["audit"] = AUDIT | {"audited": AUDITED} | change.pop("audit", {})
+    return Row.model_validate(made | change)
 
 
 def chosen(*rows, budget=BUDGET):
@@ -83,25 +95,52 @@ def test_where_nothing_is_proven_it_says_why():
     assert reasons.keys() == NEEDS.keys()
 
 
-def document(*rows, baseline=0.97, epsilons=(3.0,)):
-    made = {"data": "digits", "epsilon": list(epsilons) if len(epsilons) > 1 else epsilons[0], "delta": 1e-5}
-    made |= {"baseline": baseline, "queries": 100, "rows": list(rows)}
-    made["recommendations"] = [
-        found.to_json() for epsilon in epsilons for found in recommend(rows, Budget(epsilon, 1e-5))
-    ]
-    return made
+FACTS = {
+    "name": "digits",
+    "records": 100,
+    "test_records": 30,
+    "shape": [5],
+    "classes": 2,
+    "kind": "vector",
+    "bounds": "data",
+}
+
+
+def comparison(*rows, baseline=0.97, epsilons=(3.0,)):
+    return Comparison(
+        data="digits",
+        baseline=baseline,
+        epsilons=epsilons,
+        delta=1e-5,
+        neighbours="add-or-remove",
+        queries=100,
+        rows=rows,
+        about=FACTS,
+        plan={},
+        versions={},
+        run="0",
+    )
 
 
 def refuted_row(method, claimed, of_the_game, epsilon=3.0):
-    made = row(
-        method, "prediction", proven=None, verdict="refuted", epsilon=epsilon, card={"claimed": {"epsilon": claimed}}
+    def claim(value):
+        return {"epsilon": value, "delta": 1e-5, "source": "a paper"}
+
+    audit = {"claimed": claim(of_the_game), "audited": AUDITED | {"epsilon": 7.9}}
+    return row(
+        method,
+        "prediction",
+        proven=None,
+        verdict="refuted",
+        epsilon=epsilon,
+        card={"claimed": claim(claimed)},
+        audit=audit,
     )
-    return made | {"audit": {"claimed": {"epsilon": of_the_game}, "audited": {"epsilon": 7.9}}}
 
 
 def test_the_sentence_says_what_is_kept_and_what_was_refuted():
     refuted = refuted_row("neuron-gaussian", claimed=3.0, of_the_game=0.3)
-    said = verdict_sentence(document(row("dp-sgd", accuracy=0.9409), refuted))
+    said = comparison(row("dp-sgd", accuracy=0.9409), refuted).sentence
     assert said == (
         "At epsilon 3 on digits, dp-sgd keeps 97% of the baseline's accuracy (94.1% of 97.0%), proven; "
         "neuron-gaussian's claim of 3 was refuted: at least 7.9."
@@ -109,36 +148,64 @@ def test_the_sentence_says_what_is_kept_and_what_was_refuted():
 
 
 def test_the_sentence_of_a_sweep_has_every_epsilon():
-    said = verdict_sentence(document(row("a", epsilon=1.0, proven=1.0), row("a"), epsilons=(1.0, 3.0)))
+    said = comparison(row("a", epsilon=1.0, proven=1.0), row("a"), epsilons=(1.0, 3.0)).sentence
     assert said.startswith("At epsilon 1 on digits, a keeps")
     assert "; at epsilon 3, a keeps" in said
 
 
 def test_a_claim_that_only_the_game_refutes_is_said_to_be_the_games():
-    said = verdict_sentence(document(refuted_row("a", claimed=100.0, of_the_game=1.0)))
+    said = comparison(refuted_row("a", claimed=100.0, of_the_game=1.0)).sentence
     assert "a's claim of 1 in its game was refuted: at least 7.9" in said
 
 
 def test_the_sentence_of_a_sweep_names_a_refuted_method_once():
     rows = [refuted_row("a", claimed=epsilon, of_the_game=0.1, epsilon=epsilon) for epsilon in (1.0, 3.0)]
-    assert "a's claims of 1, 3 were refuted: at least 7.9, 7.9." in verdict_sentence(
-        document(*rows, epsilons=(1.0, 3.0))
-    )
+    assert "a's claims of 1, 3 were refuted: at least 7.9, 7.9." in comparison(*rows, epsilons=(1.0, 3.0)).sentence
 
 
 def test_the_sentence_tells_claims_that_are_alike_together():
-    said = verdict_sentence(
-        document(row("dp-sgd"), *(refuted_row(name, claimed=3.0, of_the_game=3.0) for name in ("a", "b")))
-    )
+    alike = (refuted_row(name, claimed=3.0, of_the_game=3.0) for name in ("a", "b"))
+    said = comparison(row("dp-sgd"), *alike).sentence
     assert said.count("were refuted") == 1
     assert "claims of 3 were refuted: a (at least 7.9), b (at least 7.9)." in said
 
 
 def test_the_sentence_says_when_nothing_is_proven_or_a_method_failed():
-    failed = {"method": "b", "epsilon": 3.0, "status": "failed", "card": None, "verdict": None}
-    said = verdict_sentence(document(row("a", proven=None), failed))
+    failed = Row(method="b", epsilon=3.0, delta=1e-5, status="failed", error="it broke", seconds=1.0)
+    said = comparison(row("a", proven=None), failed).sentence
     assert said == "At epsilon 3 on digits nothing that was run is proven; b came to no result."
 
 
 def test_a_baseline_that_failed_leaves_the_accuracy_alone():
-    assert "is 90.0% accurate, proven" in verdict_sentence(document(row("a"), baseline=None))
+    assert "is 90.0% accurate, proven" in comparison(row("a"), baseline=None).sentence
+
+
+def test_a_comparison_survives_its_file(tmp_path):
+    made = comparison(row("a", epsilon=1.0, proven=1.0), row("b", card={"claimed": None}), epsilons=(1.0, 3.0))
+    (tmp_path / "results.json").write_text(made.model_dump_json())
+    assert Comparison.read(tmp_path) == made
+
+
+def test_results_of_the_first_version_are_read(tmp_path):
+    """They had one epsilon as a number, several as a list, and failed rows without most fields."""
+    old = comparison(row("a")).model_dump(mode="json")
+    del old["epsilons"]
+    old["rows"].append(
+        {"method": "b", "epsilon": 3.0, "delta": 1e-5, "status": "failed", "error": "no", "seconds": 1.0}
+    )
+    (tmp_path / "results.json").write_text(json.dumps(old))
+    assert Comparison.read(tmp_path).epsilons == (3.0,)
+    assert old["epsilon"] == 3.0
+    (tmp_path / "results.json").write_text(json.dumps(old | {"epsilon": [1.0, 3.0]}))
+    assert Comparison.read(tmp_path).epsilons == (1.0, 3.0)
+
+
+def test_results_that_are_not_there_or_not_results_are_refused_in_a_sentence(tmp_path):
+    with pytest.raises(DataError, match="holds no results"):
+        Comparison.read(tmp_path)
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(DataError, match="cannot be read"):
+        Comparison.read(tmp_path)
+    (tmp_path / "results.json").write_text(json.dumps([1]))
+    with pytest.raises(DataError, match="not the result"):
+        Comparison.read(tmp_path)

@@ -1,0 +1,297 @@
+"""The result of a comparison: a row for each method and budget, what to take for which need, and a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, computed_field, field_validator, model_validator
+
+from noiseproof.errors import DataError
+from noiseproof.privacy.budget import Budget, Neighbours
+from noiseproof.privacy.card import Audit, Card, Claim, Proof, Verdict
+
+BASELINE = "none"
+"""The method that everything is measured against; it has no budget and runs once."""
+
+RESULTS = "results.json"
+
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "publish a model": ("model", "data"),
+    "answer queries": ("prediction", "model", "data"),
+    "publish records": ("data",),
+}
+"""The kinds of release that meet each need. Whoever may publish a model may answer queries with it, and whoever may
+publish records may train and publish a model on them: post-processing costs nothing more. Not the other way round."""
+
+_SLACK = 1 + 1e-6
+"""Accountants agree to some 1e-6."""
+
+
+class _Result(BaseModel):
+    """Immutable; fields that a later version adds, or an earlier one had, are kept and not looked at."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", ser_json_inf_nan="strings")
+
+
+class Curve(_Result):
+    """A ROC curve: the share of members named at each share of others named."""
+
+    fpr: tuple[float, ...]
+    tpr: tuple[float, ...]
+
+
+class AttackSummary(_Result):
+    """What a membership attack gained, as `AttackResult.to_json` states it (see there for all its fields)."""
+
+    attack: str
+    auc: float
+    advantage: float
+    tpr_at_fpr: dict[str, float]
+    intervals: dict[str, Any]
+    members: int
+    nonmembers: int
+    roc: Curve
+
+
+class AuditSummary(_Result):
+    """What playing the method's game showed, as `AuditResult.to_json` states it (see there for all its fields)."""
+
+    game: str
+    claimed: Claim | None
+    proven: Proof | None
+    audited: Audit
+    verdict: str
+    contradicts_proof: bool = False
+    estimator: str
+
+
+class Spending(_Result):
+    """Proven epsilon after so many steps or answers."""
+
+    unit: Literal["steps", "answers"]
+    done: tuple[int, ...]
+    epsilon: tuple[float, ...]
+
+
+class Row(_Result):
+    """What a comparison found out about one method at one epsilon.
+
+    Attributes:
+        status: `done`, or `failed`; then `error` says why and most other fields are None.
+        accuracy: On the test records, exact, for the eyes of their owner.
+        verdict: What the card would say had the randomness been secure; `refuted` also where only the game refutes it.
+        bundle: The bundle's folder within the folder of the comparison.
+        problem: What went wrong beside the training: an audit that failed, a bundle that could not be saved.
+    """
+
+    method: str
+    epsilon: float
+    delta: float
+    status: Literal["done", "failed"]
+    error: str | None = None
+    kind: str | None = None
+    accuracy: float | None = None
+    network: str | None = None
+    settings: dict[str, Any] | None = None
+    queries: int | None = None
+    card: Card | None = None
+    attack: AttackSummary | None = None
+    audit: AuditSummary | None = None
+    verdict: Verdict | None = None
+    spending: Spending | None = None
+    bundle: str | None = None
+    problem: str | None = None
+    fit_seconds: float | None = None
+    seconds: float
+
+    @property
+    def done(self) -> bool:
+        """Whether the method came to a result."""
+        return self.status == "done"
+
+    @field_validator("card", mode="before")
+    @classmethod
+    def _without_verdict(cls, card: Any) -> Any:
+        # It is computed from the rest, never read.
+        return {key: value for key, value in card.items() if key != "verdict"} if isinstance(card, Mapping) else card
+
+    def is_proven(self, budget: Budget) -> bool:
+        """Whether the card proves the budget for a record, and no audit contradicts the proof."""
+        card = self.card
+        if not self.done or card is None or card.proven is None:
+            return False
+        return (
+            card.unit == "record"
+            and card.neighbours == budget.neighbours
+            and card.proven.epsilon <= budget.epsilon * _SLACK
+            and card.proven.delta <= budget.delta * _SLACK
+            and self.verdict != "refuted"
+            and not (self.audit and self.audit.contradicts_proof)
+        )
+
+
+class Recommendation(_Result):
+    """The most accurate proven method for a need at an epsilon, or why there is none."""
+
+    need: str
+    epsilon: float
+    method: str | None = None
+    accuracy: float | None = None
+    proven: float | None = None
+    why: str
+
+
+class DataFacts(_Result):
+    """What is public about the records that methods were compared on, and how many there were."""
+
+    name: str
+    records: int
+    test_records: int
+    shape: tuple[int, ...]
+    classes: int
+    kind: str
+    bounds: str
+    notes: tuple[str, ...] = ()
+
+
+class Comparison(_Result):
+    """Everything that `compare` found out, as `results.json` holds it."""
+
+    data: str
+    baseline: float | None
+    epsilons: tuple[float, ...]
+    delta: float
+    neighbours: Neighbours
+    queries: int
+    rows: tuple[Row, ...]
+    about: DataFacts
+    plan: dict[str, Any]
+    """The `Plan`, without where the data and the schema lie."""
+    versions: dict[str, str]
+    run: str
+    """A fingerprint of records, plan and versions, keyed with a salt that the folder's owner has."""
+    recommendations: tuple[Recommendation, ...] = ()
+    sentence: str = ""
+    report: str | None = None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def epsilon(self) -> float | tuple[float, ...]:
+        """The epsilon asked for, or all of them where there are several: for readers of the JSON."""
+        return self.epsilons[0] if len(self.epsilons) == 1 else self.epsilons
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_epsilons(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping) or "epsilon" not in fields:
+            return fields
+        given = fields["epsilon"]
+        several = tuple(given) if isinstance(given, list | tuple) else (given,)
+        return {"epsilons": several, **{key: value for key, value in fields.items() if key != "epsilon"}}
+
+    @model_validator(mode="after")
+    def _conclude(self) -> Self:
+        if not self.sentence:
+            found = tuple(
+                each
+                for epsilon in self.epsilons
+                for each in recommend(self.rows, Budget(epsilon, self.delta, self.neighbours, self.queries))
+            )
+            object.__setattr__(self, "recommendations", found)
+            object.__setattr__(self, "sentence", verdict_sentence(self))
+        return self
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Comparison:
+        """The result of a finished comparison.
+
+        Args:
+            folder: What `compare` was given as `out`.
+
+        Raises:
+            DataError: If the folder holds no result that can be read.
+        """
+        path = Path(folder) / RESULTS
+        try:
+            return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        except OSError:
+            raise DataError(f"{folder} holds no {RESULTS}; `noiseproof compare --out {folder}` makes one.") from None
+        except ValidationError:
+            raise DataError(f"{path} is not the result of a comparison.") from None
+        except ValueError:
+            raise DataError(f"{path} cannot be read; run the comparison again with --resume.") from None
+
+
+def recommend(rows: Sequence[Row], budget: Budget) -> tuple[Recommendation, ...]:
+    """For each need, the row of the best accuracy among those run at the budget's epsilon and proven within it.
+
+    Of equal accuracies the smaller proven epsilon wins, then the name. Accuracies are measured on the same test records;
+    a difference smaller than their standard error, some sqrt(a (1 - a) / records), is no reason to prefer one.
+    """
+    asked = [row for row in rows if row.method != BASELINE and row.epsilon == budget.epsilon]
+    proven = [(row, row.accuracy, row.card.proven.epsilon) for row in asked if row.is_proven(budget)]  # type: ignore[union-attr]
+    found = []
+    for need, kinds in NEEDS.items():
+        able = [each for each in proven if each[0].kind in kinds]
+        if able:
+            best, accuracy, epsilon = min(able, key=lambda each: (-(each[1] or 0), each[2], each[0].method))
+            why = f"best accuracy of the {len(able)} proven at epsilon {budget.epsilon:g}"
+            if best.kind != kinds[0]:
+                why += "; its model can answer any number of queries" if best.kind == "model" else "; by its records"
+            taken: dict[str, Any] = {"method": best.method, "accuracy": accuracy, "proven": epsilon}
+        else:
+            ran = any(row.kind in kinds for row in asked)
+            why = "what was run for it proves nothing within the budget" if ran else "no method for it was run"
+            taken = {}
+        found.append(Recommendation(need=need, epsilon=budget.epsilon, why=why, **taken))
+    return tuple(found)
+
+
+def verdict_sentence(comparison: Comparison) -> str:
+    """The result in a sentence: what keeps how much of the baseline's accuracy, and which claims were refuted."""
+    parts = [_at(comparison, epsilon, first=number == 0) for number, epsilon in enumerate(comparison.epsilons)]
+    refuted: dict[str, list[tuple[str, str]]] = {}
+    for row in comparison.rows:
+        if row.verdict == "refuted":
+            refuted.setdefault(row.method, []).append(_refutation(row))
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for method, found in refuted.items():
+        claims, bounds = (", ".join(column) for column in zip(*found, strict=True))
+        alike.setdefault(claims, []).append((method, bounds))
+    for claims, of in alike.items():
+        if len(of) == 1:
+            said = f"claim of {claims} was" if "," not in claims else f"claims of {claims} were"
+            parts.append(f"{of[0][0]}'s {said} refuted: at least {of[0][1]}")
+        else:
+            names = ", ".join(f"{method} (at least {bounds})" for method, bounds in of)
+            parts.append(f"claims of {claims} were refuted: {names}")
+    failed = dict.fromkeys(row.method for row in comparison.rows if not row.done)
+    return "; ".join([*parts, *([f"{', '.join(failed)} came to no result"] if failed else [])]) + "."
+
+
+def _refutation(row: Row) -> tuple[str, str]:
+    """The claim that was refuted and the bound: the run's claim if it was, else the one for exactly what was played."""
+    assert row.card is not None
+    assert row.audit is not None
+    claim, bound = row.card.claimed, row.audit.audited.epsilon
+    if claim is not None and claim.epsilon < bound:
+        return f"{claim.epsilon:.3g}", f"{bound:.3g}"
+    played = row.audit.claimed
+    return f"{played.epsilon if played else 0:.3g} in its game", f"{bound:.3g}"
+
+
+def _at(comparison: Comparison, epsilon: float, *, first: bool) -> str:
+    chosen = {found.need: found for found in comparison.recommendations if found.epsilon == epsilon and found.method}
+    where = f"{'At' if first else 'at'} epsilon {epsilon:g}" + (f" on {comparison.data}" if first else "")
+    if not chosen:
+        return f"{where} nothing that was run is proven"
+    best = chosen.get("publish a model") or chosen["answer queries"]
+    answers = "" if "publish a model" in chosen else f" for {comparison.queries} answers"
+    accuracy, baseline = best.accuracy or 0.0, comparison.baseline
+    if not baseline:
+        return f"{where}, {best.method} is {accuracy:.1%} accurate{answers}, proven"
+    kept = f"{accuracy / baseline:.0%} of the baseline's accuracy ({accuracy:.1%} of {baseline:.1%})"
+    return f"{where}, {best.method} keeps {kept}{answers}, proven"
