@@ -141,7 +141,7 @@ def made_document(epsilons=(3.0,), data="digits"):
         "run": "0123456789abcdef",
         "report": None,
     }
-    return Comparison.model_validate(document).model_dump(mode="json")
+    return Comparison.model_validate(document).to_json()
 
 
 @pytest.fixture(scope="session")

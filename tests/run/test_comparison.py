@@ -23,7 +23,7 @@ FAULTY = ("steady", "raises", "greedy", "killed", "full-disk", "chatty", "copies
 
 def without_seconds(document):
     """What must not differ between two runs of a plan: all but the time it took, where it is, and the run's salt."""
-    held = document if isinstance(document, dict) else document.model_dump(mode="json")
+    held = document if isinstance(document, dict) else document.to_json()
     for row in held["rows"]:
         row.pop("seconds")
         row.pop("fit_seconds", None)
@@ -127,7 +127,7 @@ def test_a_broken_game_loses_the_audit_and_not_the_row(faulty):
 def test_results_page_and_pictures_are_in_the_folder(faulty):
     document, out = faulty
     held = json.loads((out / "results.json").read_text())
-    assert held["rows"] == document.model_dump(mode="json")["rows"]
+    assert held["rows"] == document.to_json()["rows"]
     assert document.report == str(out / "report.html")
     assert {path.suffix for path in (out / "pictures").iterdir()} == {".png", ".svg"}
 

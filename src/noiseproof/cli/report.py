@@ -23,7 +23,7 @@ def run(
     from noiseproof.report import render
     from noiseproof.run.results import Comparison
 
-    documents = [Comparison.read(folder).model_dump(mode="json") for folder in folders]
+    documents = [Comparison.read(folder).to_json() for folder in folders]
     write_whole(out, render(documents))
     if json:
         output.emit(

@@ -134,7 +134,7 @@ def _publish(folder: Folder, comparison: Comparison, watch: Watch) -> Comparison
     from noiseproof.files import write_whole
     from noiseproof.report import render, save_pictures
 
-    document = comparison.model_dump(mode="json")
+    document = comparison.to_json()
     try:
         write_whole(folder.path / RESULTS, comparison.model_dump_json(indent=1))
         write_whole(folder.path / REPORT, render([document]))

@@ -204,6 +204,10 @@ class Comparison(_Result):
             object.__setattr__(self, "sentence", verdict_sentence(self))
         return self
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields as plain JSON values, as `results.json` has them; an infinite epsilon is the string `Infinity`."""
+        return dict(json.loads(self.model_dump_json()))
+
     @classmethod
     def read(cls, folder: str | Path) -> Comparison:
         """The result of a finished comparison.
