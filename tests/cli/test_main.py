@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -109,3 +110,27 @@ def test_debug_shows_the_traceback(noiseproof):
 def test_python_dash_m_is_the_same():
     ran = subprocess.run([sys.executable, "-m", "noiseproof", "--version"], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == __version__
+
+
+def test_a_command_of_a_users_own_package_is_found_by_its_entry_point(tmp_path):
+    (tmp_path / "greeting.py").write_text(
+        "from noiseproof.cli import command\n"
+        "@command('hello', 'Example: noiseproof hello')\n"
+        "def hello() -> None:\n"
+        "    'Greet.'\n"
+        "    print('hello')\n"
+    )
+    folder = tmp_path / "greeting-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text("[noiseproof.commands]\nhello = greeting\nbroken = no_such_module\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    ran = subprocess.run(
+        [sys.executable, "-m", "noiseproof", "hello"], env={**os.environ, "PYTHONPATH": path}, capture_output=True
+    )
+    assert ran.stdout.strip() == b"hello"
+    assert b"the command broken of no_such_module cannot be loaded" in ran.stderr
+
+
+def test_brackets_in_a_message_are_printed_as_they_are(noiseproof):
+    assert "[/tmp/no[red]where]" in noiseproof("train", "[/tmp/no[red]where]").err

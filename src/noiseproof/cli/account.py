@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli.options import Accountant, Delta, Json, NeighboursOption
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof account --rate 0.01 --sigma 4 --steps 10000 --delta 1e-5"
 
-
+@command("account", "Example: noiseproof account --rate 0.01 --sigma 4 --steps 10000 --delta 1e-5")
 def run(
     rate: Annotated[float, typer.Option(help="Sampling rate: the probability that a record is in a batch.")],
     sigma: Annotated[float, typer.Option(help="Noise multiplier: standard deviation over clipping norm.")],
@@ -20,7 +20,7 @@ def run(
     neighbours: NeighboursOption = "add-or-remove",
     json: Json = False,
 ) -> None:
-    """Say which epsilon a DP-SGD training has, by the accountant asked for and beside it by all others."""
+    """Compute the epsilon of a DP-SGD training, by the accountant asked for and, beside it, by all others."""
     from noiseproof.cli import output
     from noiseproof.errors import SettingError
     from noiseproof.privacy import accountants
@@ -31,31 +31,27 @@ def run(
     if sigma == 0:
         raise SettingError("sigma must be greater than 0: without noise no epsilon is finite.")
     event = sampled_gaussian(rate, sigma, steps)
-    asked = accountants.epsilon(event, delta, accountant=accountant, neighbours=relation)
-    others = {
-        name: accountants.epsilon(event, delta, accountant=name, neighbours=relation)
-        for name in accountants.ACCOUNTANTS
-    }
-    if json:
-        output.emit(
-            {
-                "epsilon": asked.epsilon,
-                "delta": delta,
-                "accountant": asked.accountant,
-                "neighbours": relation,
-                "bound": asked.bound,
-                "note": asked.note,
-                "accountants": {name: spent.epsilon for name, spent in others.items()},
-                "no_bounds": [name for name, spent in others.items() if not spent.bound],
-            }
-        )
-        return
-    output.show(
+    names = dict.fromkeys((accountant, *accountants.ACCOUNTANTS))
+    found = {name: accountants.epsilon(event, delta, accountant=name, neighbours=relation) for name in names}
+    asked = found[accountant]
+    rows = {name: found[name] for name in accountants.ACCOUNTANTS}
+    output.answer(
+        json,
+        {
+            "epsilon": asked.epsilon,
+            "delta": delta,
+            "accountant": asked.accountant,
+            "neighbours": relation,
+            "bound": asked.bound,
+            "note": asked.note,
+            "accountants": {name: spent.epsilon for name, spent in rows.items()},
+            "no_bounds": [name for name, spent in rows.items() if not spent.bound],
+        },
         f"epsilon at delta {delta:g}, {relation}",
         ("accountant", "epsilon", "a bound", ""),
         [
             (f"{name} *" if name == accountant else name, spent.epsilon, spent.bound, spent.note or "")
-            for name, spent in others.items()
+            for name, spent in rows.items()
         ],
         caption="* asked for",
     )

@@ -9,10 +9,10 @@ import typer
 
 from noiseproof.cli import completion
 from noiseproof.cli.options import Data, Jobs, Json, RayOption, SchemaOption, Seed, Target
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof attack model --data people.csv --target income --attack lira --roc roc.png"
 
-
+@command("attack", "Example: noiseproof attack model --data people.csv --target income --attack lira --roc roc.png")
 def run(
     bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
     data: Data = "digits",

@@ -9,10 +9,10 @@ import typer
 
 from noiseproof.cli import completion
 from noiseproof.cli.options import Delta, Epsilon, Json, NeighboursOption, Seed, Settings, read_settings
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof audit dp-sgd --epsilon 1 --trials 2000"
 
-
+@command("audit", "Example: noiseproof audit dp-sgd --epsilon 1 --trials 2000")
 def run(
     subject: Annotated[
         str,

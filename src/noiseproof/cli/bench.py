@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli.options import Json
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof bench --against opacus"
 
-
+@command("bench", "Example: noiseproof bench --against opacus")
 def run(
     against: Annotated[str | None, typer.Option(help="Also measure a peer: opacus (extra `bench`).")] = None,
     only: Annotated[
@@ -28,13 +28,13 @@ def run(
     from noiseproof.cli.checkout import load_part
 
     rows = load_part("bench").run(against=against, only=only, repeats=repeats, progress=output.RichProgress())
-    if json:
-        output.emit({"rows": rows, "kernels": kernels.compiled is not None})
-        return
-    output.show(
+    with_kernels = kernels.compiled is not None
+    output.answer(
+        json,
+        {"rows": rows, "kernels": with_kernels},
         None,
         ("what", "ours", "theirs", "ratio", "unit"),
         [(row["what"], row["ours"], row["theirs"], row["ratio"], row.get("unit", "ms")) for row in rows],
         caption="ratio: ours over theirs, both measured in this run, interleaved; medians. "
-        f"{'With' if kernels.compiled is not None else 'Without'} compiled kernels.",
+        f"{'With' if with_kernels else 'Without'} compiled kernels.",
     )

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli.options import Accountant, Delta, Epsilon, Json, NeighboursOption
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof calibrate --rate 0.01 --epsilon 3 --steps 10000 --delta 1e-5"
 
-
+@command("calibrate", "Example: noiseproof calibrate --rate 0.01 --epsilon 3 --steps 10000 --delta 1e-5")
 def run(
     epsilon: Epsilon,
     rate: Annotated[float, typer.Option(help="Sampling rate: the probability that a record is in a batch.")],
@@ -28,10 +28,9 @@ def run(
     found = calibration.sigma(
         epsilon, delta, rate, steps, accountant=accountant, neighbours=check_neighbours(neighbours)
     )
-    if json:
-        output.emit({"sigma": found.sigma, "epsilon": found.epsilon, "delta": delta, "accountant": found.accountant})
-        return
-    output.show(
+    output.answer(
+        json,
+        {"sigma": found.sigma, "epsilon": found.epsilon, "delta": delta, "accountant": found.accountant},
         None,
         ("sigma", "epsilon reached", "delta", "accountant"),
         [(found.sigma, found.epsilon, delta, found.accountant)],

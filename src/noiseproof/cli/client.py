@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli.options import Json
+from noiseproof.cli.registry import group
 
-app = typer.Typer(
-    help="Ask a service for private predictions.",
-    epilog="Example: noiseproof client predict http://127.0.0.1:8000 model --inputs rows.csv",
-    no_args_is_help=True,
+app = group(
+    "client",
+    "Ask a service for private predictions.",
+    "Example: noiseproof client predict http://127.0.0.1:8000 model --inputs rows.csv",
 )
 
 

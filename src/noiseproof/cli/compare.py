@@ -19,14 +19,15 @@ from noiseproof.cli.options import (
     Seed,
     Target,
 )
+from noiseproof.cli.registry import command
 
 if TYPE_CHECKING:
     from noiseproof.run import Comparison, Watch
 
 
-EXAMPLES = "Example: noiseproof compare --data people.csv --target income --schema people.json --epsilon 0.5,1,3"
-
-
+@command(
+    "compare", "Example: noiseproof compare --data people.csv --target income --schema people.json --epsilon 0.5,1,3"
+)
 def run(
     data: Data = "digits",
     target: Target = None,

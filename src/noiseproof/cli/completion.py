@@ -1,56 +1,32 @@
-"""What a shell offers after the tab key: names that the command line takes. What is heavy is imported when it is asked for."""
+"""What a shell offers after the tab key. The modules that hold the names are imported when they are asked for."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 
-Complete = Callable[[str], list[str]]
 
+def _among(where: str | Iterable[str]) -> Callable[[str], list[str]]:
+    """Complete among these names, or among those that `module:attribute` holds or returns."""
 
-def _among(names: Callable[[], Iterable[str]]) -> Complete:
     def complete(incomplete: str) -> list[str]:
-        return [name for name in names() if name.startswith(incomplete)]
+        names: Iterable[str]
+        if isinstance(where, str):
+            module, _, attribute = where.partition(":")
+            found = getattr(importlib.import_module(module), attribute)
+            names = found() if callable(found) else found
+        else:
+            names = where
+        return [name for name in names if name.startswith(incomplete)]
 
     return complete
 
 
-def _methods() -> Iterable[str]:
-    from noiseproof.methods import registry
-
-    return registry()
-
-
-def _data() -> Iterable[str]:
-    from noiseproof.data.named import named_sets
-
-    return named_sets()
-
-
-def _networks() -> Iterable[str]:
-    from noiseproof.networks import names
-
-    return names()
-
-
-def _studies() -> Iterable[str]:
-    from noiseproof.cli.checkout import load_part
-
-    return load_part("papers").names()
-
-
-def _attacks() -> Iterable[str]:
-    from noiseproof.attacks import attack_names
-
-    return attack_names()
-
-
-def _accountants() -> Iterable[str]:
-    from noiseproof.privacy.accountants import ACCOUNTANTS
-
-    return ACCOUNTANTS
-
-
-methods, data, networks = _among(_methods), _among(_data), _among(_networks)
-studies, attacks, accountants = _among(_studies), _among(_attacks), _among(_accountants)
-neighbours = _among(lambda: ("add-or-remove", "replace-one"))
-scales = _among(lambda: ("small", "paper"))
+methods = _among("noiseproof.methods:registry")
+data = _among("noiseproof.data.named:named_sets")
+networks = _among("noiseproof.networks:names")
+attacks = _among("noiseproof.attacks:attack_names")
+accountants = _among("noiseproof.privacy.accountants:ACCOUNTANTS")
+studies = _among(("lin", "lu", "ma", "mao", "phan"))
+neighbours = _among(("add-or-remove", "replace-one"))
+scales = _among(("small", "paper"))

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli.options import Json, Target
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Examples: noiseproof data; noiseproof data people.csv --target income --draft-schema people.json"
 
-
+@command("data", "Examples: noiseproof data; noiseproof data people.csv --target income --draft-schema people.json")
 def run(
     file: Annotated[Path | None, typer.Argument(help="A CSV or Parquet table, to draft a schema for.")] = None,
     target: Target = None,

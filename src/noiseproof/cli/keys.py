@@ -7,11 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from noiseproof.cli.options import Json, LedgerOption
+from noiseproof.cli.registry import group
 
-app = typer.Typer(
-    help="API keys of a service: create, revoke, list.",
-    epilog="Example: noiseproof keys create hospital-a --answers 1000",
-    no_args_is_help=True,
+app = group(
+    "keys", "API keys of a service: create, revoke, list.", "Example: noiseproof keys create hospital-a --answers 1000"
 )
 
 

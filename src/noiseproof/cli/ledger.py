@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli.options import Json, LedgerOption
+from noiseproof.cli.registry import group
 
-app = typer.Typer(
-    help="Who spent what of which model's privacy budget: show it, verify its history, export it.",
-    epilog="Example: noiseproof ledger verify --ledger noiseproof-ledger.db",
-    no_args_is_help=True,
+app = group(
+    "ledger",
+    "Who spent what of which model's privacy budget: show it, verify its history, export it.",
+    "Example: noiseproof ledger verify --ledger noiseproof-ledger.db",
 )
 
 

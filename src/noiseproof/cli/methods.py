@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from noiseproof.cli.options import Json
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof methods --json"
 
-
+@command("methods", "Example: noiseproof methods --json")
 def run(json: Json = False) -> None:
     """List every method: where its noise goes, what its authors claim, and whether it proves anything."""
     from noiseproof.cli import output
@@ -24,10 +24,9 @@ def run(json: Json = False) -> None:
         }
         for method in registry().values()
     ]
-    if json:
-        output.emit(rows)
-        return
-    output.show(
+    output.answer(
+        json,
+        rows,
         None,
         ("method", "place", "as published", "proven", "what it does"),
         [(row["name"], row["place"], row["published"], row["proven"], row["summary"]) for row in rows],

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from noiseproof.progress import Progress, Task
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import ProgressColumn
 
 stdout = Console()
 stderr = Console(stderr=True)
@@ -21,18 +27,44 @@ def emit(document: Any) -> None:
     sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
 
 
+def answer(
+    as_json: bool,
+    document: Any,
+    title: str | None,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    caption: str | None = None,
+) -> None:
+    """Print a command's result: the document with `--json`, else the table."""
+    if as_json:
+        emit(document)
+    else:
+        show(title, columns, rows, caption)
+
+
 def show(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> None:
     """Print a table for people; where it is too wide its cells are folded, so that nothing is cut off."""
     headers = [Column(name, overflow="fold") for name in columns]
     table = Table(*headers, title=title, caption=caption, title_justify="left", caption_justify="left")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(Text(_cell(value)) for value in row))
     stdout.print(table)
 
 
 def note(sentence: str) -> None:
     """Tell people something on stderr, also under `--json`."""
-    stderr.print(f"[yellow]note:[/yellow] {sentence}", highlight=False)
+    label("note:", "yellow", sentence)
+
+
+def say(sentence: str) -> None:
+    """Print a sentence for people on stdout, as it is."""
+    stdout.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def label(word: str, colour: str, sentence: str) -> None:
+    """Print a coloured word and a sentence on stderr."""
+    # Not as markup: paths and names may hold brackets.
+    stderr.print(Text.assemble((word, colour), " ", sentence), soft_wrap=True)
 
 
 def need_serve() -> None:
@@ -55,9 +87,7 @@ def _cell(value: Any) -> str:
         return "—"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _plain(value: Any) -> Any:
@@ -66,12 +96,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float):
-        return value if abs(value) != float("inf") and value == value else None
+        return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
     if hasattr(value, "model_dump"):
         return _plain(value.model_dump(mode="json"))
     return _plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+def bars(*more: ProgressColumn) -> Bars:
+    """Progress bars on stderr with time left; nothing where stderr is no terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    return Bars(
+        TextColumn("{task.description}"),
+        *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), *more),
+        console=stderr,
+        disable=not stderr.is_terminal,
+    )
 
 
 class RichProgress(Progress):
@@ -84,19 +127,9 @@ class RichProgress(Progress):
 
 class _RichTask(Task):
     def __init__(self, description: str, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
+        from rich.progress import TextColumn
 
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[status]}"),
-            console=stderr,
-            disable=not stderr.is_terminal,
-        )
+        self._bars = bars(TextColumn("{task.fields[status]}"))
         self._id = self._bars.add_task(description, total=total, status="")
 
     def advance(self, steps: int = 1, **status: float | str) -> None:

@@ -19,10 +19,13 @@ from noiseproof.cli.options import (
     Target,
     read_settings,
 )
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof publish a.safetensors b.safetensors c.safetensors --method dp-pg --epsilon 1 --out net"
 
-
+@command(
+    "publish",
+    "Example: noiseproof publish a.safetensors b.safetensors c.safetensors --method dp-pg --epsilon 1 --out net",
+)
 def run(
     models: Annotated[list[Path], typer.Argument(help="Files of trained networks: safetensors, or torch state dicts.")],
     method: Annotated[str, typer.Option(help="dp-pg or dp-pgp.")] = "dp-pg",

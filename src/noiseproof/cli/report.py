@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli.options import Json
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof report runs/compare-digits runs/compare-people --out both.html"
 
-
+@command("report", "Example: noiseproof report runs/compare-digits runs/compare-people --out both.html")
 def run(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders that `noiseproof compare` wrote.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
@@ -26,8 +26,7 @@ def run(
     documents = [Comparison.read(folder).to_json() for folder in folders]
     write_whole(out, render(documents))
     if json:
-        output.emit(
-            {"report": str(out), "runs": [{"data": one["data"], "sentence": one["sentence"]} for one in documents]}
-        )
-        return
-    output.stdout.print(f"The page: {out}", highlight=False, soft_wrap=True)
+        runs = [{"data": one["data"], "sentence": one["sentence"]} for one in documents]
+        output.emit({"report": str(out), "runs": runs})
+    else:
+        output.say(f"The page: {out}")

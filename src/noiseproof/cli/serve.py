@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli.options import LedgerOption
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof serve model --ledger postgresql://user@host/budgets --client-answers 1000 --workers 4"
 
-
+@command(
+    "serve", "Example: noiseproof serve model --ledger postgresql://user@host/budgets --client-answers 1000 --workers 4"
+)
 def run(
     bundles: Annotated[list[str], typer.Argument(metavar="BUNDLE...", help="Folders of bundles, or NAME=FOLDER.")],
     ledger: LedgerOption = "noiseproof-ledger.db",

@@ -9,16 +9,14 @@ import typer
 
 from noiseproof.cli import completion
 from noiseproof.cli.options import Jobs, Json, RayOption, Seed
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof study lin --scale small --out runs/lin"
 
-
+@command("study", "Example: noiseproof study lin --scale small --out runs/lin")
 def run(
     paper: Annotated[
         str,
-        typer.Argument(
-            help="Whose paper: lin, lu, ma, phan or mao; those that are there.", autocompletion=completion.studies
-        ),
+        typer.Argument(help="Whose paper: lin, lu, ma, mao or phan.", autocompletion=completion.studies),
     ],
     scale: Annotated[
         str,
@@ -57,4 +55,4 @@ def run(
         return
     for table in result.tables:
         output.stdout.print(table.render())
-    output.stdout.print(f"{len(result.figures)} figures and all tables are in {result.out}.", highlight=False)
+    output.say(f"{len(result.figures)} figures and all tables are in {result.out}.")

@@ -21,10 +21,13 @@ from noiseproof.cli.options import (
     Target,
     read_settings,
 )
+from noiseproof.cli.registry import command
 
-EXAMPLES = "Example: noiseproof synth dp-gan --data adult-train.csv --target income --epsilon 1 --rows 5000 --out synthetic.csv"
 
-
+@command(
+    "synth",
+    "Example: noiseproof synth dp-gan --data adult-train.csv --target income --epsilon 1 --rows 5000 --out synthetic.csv",
+)
 def run(
     method: MethodArgument,
     data: Data = "digits",

@@ -25,16 +25,16 @@ from noiseproof.cli.options import (
     Target,
     read_settings,
 )
+from noiseproof.cli.registry import command
 
 if TYPE_CHECKING:
     from noiseproof.run.distributed import Group
 
 
-EXAMPLES = (
-    "Example: noiseproof train dp-sgd --data people.csv --target income --schema people.json --epsilon 1 --out model"
+@command(
+    "train",
+    "Example: noiseproof train dp-sgd --data people.csv --target income --schema people.json --epsilon 1 --out model",
 )
-
-
 def run(
     method: MethodArgument,
     data: Data = "digits",
