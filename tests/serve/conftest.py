@@ -70,7 +70,7 @@ def free_release():
 
 
 class Running:
-    """A service, and ways to ask it and to look into its books."""
+    """A service, and ways to ask it and to look into its ledger."""
 
     def __init__(self, url, **settings):
         self.url = url
@@ -156,7 +156,7 @@ def bundle(tmp_path_factory):
 
 
 @dataclass
-class Told:
+class LoadResult:
     """What the clients of a load were told."""
 
     statuses: list[int] = field(default_factory=list)
@@ -173,12 +173,13 @@ class Told:
 class Cluster:
     """`noiseproof serve` as an operator starts it: real processes, a real port."""
 
-    def __init__(self, bundle, url, log, workers=4, environment=None, options=()):
+    def __init__(self, bundle, url, log, workers=4, environment=None, options=(), first="pass"):
         self.url = url
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}"
-        serve = [sys.executable, "-m", "noiseproof", "serve", f"model={bundle}", "--ledger", url]
+        start = f"{first}; from noiseproof.cli import main; main()"
+        serve = [sys.executable, "-c", start, "serve", f"model={bundle}", "--ledger", url]
         limits = ["--port", str(self.port), "--workers", str(workers), "--rate", "1000000"]
         self.log = log.open("ab")
         self.started = time.monotonic_ns()
@@ -203,7 +204,7 @@ class Cluster:
     def workers(self):
         """The process ids of the workers."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(pid) for pid in children if "noiseproof.serve.server" in Path(f"/proc/{pid}/cmdline").read_text()]
+        return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -212,7 +213,7 @@ class Cluster:
 
     def load(self, keys, requests=None, *, until=None, rows=1, retry=False):
         """Every key's client asks all the time, so often or until told; with `retry`, each until it hears something final."""
-        told = Told()
+        told = LoadResult()
         inputs = torch.full((rows, 1, 8, 8), 0.5).tolist()
 
         def ask(key):

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from noiseproof.serve.access import Doorman, Rates
+from noiseproof.serve.access import Authenticator, Problem, RateLimits
 from noiseproof.serve.ledger import Caller
-from noiseproof.serve.problems import Problem
 
 PATHS = [
     "/v1/models",
@@ -68,7 +67,7 @@ def test_a_client_that_asks_too_often_is_told_when_to_come_back_and_others_are_n
 
 def test_a_rate_lets_a_burst_through_and_then_so_many_a_second(tmp_path):
     now = 1000.0
-    rates = Rates(10, burst=5, clock=lambda: now)
+    rates = RateLimits(10, burst=5, clock=lambda: now)
     assert [rates.wait("ann") for _ in range(6)] == [0.0] * 6
     assert rates.wait("ann") == pytest.approx(0.1)
     now += 1
@@ -78,8 +77,8 @@ def test_a_rate_lets_a_burst_through_and_then_so_many_a_second(tmp_path):
 
 
 def test_workers_count_together(tmp_path):
-    Rates.create(tmp_path / "rates")
-    one, two = (Rates(1, burst=2, file=tmp_path / "rates", clock=lambda: 5.0) for _ in range(2))
+    RateLimits.create(tmp_path / "rates")
+    one, two = (RateLimits(1, burst=2, file=tmp_path / "rates", clock=lambda: 5.0) for _ in range(2))
     assert [one.wait("ann"), two.wait("ann"), one.wait("ann")] == [0.0] * 3
     assert two.wait("ann") > 0
     one.close()
@@ -94,12 +93,12 @@ def test_a_good_key_is_looked_up_once_a_second_and_a_wrong_one_every_time():
         return Caller("ann", "id") if key == "good" else None
 
     now = 0.0
-    rates = Rates(1e9, 1e9)
-    doorman = Doorman(SimpleNamespace(keys=SimpleNamespace(check=check)), rates, clock=lambda: now)
+    rates = RateLimits(1e9, 1e9)
+    authenticator = Authenticator(check, rates, clock=lambda: now)
     request = SimpleNamespace(state=SimpleNamespace())
 
     def come(key):
-        return asyncio.run(doorman.let_in(request, key))
+        return asyncio.run(authenticator.authenticate(request, key))
 
     for key in ("good", "good"):
         assert come(key).client == "ann"

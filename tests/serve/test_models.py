@@ -15,10 +15,9 @@ from noiseproof.privacy import Budget, Reproducible
 from noiseproof.privacy.events import GaussianDpEvent, LaplaceDpEvent, PureDpEvent
 from noiseproof.releases.release import DataRelease
 from noiseproof.serve import Settings, create_app
-from noiseproof.serve.books import Books
 from noiseproof.serve.ledger import Amount
-from noiseproof.serve.models import ServedModel
-from noiseproof.serve.settings import name_bundles
+from noiseproof.serve.models import LedgerConnection, ServedModel
+from noiseproof.serve.service import name_bundles
 
 
 @pytest.fixture
@@ -84,7 +83,7 @@ def test_seeded_releases_are_for_research_and_served_only_when_that_is_said(rele
     settings = Settings(ledger=str(tmp_path / "seeded.db"))
     with pytest.raises(SettingError, match="allow-seeded"):
         create_app(settings, {"m": seeded})
-    create_app(replace(settings, allow_seeded=True), {"m": seeded}).state.service.rates.close()
+    create_app(replace(settings, allow_seeded=True), {"m": seeded}).state.service.close()
 
 
 def test_another_release_under_the_same_name_is_refused(release, tmp_path):
@@ -92,21 +91,21 @@ def test_another_release_under_the_same_name_is_refused(release, tmp_path):
     with torch.no_grad():
         next(other.module.parameters()).add_(1)
     url = str(tmp_path / "names.db")
-    books = Books(url, [ServedModel("m", one)])
-    assert books.ledger.models() == ["m"]
-    books.close()
+    connection = LedgerConnection(url, [ServedModel("m", one)])
+    assert connection.ledger.models() == ["m"]
+    connection.close()
     with pytest.raises(LedgerError, match="another release"):
-        _ = Books(url, [ServedModel("m", other)]).database
+        _ = LedgerConnection(url, [ServedModel("m", other)]).database
 
 
-def test_books_open_when_the_database_is_there_at_last(release, tmp_path):
+def test_a_connection_opens_when_the_database_is_there_at_last(release, tmp_path):
     folder = tmp_path / "later"
-    books = Books(str(folder / "ledger.db"), [ServedModel("m", release())])
+    connection = LedgerConnection(str(folder / "ledger.db"), [ServedModel("m", release())])
     with pytest.raises(SettingError):
-        _ = books.database
+        _ = connection.database
     folder.mkdir()
-    assert books.ledger.models() == ["m"]
-    books.close()
+    assert connection.ledger.models() == ["m"]
+    connection.close()
 
 
 @pytest.mark.parametrize(

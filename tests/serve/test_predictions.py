@@ -266,7 +266,7 @@ def test_too_many_that_wait_are_told_to_come_back(service, rows, monkeypatch):
     async def full(*_):
         raise queue.Full
 
-    monkeypatch.setattr(service.service.batcher, "ask", full)
+    monkeypatch.setattr(service.service.batcher, "submit", full)
     refused(service.ask(rows(1)), 503, "overloaded")
 
 

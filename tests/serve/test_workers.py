@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -24,11 +26,38 @@ def test_workers_share_a_budget_and_one_that_is_killed_is_started_again(cluster,
     told = service.load(keys, requests=10, retry=True)
     assert (told.statuses.count(200), told.statuses.count(403)) == (40, 40)
     assert sum(told.receipts.values()) == hold(service, told, 40) == 40
-    assert len(service.workers) == 2
+    wait_until(lambda: len(service.workers) == 2)
     metrics = httpx.get(f"{service.address}/metrics").text
     assert 'noiseproof_answers_total{model="model"} 40.0' in metrics  # over all workers
     service.stop()
     assert service.process.returncode == 0
+
+
+def test_a_worker_that_hangs_is_replaced_and_workers_end_with_their_parent(cluster, bundle, tmp_path):
+    quick = "from noiseproof.serve import server; server._HANG_SECONDS = 2"
+    service = cluster(bundle(40), str(tmp_path / "ledger.db"), workers=1, first=quick)
+    (hung,) = service.workers
+    os.kill(hung, signal.SIGSTOP)
+    wait_until(lambda: service.workers not in ([hung], []))
+    service.wait_until_ready()
+    (worker,) = service.workers
+    service.process.kill()
+    wait_until(lambda: not is_running(worker))
+
+
+def wait_until(condition, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def is_running(pid):
+    """Whether a process exists and is not just waiting to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def list_keys(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False)
 
     output.need_serve()
     from noiseproof.serve.ledger import Database, Keys
-    from noiseproof.serve.ledger.spends import timestamp
+    from noiseproof.serve.ledger.records import timestamp
 
     with Database(ledger, create=False) as database:
         found = Keys(database).list()

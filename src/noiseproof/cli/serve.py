@@ -45,7 +45,7 @@ def run(
 
     output.need_serve()
     from noiseproof.serve import server
-    from noiseproof.serve.settings import Settings, name_bundles
+    from noiseproof.serve.service import Settings, name_bundles
 
     if (certificate is None) != (private_key is None):
         raise SettingError("TLS needs both --certificate and --private-key.")

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from noiseproof.serve.app import create_app
 from noiseproof.serve.client import Client, ServiceError
-from noiseproof.serve.settings import Settings
+from noiseproof.serve.service import Settings
 
 __all__ = ["Client", "ServiceError", "Settings", "create_app"]

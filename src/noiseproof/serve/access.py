@@ -1,7 +1,8 @@
-"""Authentication: whose API key a request has."""
+"""What a request must pass: a valid API key, a rate, limits on its body; and how a refusal looks (RFC 9457)."""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import mmap
@@ -12,13 +13,130 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 
-from noiseproof.serve.books import Books
+from noiseproof.errors import LedgerError
 from noiseproof.serve.ledger import Caller
-from noiseproof.serve.problems import Problem
+
+MEDIA_TYPE = "application/problem+json"
+
+_TITLES = {
+    "bad-request": (400, "The request cannot be read"),
+    "unauthorised": (401, "A valid API key is needed"),
+    "forbidden": (403, "This key may not do that"),
+    "budget-exhausted": (403, "The privacy budget does not cover this"),
+    "not-found": (404, "There is no such thing here"),
+    "method-not-allowed": (405, "This cannot be done here"),
+    "too-slow": (408, "The request took too long to arrive"),
+    "too-large": (413, "The request is too large"),
+    "unsupported-media-type": (415, "The body must be application/json"),
+    "unprocessable": (422, "The inputs do not fit the model"),
+    "idempotency-mismatch": (422, "The idempotency key belongs to another request"),
+    "too-many-requests": (429, "Too many requests"),
+    "internal": (500, "Something went wrong here"),
+    "overloaded": (503, "Too many requests are waiting"),
+    "ledger-unavailable": (503, "The ledger cannot be reached"),
+}
+
+
+class ProblemDetails(BaseModel):
+    """An error as RFC 9457 has it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class Problem(Exception):
+    """A request that is refused; `kind` is the last part of the problem's type."""
+
+    def __init__(self, kind: str, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.headers = headers
+        self.more = more
+
+    def response(self) -> Response:
+        """The problem as it is sent."""
+        status, title = _TITLES[self.kind]
+        details = ProblemDetails(
+            type=f"urn:noiseproof:problem:{self.kind}", title=title, status=status, detail=self.detail, **self.more
+        )
+        return Response(to_json(details), status, self.headers, MEDIA_TYPE)
+
+
+def documented(*kinds: str) -> dict[int | str, dict[str, Any]]:
+    """Problems for an operation's OpenAPI document."""
+    content = {MEDIA_TYPE: {"schema": ProblemDetails.model_json_schema()}}
+    found: dict[int | str, dict[str, Any]] = {}
+    for kind in kinds:
+        status, title = _TITLES[kind]
+        described = f"{found[status]['description']}; {title}" if status in found else title
+        found[status] = {"description": described, "content": content}
+    return found
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of an app a problem."""
+
+    @app.exception_handler(Problem)
+    async def _problem(_: Request, error: Problem) -> Response:
+        return error.response()
+
+    @app.exception_handler(LedgerError)
+    async def _ledger(_: Request, error: LedgerError) -> Response:
+        detail = "The ledger cannot be used at the moment; nothing was answered."
+        return Problem("ledger-unavailable", detail, headers={"Retry-After": "1"}).response()
+
+    @app.exception_handler(RequestValidationError)
+    async def _validation(_: Request, error: RequestValidationError) -> Response:
+        where = ", ".join(sorted({str(found["loc"][-1]) for found in error.errors() if found["loc"][0] != "body"}))
+        return Problem("unprocessable", f"These parameters are not as documented: {where or 'unknown'}.").response()
+
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, error: HTTPException) -> Response:
+        kinds = {404: "not-found", 405: "method-not-allowed"}
+        kind = kinds.get(error.status_code, "bad-request" if error.status_code < 500 else "internal")
+        headers = dict(error.headers) if error.headers else None
+        return Problem(kind, "There is nothing at this address for this method.", headers=headers).response()
+
+
+async def read_body(request: Request, *, limit: int, seconds: float) -> bytes:
+    """A JSON request's bytes; refused as soon as they are known to be too many, too slow or of another type."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem("unsupported-media-type", "Send the inputs as application/json.")
+    too_large = Problem("too-large", f"A request may have {limit} bytes; send fewer inputs at once.")
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal():
+        raise Problem("bad-request", "The Content-Length is not a number.")
+    if int(declared) > limit:
+        raise too_large
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise too_large
+                parts.append(part)
+    except TimeoutError:
+        detail = f"The body did not arrive within {seconds:g} seconds; nothing was answered and nothing spent."
+        raise Problem("too-slow", detail) from None
+    return b"".join(parts)
+
 
 _FRESH = 1.0
 """Seconds for which a key that was found good is not looked up again; a spend looks again in its own transaction."""
@@ -26,17 +144,19 @@ _KNOWN = 4096
 _LONGEST = 200
 
 
-class Doorman:
-    """Checks keys, and how often their clients come."""
+class Authenticator:
+    """Finds the client of an API key, and holds clients to their rate."""
 
-    def __init__(self, books: Books, rates: Rates, clock: Callable[[], float] = time.monotonic) -> None:
-        self._books = books
+    def __init__(
+        self, check: Callable[[str], Caller | None], rates: RateLimits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._check_key = check
         self._rates = rates
         self._clock = clock
         # By a digest of the whole key: how long it takes to look there tells nothing about the keys that are in it.
         self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
 
-    async def let_in(self, request: Request, key: str | None) -> Caller:
+    async def authenticate(self, request: Request, key: str | None) -> Caller:
         """Who asks, or a problem: no key or a wrong one (401), or too often (429)."""
         caller = await self._check(key) if key is not None and len(key) <= _LONGEST else None
         if caller is None:
@@ -63,18 +183,12 @@ class Doorman:
         if found is not None and self._clock() < found[0]:
             return found[1]
         self._known.pop(digest, None)
-        caller = await run_in_threadpool(self._look_up, key)
+        caller = await run_in_threadpool(self._check_key, key)
         if caller is not None:
             self._known[digest] = self._clock() + _FRESH, caller
             if len(self._known) > _KNOWN:
                 self._known.popitem(last=False)
         return caller
-
-    def _look_up(self, key: str) -> Caller | None:
-        return self._books.keys.check(key)
-
-
-# Rates: how often each client may ask, counted together by all workers of a machine.
 
 
 _SLOTS = 1 << 16
@@ -82,7 +196,7 @@ _SLOT = struct.Struct("d")
 _ROUNDING = 1e-9
 
 
-class Rates:
+class RateLimits:
     """A steady rate with a burst, for each client (the generic cell rate algorithm, one number a client).
 
     The numbers lie in a file that workers map into memory, under a lock that the system lets go of when a worker dies. The

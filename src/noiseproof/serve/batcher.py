@@ -1,4 +1,8 @@
-"""Question: one request, checked and ready to be paid for; and what becomes of it."""
+"""Batcher: pays for and answers the requests that wait, many at a time, in one thread of a worker.
+
+Requests that come while a transaction is on its way to the disk share the next one, and the next forward pass: what a
+commit costs is divided by how many wait for it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -18,16 +21,21 @@ from pydantic_core import from_json, to_json
 
 from noiseproof.errors import LedgerError
 from noiseproof.privacy import Randomness
-from noiseproof.serve.books import Books
-from noiseproof.serve.documents import predictions_document
+from noiseproof.serve import documents
 from noiseproof.serve.ledger import Caller, Paid, Refused, Retry, RetryAnswer, Spend
-from noiseproof.serve.models import ServedModel
-from noiseproof.serve.monitoring import tell
+from noiseproof.serve.models import LedgerConnection, ServedModel
+from noiseproof.serve.monitoring import log_error
+
+_MOST_REQUESTS = 64
+"""Requests that one transaction pays for at most, so that nobody waits long for others."""
+
+_MOST_SECONDS = 0.01
+"""Seconds that a batch is held back at most for requests that are about to join it."""
 
 
 @dataclass(eq=False)
-class Question:
-    """What is asked of which model, for whom."""
+class PredictionRequest:
+    """One request, checked and ready to be paid for."""
 
     model: ServedModel
     caller: Caller
@@ -47,7 +55,7 @@ class Question:
         self.fresh = list(range(len(rows)))
         """The rows that must be paid for and answered anew."""
 
-    def recall(self, known: Mapping[str, str]) -> None:
+    def use_known(self, known: Mapping[str, str]) -> None:
         """Take over answers given before; a row that comes twice is answered once."""
         self.known = dict(known)
         first: dict[str, int] = {}
@@ -62,13 +70,12 @@ class Question:
         assert self.model.price is not None
         price, rows = self.model.price, len(self.fresh)
         limit = None if self.limit is None else price * self.limit
-        retry = None if self.retry_key is None else Retry(self.retry_key, self._question())
+        retry = None
+        if self.retry_key is not None:
+            # Whether repeats are free belongs to the request: a receipt for the fresh rows alone must not buy all.
+            content = f"{self.memoise} {tuple(self.features.shape)} ".encode() + self.features.numpy().tobytes()
+            retry = Retry(self.retry_key, _digest(content, self.secret))
         return Spend(self.model.name, self.caller.client, price * rows, rows, limit, self.caller.key, retry)
-
-    def _question(self) -> str:
-        # Whether repeats are free belongs to the question: a receipt for the fresh rows alone must not buy all.
-        content = f"{self.memoise} {tuple(self.features.shape)} ".encode() + self.features.numpy().tobytes()
-        return _digest(content, self.secret)
 
 
 @dataclass(frozen=True)
@@ -82,29 +89,11 @@ class Reply:
 
 
 Outcome = Reply | Refused
-
-
-def _digest(content: bytes, secret: bytes) -> str:
-    return hashlib.blake2b(content, key=secret, digest_size=24).hexdigest()
-
-
-# Batcher: pays for and answers the requests that wait, many at a time, in one thread of a worker.
-#
-# Requests that come while a transaction is on its way to the disk share the next one, and the next forward pass: what a
-# commit costs is divided by how many wait for it.
-
-
-_AT_ONCE = 64
-"""Questions that one transaction pays for at most, so that nobody waits long for others."""
-
-_LONGEST = 0.01
-"""Seconds that a batch is held back at most for requests that are about to join it."""
-
-_Waiting = tuple[Question, asyncio.AbstractEventLoop, "asyncio.Future[Outcome]"]
+_Waiting = tuple[PredictionRequest, asyncio.AbstractEventLoop, "asyncio.Future[Outcome]"]
 
 
 class Batcher:
-    """One thread that takes the questions that wait, spends for all of them in one transaction, then answers.
+    """One thread that takes the requests that wait, spends for all of them in one transaction, then answers.
 
     Formal guarantee
     ----------------
@@ -113,12 +102,12 @@ class Batcher:
     `Amount`.
     """
 
-    def __init__(self, books: Books, rng: Randomness, waiting: int) -> None:
-        self._books = books
+    def __init__(self, connection: LedgerConnection, rng: Randomness, waiting: int) -> None:
+        self._connection = connection
         self._rng = rng
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(waiting)
-        self._coming = 0  # written by the event loop's thread only
-        self._patience = 0.0
+        self._expected = 0  # written by the event loop's thread only
+        self._hold_seconds = 0.0
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
 
     def start(self) -> None:
@@ -130,11 +119,25 @@ class Batcher:
         self._queue.put(None)
         self._thread.join()
 
-    async def ask(self, question: Question) -> Outcome:
-        """The outcome of a question; raises `queue.Full` if too many wait, and `LedgerError` if the ledger is away."""
+    @contextlib.contextmanager
+    def expecting(self) -> Iterator[None]:
+        """While a request is being read that will soon be submitted."""
+        self._expected += 1
+        try:
+            yield
+        finally:
+            self._expected -= 1
+
+    async def submit(self, request: PredictionRequest) -> Outcome:
+        """Wait for a request's outcome.
+
+        Raises:
+            queue.Full: If too many wait.
+            LedgerError: If the ledger cannot be used.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
-        self._queue.put_nowait((question, loop, future))
+        self._queue.put_nowait((request, loop, future))
         return await future
 
     def _run(self) -> None:
@@ -142,130 +145,120 @@ class Batcher:
         while not ended:
             waiting = self._collect()
             ended = None in waiting
-            asked = [one for one in waiting if one is not None]
+            taken = [one for one in waiting if one is not None]
             began = time.monotonic()
-            outcomes = self.answer([question for question, _, _ in asked])
-            self._patience = (time.monotonic() - began) / 2 if len(asked) > 1 else 0.0
-            for question, loop, future in asked:
-                loop.call_soon_threadsafe(_settle, future, outcomes[question])
+            outcomes = self.answer([request for request, _, _ in taken])
+            self._hold_seconds = (time.monotonic() - began) / 2 if len(taken) > 1 else 0.0
+            for request, loop, future in taken:
+                loop.call_soon_threadsafe(_resolve, future, outcomes[request])
 
     def _collect(self) -> list[_Waiting | None]:
-        """The next questions: those that wait, and those that are about to.
+        """The next requests: those that wait, and those that are about to.
 
         A commit costs the same for one as for many. So while requests are being read, and, if several came together last
         time, for half as long as that batch took, others may join.
         """
         waiting = [self._queue.get()]
         now = time.monotonic()
-        short, long = now + min(self._patience, _LONGEST), now + _LONGEST
-        while len(waiting) < _AT_ONCE and waiting[-1] is not None:
+        short, long = now + min(self._hold_seconds, _MOST_SECONDS), now + _MOST_SECONDS
+        while len(waiting) < _MOST_REQUESTS and waiting[-1] is not None:
             now = time.monotonic()
-            if now > long or (now > short and self._coming == 0 and self._queue.empty()):
+            if now > long or (now > short and self._expected == 0 and self._queue.empty()):
                 break
             with contextlib.suppress(queue.Empty):
                 waiting.append(self._queue.get(timeout=0.0005))
         return waiting
 
-    @contextmanager
-    def coming(self) -> Iterator[None]:
-        """While a request is being read that will soon be asked."""
-        self._coming += 1
+    def answer(self, requests: Sequence[PredictionRequest]) -> dict[PredictionRequest, Outcome | Exception]:
+        """Pay for requests and answer them; one that fails does not take the others with it."""
+        outcomes: dict[PredictionRequest, Outcome | Exception] = {}
+        paid: dict[PredictionRequest, Paid | None] = {one: None for one in requests if one.model.price is None}
+        priced = [request for request in requests if request.model.price is not None]
         try:
-            yield
-        finally:
-            self._coming -= 1
-
-    def answer(self, questions: Sequence[Question]) -> dict[Question, Outcome | Exception]:
-        """Pay for questions and answer them; one that fails does not take the others with it."""
-        outcomes: dict[Question, Outcome | Exception] = {}
-        paid: dict[Question, Paid | None] = {question: None for question in questions if question.model.price is None}
-        priced = [question for question in questions if question.model.price is not None]
-        try:
-            self._recall(priced)
-            for question, outcome in self._pay(priced).items():
+            for request, outcome in self._pay(priced).items():
                 if isinstance(outcome, Refused):
-                    outcomes[question] = outcome
+                    outcomes[request] = outcome
                 elif outcome is not None and outcome.answer is not None:
                     entry = outcome.receipt.entry
-                    outcomes[question] = Reply(outcome.answer.encode(), entry.answers, entry.receipt, replayed=True)
+                    outcomes[request] = Reply(outcome.answer.encode(), entry.answers, entry.receipt, replayed=True)
                 else:
-                    paid[question] = outcome
+                    paid[request] = outcome
         except Exception as error:
-            outcomes.update(dict.fromkeys(priced, _told(error)))
-        by_name = sorted(paid, key=lambda question: question.model.name)
-        for _, group in groupby(by_name, key=lambda question: question.model.name):
-            together = list(group)
+            outcomes.update(_failed(priced, error))
+        by_name = sorted(paid, key=_model_name)
+        for _, group in groupby(by_name, key=_model_name):
+            together = {request: paid[request] for request in group}
             try:
-                replies = self._answer_paid(together[0].model, {question: paid[question] for question in together})
-                outcomes.update(replies)
+                outcomes.update(self._answer_paid(together))
             except Exception as error:
-                outcomes.update(dict.fromkeys(together, _told(error)))
+                outcomes.update(_failed(together, error))
         return outcomes
 
-    def _recall(self, questions: Sequence[Question]) -> None:
-        """Find answers that were given before, where they are free."""
-        for question in questions:
-            if question.memoise:
-                answers = self._books.answers
-                question.recall(answers.known(question.model.name, question.caller.client, question.digests))
-
-    def _pay(self, questions: Sequence[Question]) -> dict[Question, Paid | Refused | None]:
-        """Pay for the fresh rows of all questions in one transaction; None where there is nothing to pay for."""
-        outcomes: dict[Question, Paid | Refused | None] = dict.fromkeys(questions)
-        costly = [question for question in questions if question.fresh]
+    def _pay(self, requests: Sequence[PredictionRequest]) -> dict[PredictionRequest, Paid | Refused | None]:
+        """Pay for the fresh rows of all requests in one transaction; None where there is nothing to pay for."""
+        for request in requests:
+            if request.memoise:
+                answers = self._connection.answers
+                request.use_known(answers.known(request.model.name, request.caller.client, request.digests))
+        outcomes: dict[PredictionRequest, Paid | Refused | None] = dict.fromkeys(requests)
+        costly = [request for request in requests if request.fresh]
         if costly:
-            spends = [question.spend for question in costly]
-            outcomes.update(zip(costly, self._books.ledger.spend_together(spends), strict=True))
+            spends = [request.spend for request in costly]
+            outcomes.update(zip(costly, self._connection.ledger.spend_together(spends), strict=True))
         return outcomes
 
-    def _answer_paid(self, model: ServedModel, paid: dict[Question, Paid | None]) -> dict[Question, Outcome]:
-        """Answer what is paid for, with one forward pass for all, and keep what retries and repeats may ask for."""
-        fresh = [question.features[question.fresh] for question in paid]
-        counts = [len(rows) for rows in fresh]
-        answers: list[list[float]] = []
-        if sum(counts):
-            answers = model.answer(torch.cat(fresh), self._rng).tolist()
-        replies: dict[Question, Outcome] = {}
+    def _answer_paid(self, paid: Mapping[PredictionRequest, Paid | None]) -> dict[PredictionRequest, Outcome]:
+        """Answer requests to one model that are paid for, with one forward pass, and keep what may be asked for again."""
+        model = next(iter(paid)).model
+        fresh = torch.cat([request.features[request.fresh] for request in paid])
+        answers: list[list[float]] = model.answer(fresh, self._rng).tolist() if len(fresh) else []
+        replies: dict[PredictionRequest, Outcome] = {}
         start = 0
-        for question, count in zip(paid, counts, strict=True):
+        for request, payment in paid.items():
+            count = len(request.fresh)
             probabilities = answers[start : start + count]
             start += count
-            if question.memoise:
-                probabilities = self._with_known(question, probabilities)
-            outcome = paid[question]
-            document = predictions_document(model, probabilities, outcome, count)
-            if outcome is None:
-                replies[question] = Reply(document)
+            if request.memoise:
+                probabilities = self._with_known(request, probabilities)
+            document = documents.predictions(model, probabilities, payment, count)
+            if payment is None:
+                replies[request] = Reply(document)
                 continue
-            if question.retry_key is not None:
-                document = self._keep(question, document)
-            replies[question] = Reply(document, count, outcome.receipt.id, replayed=outcome.repeated)
+            if request.retry_key is not None:
+                kept = RetryAnswer(model.name, request.caller.client, request.retry_key, document.decode())
+                document = self._connection.answers.keep([kept])[0].encode()
+            replies[request] = Reply(document, count, payment.receipt.id, replayed=payment.repeated)
         return replies
 
-    def _with_known(self, question: Question, answers: list[list[float]]) -> list[list[float]]:
-        """All rows of a question from known and fresh answers; of two that were made at once, the first that was kept."""
+    def _with_known(self, request: PredictionRequest, answers: list[list[float]]) -> list[list[float]]:
+        """All rows of a request from known and fresh answers; of two that were made at once, the first that was kept."""
         new = {
-            question.digests[row]: to_json(answer).decode() for row, answer in zip(question.fresh, answers, strict=True)
+            request.digests[row]: to_json(answer).decode() for row, answer in zip(request.fresh, answers, strict=True)
         }
         if new:
-            kept = self._books.answers.remember(question.model.name, question.caller.client, new)
-            question.known.update(kept)
-        return [from_json(question.known[digest]) for digest in question.digests]
-
-    def _keep(self, question: Question, document: bytes) -> bytes:
-        assert question.retry_key is not None
-        answer = RetryAnswer(question.model.name, question.caller.client, question.retry_key, document.decode())
-        return self._books.answers.keep([answer])[0].encode()
+            kept = self._connection.answers.remember(request.model.name, request.caller.client, new)
+            request.known.update(kept)
+        return [from_json(request.known[digest]) for digest in request.digests]
 
 
-def _told(error: Exception) -> Exception:
-    """The error for whoever waits. Only of the ledger's do we say what it is; others are noted here by place and kind."""
+def _model_name(request: PredictionRequest) -> str:
+    return request.model.name
+
+
+def _digest(content: bytes, secret: bytes) -> str:
+    return hashlib.blake2b(content, key=secret, digest_size=24).hexdigest()
+
+
+def _failed(
+    requests: Sequence[PredictionRequest] | Mapping[PredictionRequest, object], error: Exception
+) -> dict[PredictionRequest, Exception]:
+    """An error for all who wait. What the ledger says they are told; anything else is logged, by place and kind."""
     if not isinstance(error, LedgerError):
-        tell("batch failed", error)
-    return error
+        log_error("batch failed", error)
+    return dict.fromkeys(requests, error)
 
 
-def _settle(future: asyncio.Future[Outcome], outcome: Outcome | Exception) -> None:
+def _resolve(future: asyncio.Future[Outcome], outcome: Outcome | Exception) -> None:
     if future.cancelled():  # whoever asked has gone
         return
     if isinstance(outcome, Exception):

@@ -1,38 +1,50 @@
-"""Documents: what the service sends, as it stands in the OpenAPI document."""
+"""Documents: what the service takes and sends, as it stands in the OpenAPI document."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from pydantic_core import to_json
 
-from noiseproof.serve.ledger import Amount, Balance, Paid
-from noiseproof.serve.models import ServedModel
+from noiseproof.privacy import Card
+from noiseproof.serve.ledger import Amount, Paid
+from noiseproof.serve.ledger import Balance as LedgerBalance
+from noiseproof.serve.ledger.amounts import Measure
+from noiseproof.serve.models import Basis, ServedModel
 
 
-class AmountDocument(BaseModel):
+class _Document(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class AmountSent(_Document):
     """Privacy in a measure that adds up, in exact decimals; `orders` for Renyi divergences."""
 
-    measure: Literal["pure", "gdp", "zcdp", "rdp"]
+    measure: Measure
     amounts: list[str]
     orders: list[float] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _decimals(cls, value: Any) -> Any:
+        return value.to_json() if isinstance(value, Amount) else value
 
-class CostDocument(AmountDocument):
+
+class Cost(AmountSent):
     """What a request cost: for `answers` new ones; `memoised` were known already and cost nothing."""
 
     answers: int
     memoised: int
 
 
-class RemainingDocument(BaseModel):
+class Remaining(_Document):
     """How many more answers this client can have; the model's budget and its own both count."""
 
     answers: int
 
 
-class ReceiptDocument(BaseModel):
+class ReceiptSent(_Document):
     """Proof of the spend: its place and its hash in the model's history."""
 
     id: str
@@ -44,19 +56,19 @@ class ReceiptDocument(BaseModel):
     hash: str
 
 
-class PredictionsDocument(BaseModel):
+class Predictions(_Document):
     """Answers, in the order of the inputs. `cost`, `remaining` and `receipt` are null for a model that costs nothing."""
 
     model: str
     classes: list[str]
     labels: list[str]
     probabilities: list[list[float]]
-    cost: CostDocument | None
-    remaining: RemainingDocument | None
-    receipt: ReceiptDocument | None
+    cost: Cost | None
+    remaining: Remaining | None
+    receipt: ReceiptSent | None
 
 
-class ModelDocument(BaseModel):
+class Model(_Document):
     """A model: what it takes, what it promises, and what an answer costs."""
 
     name: str
@@ -65,54 +77,64 @@ class ModelDocument(BaseModel):
     verdict: str
     shape: list[int]
     classes: list[str]
-    price: AmountDocument | None
-    basis: Literal["proven", "claimed"]
+    price: AmountSent | None
+    basis: Basis
 
 
-class ModelsDocument(BaseModel):
+class Models(_Document):
     """All models."""
 
-    models: list[ModelDocument]
+    models: list[Model]
     client: str
     operator: bool
 
 
-class CardDocument(ModelDocument):
+class ModelCard(Model):
     """A model with its whole card."""
 
     card: dict[str, Any]
 
+    @field_validator("card", mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return value.model_dump(mode="json") if isinstance(value, Card) else value
 
-class EpsilonDocument(BaseModel):
+
+class Epsilon(_Document):
     """An amount as the epsilon that it allows for at delta; null where it allows for none."""
 
     delta: float
     spent: float | None
     limit: float | None
 
+    @field_validator("spent", "limit", mode="before")
+    @classmethod
+    def _finite(cls, value: float | None) -> float | None:
+        return None if value == float("inf") else value
 
-class BalanceDocument(BaseModel):
+
+class Balance(_Document):
     """What may be spent and what was, in answers and in the measure that adds up."""
 
     answers_spent: int
     answers_limit: int
     answers_left: int
-    spent: AmountDocument
-    limit: AmountDocument
-    epsilon: EpsilonDocument
+    spent: AmountSent
+    limit: AmountSent
+    epsilon: Epsilon
 
 
-class BudgetDocument(BaseModel):
+class Budget(_Document):
     """A model's budget and a client's share of it; null for a model that costs nothing."""
 
     model: str
     client: str
-    basis: Literal["proven", "claimed"]
-    everyone: BalanceDocument | None
-    own: BalanceDocument | None
+    basis: Basis
+    everyone: Balance | None
+    own: Balance | None
 
 
-class ClientDocument(BaseModel):
+class Client(_Document):
     """A client's use of a model."""
 
     client: str
@@ -120,14 +142,14 @@ class ClientDocument(BaseModel):
     answers_limit: int
 
 
-class ClientsDocument(BaseModel):
+class Clients(_Document):
     """All clients that have asked a model."""
 
     model: str
-    clients: list[ClientDocument]
+    clients: list[Client]
 
 
-class SpendingDocument(BaseModel):
+class Spending(_Document):
     """Answers paid for over time: `answers[i]` in the interval that starts at `starts[i]` (seconds since 1970)."""
 
     model: str
@@ -137,19 +159,18 @@ class SpendingDocument(BaseModel):
     answers: list[int]
 
 
-class StatusDocument(BaseModel):
+class Status(_Document):
     """How the service is."""
 
     status: Literal["ok", "ready"]
 
 
-def predictions_document(model: ServedModel, probabilities: list[list[float]], paid: Paid | None, fresh: int) -> bytes:
-    """The answer to a request, as JSON."""
-    labels = [model.classes[row.index(max(row))] for row in probabilities]
+def predictions(model: ServedModel, probabilities: list[list[float]], paid: Paid | None, fresh: int) -> bytes:
+    """The answer to a request, as JSON: a `Predictions`, written without checking it again."""
     document: dict[str, Any] = {
         "model": model.name,
-        "classes": list(model.classes),
-        "labels": labels,
+        "classes": model.classes,
+        "labels": [model.classes[row.index(max(row))] for row in probabilities],
         "probabilities": probabilities,
         "cost": None,
         "remaining": None,
@@ -158,55 +179,40 @@ def predictions_document(model: ServedModel, probabilities: list[list[float]], p
     if model.price is not None:
         cost = (model.price * fresh).to_json()
         document["cost"] = {**cost, "answers": fresh, "memoised": len(probabilities) - fresh}
-    if model.price is not None and paid is not None:
-        document["remaining"] = {"answers": left(model.price, paid.everyone, paid.client)}
-        document["receipt"] = paid.receipt.to_json()
+        if paid is not None:
+            document["remaining"] = {"answers": answers_left(model.price, paid.everyone, paid.client)}
+            document["receipt"] = paid.receipt.to_json()
     return to_json(document)
 
 
-def left(price: Amount, *balances: Balance) -> int:
+def answers_left(price: Amount, *balances: LedgerBalance) -> int:
     """How many answers all of the balances can pay for."""
     return min(price.times_within(balance.left) or 0 for balance in balances)
 
 
-def balance_document(price: Amount, balance: Balance, delta: float) -> BalanceDocument:
+def balance(price: Amount, balance: LedgerBalance, delta: float) -> Balance:
     """A balance for people and for programs."""
-    return BalanceDocument(
-        answers_spent=price.times_within(balance.spent) or 0,
-        answers_limit=price.times_within(balance.capacity) or 0,
+    spent, limit = balance.spent, balance.capacity
+    return Balance(
+        answers_spent=price.times_within(spent) or 0,
+        answers_limit=price.times_within(limit) or 0,
         answers_left=price.times_within(balance.left) or 0,
-        spent=amount_document(balance.spent),
-        limit=amount_document(balance.capacity),
-        epsilon=EpsilonDocument(
-            delta=delta, spent=_finite(balance.spent.epsilon(delta)), limit=_finite(balance.capacity.epsilon(delta))
-        ),
+        spent=AmountSent.model_validate(spent),
+        limit=AmountSent.model_validate(limit),
+        epsilon=Epsilon(delta=delta, spent=spent.epsilon(delta), limit=limit.epsilon(delta)),
     )
 
 
-def amount_document(amount: Amount) -> AmountDocument:
-    """An amount as it is sent."""
-    return AmountDocument(**amount.to_json())
-
-
-def model_document(model: ServedModel) -> ModelDocument:
-    """A model as it is listed."""
-    card = model.release.card
-    return ModelDocument(
-        name=model.name,
-        kind="model" if model.price is None else "prediction",
-        method=card.method,
-        verdict=card.verdict,
-        shape=list(model.shape),
-        classes=list(model.classes),
-        price=None if model.price is None else amount_document(model.price),
-        basis=model.basis,
-    )
-
-
-def card_document(model: ServedModel) -> CardDocument:
-    """A model with its card."""
-    return CardDocument(**model_document(model).model_dump(), card=model.release.card.model_dump(mode="json"))
-
-
-def _finite(epsilon: float) -> float | None:
-    return epsilon if epsilon < float("inf") else None
+def body_schema(shape: tuple[int, ...], rows: int) -> dict[str, Any]:
+    """The JSON schema of a request to a model of that shape."""
+    items: dict[str, Any] = {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}
+    for size in reversed(shape):
+        items = {"type": "array", "items": items, "minItems": size, "maxItems": size}
+    inputs = {"type": "array", "items": items, "minItems": 1, "maxItems": rows}
+    described = {**inputs, "description": "Records of the model's shape, coded as it was trained."}
+    return {
+        "type": "object",
+        "properties": {"inputs": described},
+        "required": ["inputs"],
+        "additionalProperties": False,
+    }

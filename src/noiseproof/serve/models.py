@@ -1,9 +1,10 @@
-"""ServedModel: a release under a name, with the price of its answers and a reader for its inputs."""
+"""ServedModel: a release under a name, its price and a reader of its inputs; and the ledger that models are paid from."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,12 +15,13 @@ from pydantic.types import FailFast
 from safetensors.torch import save as save_tensors
 
 from noiseproof.errors import DataError, SettingError, UnsupportedError
-from noiseproof.privacy import Randomness
+from noiseproof.privacy import Card, Randomness
 from noiseproof.releases.release import ModelRelease, PredictionRelease, Release, check_features
-from noiseproof.serve.ledger import Amount
+from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger
 from noiseproof.serve.ledger.amounts import LARGEST
 
-Answering = ModelRelease | PredictionRelease
+Basis = Literal["proven", "claimed"]
+"""Whether a price is a proven cost, or only what a method's authors claim."""
 
 
 class ServedModel:
@@ -29,7 +31,7 @@ class ServedModel:
         if not isinstance(release, ModelRelease | PredictionRelease):
             raise UnsupportedError(f"{name} is a {release.kind} release, which answers no queries; serve another.")
         self.name = name
-        self.release: Answering = release
+        self.release: ModelRelease | PredictionRelease = release
         self.classes = release.public.classes
         self.shape = tuple(release.public.shape)
         self.price = price(release) if isinstance(release, PredictionRelease) else None
@@ -45,15 +47,34 @@ class ServedModel:
         return self.price * min(self.release.queries_left, most)
 
     @property
-    def basis(self) -> Literal["proven", "claimed"]:
+    def card(self) -> Card:
+        """The release's card."""
+        return self.release.card
+
+    @property
+    def method(self) -> str:
+        """The method that made it."""
+        return self.card.method
+
+    @property
+    def verdict(self) -> str:
+        """The card's verdict."""
+        return self.card.verdict
+
+    @property
+    def kind(self) -> str:
+        """`model` for weights that may be public, `prediction` for answers that cost."""
+        return self.release.kind
+
+    @property
+    def basis(self) -> Basis:
         """Whether the price is a proven cost, or only what a method's authors claim."""
-        return "proven" if self.release.card.proven is not None else "claimed"
+        return "proven" if self.card.proven is not None else "claimed"
 
     @property
     def delta(self) -> float:
         """The delta at which the card states its epsilon."""
-        promise = self.release.card.proven or self.release.card.claimed
-        return promise.delta if promise is not None else 0.0
+        return _delta(self.card)
 
     def fingerprint(self) -> str:
         """A digest of the release's secrets that tells it apart from every other release."""
@@ -88,14 +109,18 @@ class NotJsonError(DataError):
 def price(release: PredictionRelease) -> Amount:
     """What one answer costs, in the measure in which all of the release's answers together cost least."""
     card = release.card
-    promise = card.proven or card.claimed
-    delta = promise.delta if promise is not None else 0.0
+    delta = _delta(card)
     answers = max(1, release.queries)
     events = release.events
     if not events:
         raise SettingError(f"{release.method} names no event for an answer, so that no ledger can charge for it.")
     found = [Amount.of_event(event, card.neighbours, answers=answers, delta=delta) for event in events]
     return min(found, key=lambda amount: (amount * answers).epsilon(delta))
+
+
+def _delta(card: Card) -> float:
+    promise = card.proven or card.claimed
+    return promise.delta if promise is not None else 0.0
 
 
 def _reader(shape: tuple[int, ...], rows: int) -> TypeAdapter[BaseModel]:
@@ -122,3 +147,66 @@ def _sentence(error: Mapping[str, Any], shape: tuple[int, ...]) -> str:
         what = "a row" if where else "a request"
         return f"inputs{where} has the wrong length: {what} of this model is checked against shape {list(shape)}."
     return f"inputs{where} is not a finite number or list as shape {list(shape)} wants it."
+
+
+class LedgerConnection:
+    """The ledger's database as one worker uses it, with an account for every model that costs something.
+
+    It is opened when it is first needed: a worker starts even while the database is away, and until it is back,
+    whatever needs it says so.
+    """
+
+    def __init__(self, url: str, models: Iterable[ServedModel]) -> None:
+        self._url = url
+        self._models = [model for model in models if model.price is not None]
+        self._fingerprints = {model.name: model.fingerprint() for model in self._models}
+        self._lock = threading.Lock()
+        self._opened: Database | None = None
+
+    @property
+    def database(self) -> Database:
+        """The open database; raises `LedgerError` while it is away."""
+        if self._opened is None:
+            with self._lock:
+                if self._opened is None:
+                    self._opened = self._open()
+        return self._opened
+
+    @property
+    def ledger(self) -> Ledger:
+        """The accounts."""
+        return Ledger(self.database)
+
+    @property
+    def keys(self) -> Keys:
+        """Who may ask."""
+        return Keys(self.database)
+
+    @property
+    def answers(self) -> Answers:
+        """What was answered."""
+        return Answers(self.database)
+
+    @property
+    def history(self) -> History:
+        """The accounts' past."""
+        return History(self.database)
+
+    def close(self) -> None:
+        """Close the database if it is open."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
+
+    def _open(self) -> Database:
+        database = Database(self._url)
+        try:
+            ledger = Ledger(database)
+            for model in self._models:
+                assert model.capacity is not None
+                ledger.open(model.name, release=self._fingerprints[model.name], capacity=model.capacity)
+        except BaseException:
+            database.close()
+            raise
+        return database

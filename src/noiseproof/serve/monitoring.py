@@ -1,4 +1,4 @@
-"""Logs: one line of JSON a request, without inputs, answers or keys in it."""
+"""Logs (one line of JSON a request, without inputs, answers or keys in it) and metrics (which name no clients)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from noiseproof.errors import LedgerError
-from noiseproof.serve.books import Books
-from noiseproof.serve.models import ServedModel
-from noiseproof.serve.problems import Problem
+from noiseproof.serve.access import Problem
+from noiseproof.serve.models import LedgerConnection, ServedModel
 
 _LOGGER = logging.getLogger("noiseproof.serve")
+_UVICORN = logging.getLogger("uvicorn.error")
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -34,26 +34,34 @@ _HEADERS = {
 }
 
 
-def configure() -> None:
-    """Write the service's lines to stderr."""
+def configure(uvicorn: int = logging.WARNING) -> None:
+    """Write the service's lines to stderr, and uvicorn's from that level on among them."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    _LOGGER.addHandler(handler)
-    _LOGGER.setLevel(logging.INFO)
-    _LOGGER.propagate = False
+    for logger, used, level in ((_LOGGER, handler, logging.INFO), (_UVICORN, _Relay(), uvicorn)):
+        logger.handlers = [used]
+        logger.setLevel(level)
+        logger.propagate = False
 
 
-def line(event: str, **fields: object) -> None:
+class _Relay(logging.Handler):
+    """Makes uvicorn's messages lines of the service's; tracebacks may hold values of requests and are left out."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log_event(record.getMessage())
+
+
+def log_event(event: str, **fields: object) -> None:
     """Write one line."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     _LOGGER.info("%s", json.dumps({"time": now, "event": event, **fields}))
 
 
-def tell(event: str, error: BaseException) -> None:
-    """Note an error by its kind and place. Its message may hold values of records or requests, and is not written."""
+def log_error(event: str, error: BaseException) -> None:
+    """Log an error by its kind and place; its message may hold values of records or requests and is left out."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames[-4:]]
-    line(event, error=type(error).__name__, at=places)
+    log_event(event, error=type(error).__name__, at=places)
 
 
 class RequestLog:
@@ -86,7 +94,7 @@ class RequestLog:
         try:
             await self._app(scope, receive, note)
         except Exception as error:
-            tell("request failed", error)
+            log_error("request failed", error)
             if status == 0:
                 problem = Problem("internal", "The request could not be answered; its id is in X-Request-Id.")
                 await problem.response()(scope, receive, note)
@@ -95,7 +103,7 @@ class RequestLog:
         answers = state.get("answers", 0)
         self._metrics.observe(route, state.get("model", "-"), status, answers, seconds)
         if route not in ("/healthz", "/readyz", "/metrics"):
-            line(
+            log_event(
                 "request",
                 id=id,
                 client=state.get("client"),
@@ -109,9 +117,6 @@ class RequestLog:
             )
 
 
-# Metrics for Prometheus, summed over the workers of a service; clients are not named in them.
-
-
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable by which prometheus_client's workers hear of the folder that they share."""
 
@@ -119,7 +124,7 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 class Metrics:
     """Requests, answers and seconds, and what is left of budgets."""
 
-    def __init__(self, books: Books, models: Iterable[ServedModel]) -> None:
+    def __init__(self, connection: LedgerConnection, models: Iterable[ServedModel]) -> None:
         self._registry = CollectorRegistry()
         labels = ["route", "model"]
         self._requests = Counter(
@@ -127,7 +132,7 @@ class Metrics:
         )
         self._answers = Counter("noiseproof_answers", "Answers paid for.", ["model"], registry=self._registry)
         self._seconds = Histogram("noiseproof_request_seconds", "Time to answer.", labels, registry=self._registry)
-        self._budgets = _Budgets(books, [model for model in models if model.price is not None])
+        self._budgets = _Budgets(connection, [model for model in models if model.price is not None])
 
     def observe(self, route: str, model: str, status: int, answers: int, seconds: float) -> None:
         """Count a request."""
@@ -150,8 +155,8 @@ class Metrics:
 class _Budgets(Collector):
     """What is left of every model's budget, read off the ledger when asked for."""
 
-    def __init__(self, books: Books, models: list[ServedModel]) -> None:
-        self._books = books
+    def __init__(self, connection: LedgerConnection, models: list[ServedModel]) -> None:
+        self._connection = connection
         self._models = models
 
     def collect(self) -> Iterable[Metric]:
@@ -161,7 +166,7 @@ class _Budgets(Collector):
         try:
             for model in self._models:
                 assert model.price is not None
-                balance = self._books.ledger.balance(model.name)
+                balance = self._connection.ledger.balance(model.name)
                 left.add_metric([model.name], model.price.times_within(balance.left) or 0)
         except LedgerError:
             up = 0.0

@@ -1,44 +1,115 @@
-"""Service: everything that one worker holds: models, books, the batcher, and who stands at the door."""
+"""Service: its settings, and everything that one worker holds: models, ledger, batcher, keys and rates."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from noiseproof.errors import LedgerError, SettingError
 from noiseproof.privacy import Randomness, Secure
 from noiseproof.releases.release import Release
-from noiseproof.serve.access import Doorman, Rates
+from noiseproof.serve.access import Authenticator, Problem, RateLimits
 from noiseproof.serve.batcher import Batcher
-from noiseproof.serve.books import Books
 from noiseproof.serve.ledger import Caller
-from noiseproof.serve.models import ServedModel
+from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.monitoring import Metrics
-from noiseproof.serve.problems import Problem
-from noiseproof.serve.settings import Settings
 
-_SWEEP = 3600.0
+VARIABLE = "NOISEPROOF_SERVE"
+"""The environment variable by which worker processes are given the settings."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_POSITIVE = ("rate", "rows", "body", "waiting", "body_seconds", "retry_hours")
+_SWEEP_SECONDS = 3600.0
 """Seconds between two sweeps of answers that are kept for retries."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What a service serves, and its limits. Nothing in it is secret but, perhaps, a password in the ledger's URL."""
+
+    ledger: str
+    bundles: Mapping[str, str] = field(default_factory=dict)
+    """The folders of bundles by the names that they are served under."""
+    client_answers: int | None = None
+    """How many answers of a model a client may have in all, if its key does not say; None: as many as the model has."""
+    memoise: bool = False
+    """Whether a client that repeats an input gets the same answer again for nothing."""
+    allow_seeded: bool = False
+    """Whether releases that were made with seeded randomness, whose cards say not to release them, are served."""
+    rate: float = 100.0
+    """Requests a second of one client, on this machine; twice as many may come at once."""
+    rows: int = 1024
+    """Inputs in one request."""
+    body: int = 8 << 20
+    """Bytes of one request."""
+    body_seconds: float = 10.0
+    """How long a request's body may take to arrive."""
+    waiting: int = 512
+    """Requests that may wait for an answer in one worker; more are told to come back."""
+    retry_hours: float = 24.0
+    """How long an answer is kept for retries with the same idempotency key."""
+    shared: str | None = None
+    """A file that the workers of one machine share to hold clients to their rate; None: one of each worker's own."""
+
+    def __post_init__(self) -> None:
+        for name in self.bundles:
+            if not _NAME.fullmatch(name):
+                raise SettingError(
+                    f"a model's name has 1 to 100 letters, digits or ._- and begins with a letter or digit, unlike {name!r}."
+                )
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingError(f"the service's {name} must be a finite number greater than 0, not {value}.")
+        if self.client_answers is not None and self.client_answers < 0:
+            raise SettingError(f"a client's number of answers must be 0 or more, not {self.client_answers}.")
+
+    def to_json(self) -> str:
+        """The settings for a worker's environment."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """The settings that a worker was given."""
+        return cls(**json.loads(text))
+
+
+def name_bundles(given: Sequence[str]) -> dict[str, str]:
+    """Folders by name: `FOLDER` is served under its own name, `NAME=FOLDER` under that."""
+    named: dict[str, str] = {}
+    for text in given:
+        name, equals, folder = text.partition("=")
+        if not equals or "/" in name:
+            name, folder = Path(text).resolve().name, text
+        if name in named:
+            raise SettingError(f"two bundles would be served as {name!r}; write NAME=FOLDER for one of them.")
+        named[name] = folder
+    return named
+
+
 class Service:
-    """One worker's models and books."""
+    """One worker's models and its connection to the ledger."""
 
     def __init__(self, settings: Settings, releases: Mapping[str, Release], rng: Randomness | None = None) -> None:
         self.settings = settings
         self.models = {name: ServedModel(name, release, rows=settings.rows) for name, release in releases.items()}
         for name, model in self.models.items():
-            if model.release.card.randomness == "reproducible" and not settings.allow_seeded:
+            if model.card.randomness == "reproducible" and not settings.allow_seeded:
                 raise SettingError(
                     f"{name} was made with seeded randomness, and its card says not to release it; make it again with "
                     "--secure, or serve it for research with --allow-seeded."
                 )
-        self.books = Books(settings.ledger, self.models.values())
-        self.metrics = Metrics(self.books, self.models.values())
-        self.rates = Rates(settings.rate, burst=2 * settings.rate, file=settings.shared)
-        self.doorman = Doorman(self.books, self.rates)
-        self.batcher = Batcher(self.books, rng or Secure(), settings.waiting)
-        self._ended = threading.Event()
+        self.connection = LedgerConnection(settings.ledger, self.models.values())
+        self.metrics = Metrics(self.connection, self.models.values())
+        self.rates = RateLimits(settings.rate, burst=2 * settings.rate, file=settings.shared)
+        self.authenticator = Authenticator(lambda key: self.connection.keys.check(key), self.rates)
+        self.batcher = Batcher(self.connection, rng or Secure(), settings.waiting)
+        self._stopped = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
 
     def start(self) -> None:
@@ -47,11 +118,15 @@ class Service:
         self._sweeper.start()
 
     def stop(self) -> None:
-        """Answer what waits, then let go of everything."""
-        self._ended.set()
+        """Answer what waits, then close everything."""
+        self._stopped.set()
         self.batcher.stop()
         self._sweeper.join()
-        self.books.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the ledger and the rate limits of a service that was not started."""
+        self.connection.close()
         self.rates.close()
 
     def model(self, name: str) -> ServedModel:
@@ -65,8 +140,8 @@ class Service:
         return self.settings.client_answers if caller.answers is None else caller.answers
 
     def _sweep(self) -> None:
-        while not self._ended.wait(_SWEEP):
+        while not self._stopped.wait(_SWEEP_SECONDS):
             try:
-                self.books.answers.sweep(3600 * self.settings.retry_hours)
+                self.connection.answers.sweep(3600 * self.settings.retry_hours)
             except LedgerError:
                 continue  # the ledger is away; the next sweep takes what this one left

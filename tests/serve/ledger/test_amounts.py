@@ -47,8 +47,8 @@ def test_costs_are_never_below_and_capacities_never_above_what_they_stand_for(va
 def test_sums_do_not_depend_on_their_order(values, random):
     amounts = [Amount.cost("zcdp", value) for value in values]
     shuffled = random.sample(amounts, len(amounts))
-    nothing = amounts[0].nothing
-    assert sum(amounts, start=nothing) == sum(shuffled, start=nothing)
+    zero = amounts[0].zero
+    assert sum(amounts, start=zero) == sum(shuffled, start=zero)
 
 
 def test_renyi_spends_must_fit_at_every_order():

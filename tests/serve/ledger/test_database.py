@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from noiseproof.errors import LedgerError, SettingError
-from noiseproof.serve.ledger import Amount, Database, History, Keys, Ledger, Spend, tables
-from noiseproof.serve.ledger.database import parse_url
+from noiseproof.errors import BudgetError, LedgerError, SettingError
+from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Retry, Spend
+from noiseproof.serve.ledger.database import VERSION, parse_url
+from noiseproof.serve.ledger.database import version as version_of
 
 EACH = Amount.cost("pure", 0.01)
 
 
+def test_a_ledger_that_version_0_1_made_opens_with_all_that_is_in_it(tmp_path):
+    file = tmp_path / "ledger.db"
+    with sqlite3.connect(file) as old:
+        old.executescript((Path(__file__).parent / "ledger-0.1.sql").read_text())
+    key, each = "np_1cc084970bced752_oHNF164eKw8yJv7FlLopfOS8paEOT3f1SD6sYEnMzyM", Amount.cost("gdp", 0.01)
+    with Database(str(file)) as opened:
+        assert Keys(opened).check(key).answers == 7
+        assert Answers(opened).known("m", "ann", ["q"]) == {"q": "known"}
+        ledger = Ledger(opened)
+        assert ledger.balance("m").left == each * 7
+        retried = ledger.spend_together([Spend("m", "ann", each * 3, 3, retry=Retry("k", "what?"))])[0]
+        assert (retried.answer, retried.receipt.id) == ("first", "1308a71067224f74afaa5e5f27670be0")
+        ledger.spend(Spend("m", "ann", each * 7, 7))
+        with pytest.raises(BudgetError):
+            ledger.spend(Spend("m", "ann", each, 1))
+        (result,) = History(opened).verify(noted="60601b900a0675fa9959db3afbf4d9f6f9ad18b486110218afb18fd91bf06be4")
+        assert result.holds
+
+
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_an_older_ledger_is_migrated_with_all_that_is_in_it(url, version, monkeypatch):
-    engine = create_engine(parse_url(url))
-    tables.migrate(engine, version)
-    assert tables.version(engine) == version
-    monkeypatch.setattr(tables, "newest", lambda: version)
+def test_an_older_ledger_is_migrated_with_all_that_is_in_it(url, version):
     with Database(url) as old:
         Ledger(old).open("m", release="r", capacity=EACH * 3)
-    monkeypatch.undo()
+    engine = create_engine(parse_url(url))
+    with engine.begin() as connection:
+        for table in [["keys", "clients"], ["retries", "repeats"], []][version - 1 :]:
+            for name in table:
+                connection.execute(text(f"DROP TABLE {name}"))
+        connection.execute(text(f"UPDATE version SET version = {version}"))
+    assert version_of(engine) == version
     with Database(url) as new:
-        assert tables.version(engine) == tables.newest()
+        assert version_of(engine) == VERSION
         Keys(new).create("ann")
         Ledger(new).spend(Spend("m", "ann", EACH))
         assert Ledger(new).balance("m").left == EACH * 2
@@ -39,7 +63,7 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(url):
         connection.execute(text("UPDATE version SET version = 99"))
     with pytest.raises(LedgerError, match="version 99"):
         Database(url)
-    assert tables.version(engine) == 99
+    assert version_of(engine) == 99
     engine.dispose()
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, text
 
 from noiseproof.serve.ledger import Amount, History, Ledger, Spend
 from noiseproof.serve.ledger.database import parse_url
-from noiseproof.serve.ledger.entries import Entry
+from noiseproof.serve.ledger.records import Entry
 
 EACH = Amount.cost("gdp", 0.01)
 

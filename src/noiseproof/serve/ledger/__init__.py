@@ -7,8 +7,8 @@ from noiseproof.serve.ledger.answers import Answers, RetryAnswer
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.history import History
 from noiseproof.serve.ledger.keys import Caller, Keys
-from noiseproof.serve.ledger.ledger import Ledger, refusal
-from noiseproof.serve.ledger.spends import Balance, Paid, Receipt, Refused, Retry, Spend
+from noiseproof.serve.ledger.ledger import Ledger
+from noiseproof.serve.ledger.records import Balance, Paid, Receipt, Refused, Retry, Spend
 
 __all__ = [
     "Amount",
@@ -25,5 +25,4 @@ __all__ = [
     "Retry",
     "RetryAnswer",
     "Spend",
-    "refusal",
 ]

@@ -106,7 +106,7 @@ class Amount:
         return self.measure, self.orders
 
     @property
-    def nothing(self) -> Amount:
+    def zero(self) -> Amount:
         """Zero of the same kind."""
         return Amount(self.measure, (0,) * len(self.units), self.orders)
 

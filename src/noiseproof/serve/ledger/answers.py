@@ -1,4 +1,4 @@
-"""Answers: what was answered, kept so that a retry gets the same answer and a repeated question the same noise."""
+"""Answers: what was answered, kept so that a retry gets the same answer and a repeated input the same noise."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, delete, select, tuple_, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from noiseproof.serve.ledger.database import Database
-from noiseproof.serve.ledger.tables import repeats, retries
+from noiseproof.serve.ledger.amounts import Amount
+from noiseproof.serve.ledger.database import Database, entries, repeats, retries
+from noiseproof.serve.ledger.records import Entry, Receipt, Spend
 
+Place = tuple[str, str, str]
+"""A model, a client and a retry key: what a paid request is found by."""
+PaidBefore = tuple[str, Receipt, str | None]
+"""The digest of a request that was paid for, its receipt, and its answer if there is one yet."""
+
+_PLACE = (retries.c.model, retries.c.client, retries.c.retry_key)
 _FILL = (
     update(retries)
-    .where(
-        retries.c.model == bindparam("m"),
-        retries.c.client == bindparam("c"),
-        retries.c.retry_key == bindparam("k"),
-        retries.c.answer.is_(None),
-    )
+    .where(*(column == bindparam(name) for column, name in zip(_PLACE, "mck", strict=True)), retries.c.answer.is_(None))
     .values(answer=bindparam("a"))
 )
 
@@ -46,27 +48,24 @@ class Answers:
 
     def keep(self, answers: Sequence[RetryAnswer]) -> list[str]:
         """Keep answers for retries, and return those to release: committed, and the same for every retry."""
-        wanted = [(answer.model, answer.client, answer.key) for answer in answers]
+        places = [(answer.model, answer.client, answer.key) for answer in answers]
         with self._database.writing() as connection:
             connection.execute(_FILL, [{"m": a.model, "c": a.client, "k": a.key, "a": a.answer} for a in answers])
-            columns = (retries.c.model, retries.c.client, retries.c.retry_key)
-            rows = connection.execute(select(*columns, retries.c.answer).where(tuple_(*columns).in_(wanted))).all()
+            rows = connection.execute(select(*_PLACE, retries.c.answer).where(tuple_(*_PLACE).in_(places))).all()
         kept = {tuple(row[:3]): row[3] for row in rows}
         # Swept away in between: it was not released before, so this one may be.
-        return [kept.get(key, answer.answer) for key, answer in zip(wanted, answers, strict=True)]
+        return [kept.get(place, answer.answer) for place, answer in zip(places, answers, strict=True)]
 
-    def known(self, model: str, client: str, questions: Collection[str]) -> dict[str, str]:
-        """Those of the questions that this client has had an answer to from this model, and the answer."""
+    def known(self, model: str, client: str, digests: Collection[str]) -> dict[str, str]:
+        """Those of the inputs that this client has had an answer to from this model, and the answer."""
+        query = select(repeats.c.question, repeats.c.answer).where(
+            repeats.c.model == model, repeats.c.client == client, repeats.c.question.in_(digests)
+        )
         with self._database.reading() as connection:
-            rows = connection.execute(
-                select(repeats.c.question, repeats.c.answer).where(
-                    repeats.c.model == model, repeats.c.client == client, repeats.c.question.in_(questions)
-                )
-            ).all()
-        return {row.question: row.answer for row in rows}
+            return {row.question: row.answer for row in connection.execute(query)}
 
     def remember(self, model: str, client: str, answers: Mapping[str, str]) -> dict[str, str]:
-        """Keep the answers to questions, and return those to release: the first that was kept for each."""
+        """Keep the answers to inputs, and return those to release: the first that was kept for each."""
         make = postgresql.insert if self._database.dialect == "postgresql" else sqlite.insert
         rows = [{"model": model, "client": client, "question": q, "answer": a} for q, a in answers.items()]
         with self._database.writing() as connection:
@@ -78,3 +77,38 @@ class Answers:
         limit = time.time_ns() // 1000 - int(older_than * 1e6)
         with self._database.writing() as connection:
             connection.execute(delete(retries).where(retries.c.made_at < limit))
+
+
+def paid_before(connection: Connection, spends: Sequence[Spend]) -> dict[Place, PaidBefore]:
+    """What was paid for under the retry keys of spends before."""
+    places = [(spend.model, spend.client, spend.retry.key) for spend in spends if spend.retry]
+    if not places:
+        return {}
+    kinds = {spend.model: spend.cost.kind for spend in spends}
+    query = select(retries.c.retry_key, retries.c.question, retries.c.answer, entries)
+    query = query.join(entries, entries.c.receipt == retries.c.receipt).where(tuple_(*_PLACE).in_(places))
+    found = {}
+    for row in connection.execute(query).mappings():
+        entry = Entry.from_row(row)
+        measure, orders = kinds[entry.model]
+        receipt = Receipt(entry, Amount(measure, entry.units, orders), row["hash"])
+        found[entry.model, entry.client, row["retry_key"]] = row["question"], receipt, row["answer"]
+    return found
+
+
+def promise(connection: Connection, paid: Sequence[tuple[Spend, Receipt]]) -> None:
+    """Note that the retries of these requests are paid for."""
+    rows = [
+        {
+            "model": spend.model,
+            "client": spend.client,
+            "retry_key": spend.retry.key,
+            "question": spend.retry.digest,
+            "receipt": receipt.id,
+            "made_at": receipt.entry.made_at,
+        }
+        for spend, receipt in paid
+        if spend.retry
+    ]
+    if rows:
+        connection.execute(insert(retries), rows)

@@ -1,4 +1,4 @@
-"""Database: SQLite in one file, or PostgreSQL by URL; how each is opened so that what was committed stays."""
+"""Database: the ledger's tables, and how SQLite (one file) or PostgreSQL (by URL) is opened so that commits stay."""
 
 from __future__ import annotations
 
@@ -11,16 +11,160 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+import sqlalchemy as sa
+from sqlalchemy import URL, Column, Connection, Engine, ForeignKey, Index, Text, text
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
 
 from noiseproof.errors import LedgerError, MissingPartError, SettingError
-from noiseproof.serve.ledger import tables
 
-_PATIENCE = 30
+VERSION = 3
+"""The version of the tables that this noiseproof reads and writes."""
+
+EVERYONE = ""
+"""The client of a model's own account: what all clients together may spend, because they may collude."""
+
+_LOCK_SECONDS = 30
 """Seconds that a transaction waits for another's lock before it gives up."""
 _NEVER = threading.Event()
 """Never set: to wait for a while."""
+
+_metadata = sa.MetaData()
+
+
+def _table(name: str, *columns: Column[Any] | sa.CheckConstraint | Index) -> sa.Table:
+    return sa.Table(name, _metadata, *columns)
+
+
+def _key(name: str, kind: type[Text | sa.Integer | sa.BigInteger] = Text, references: str | None = None) -> Column[Any]:
+    foreign = () if references is None else (ForeignKey(references),)
+    return Column(name, kind, *foreign, primary_key=True, autoincrement=False)
+
+
+def _text(name: str, *more: Any, **options: Any) -> Column[Any]:
+    return Column(name, Text, *more, **{"nullable": False, **options})
+
+
+def _number(name: str, **options: Any) -> Column[Any]:
+    return Column(name, sa.BigInteger, **{"nullable": False, **options})
+
+
+models = _table(
+    "models", _key("model"), _text("release"), _text("measure"), _text("orders"), _number("sequence"), _text("head")
+)
+balances = _table(
+    "balances",
+    _key("model", references="models.model"),
+    _key("client"),
+    _key("coordinate", sa.Integer),
+    _number("capacity"),
+    _number("spent"),
+    sa.CheckConstraint("spent >= 0 AND spent <= capacity", name="never_overdrawn"),
+)
+entries = _table(
+    "entries",
+    _key("model", references="models.model"),
+    _key("sequence", sa.BigInteger),
+    _text("receipt", unique=True),
+    _text("kind", sa.CheckConstraint("kind IN ('limit', 'spend')")),
+    _text("client"),
+    _number("answers"),
+    _text("units"),
+    _number("made_at"),
+    _text("hash"),
+    Index("entries_by_time", "model", "made_at"),
+)
+clients = _table(
+    "clients",
+    _key("client"),
+    Column("operator", sa.Integer, nullable=False),
+    _number("answers", nullable=True),
+    _number("made_at"),
+)
+keys = _table(
+    "keys",
+    _key("id"),
+    _text("client", ForeignKey("clients.client")),
+    _text("salt"),
+    _text("hash"),
+    _number("made_at"),
+    _number("revoked_at", nullable=True),
+)
+retries = _table(
+    "retries",
+    _key("model", references="models.model"),
+    _key("client"),
+    _key("retry_key"),
+    _text("question"),
+    _text("receipt", ForeignKey("entries.receipt")),
+    _text("answer", nullable=True),
+    _number("made_at"),
+    Index("retries_by_time", "made_at"),
+)
+repeats = _table(
+    "repeats",
+    _key("model", references="models.model"),
+    _key("client"),
+    _key("question"),
+    _text("answer"),
+)
+_version = _table("version", Column("version", sa.Integer, nullable=False))
+
+# History is appended to, never edited: the database itself refuses.
+_GUARDS = {
+    "sqlite": [
+        f"CREATE TRIGGER IF NOT EXISTS entries_no_{verb.lower()} BEFORE {verb} ON entries "
+        "BEGIN SELECT RAISE(ABORT, 'the history of a ledger is append-only'); END"
+        for verb in ("UPDATE", "DELETE")
+    ],
+    "postgresql": [
+        "CREATE OR REPLACE FUNCTION keep_history() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'the history of a ledger is append-only'; END $$",
+        "CREATE OR REPLACE TRIGGER entries_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON entries "
+        "FOR EACH STATEMENT EXECUTE FUNCTION keep_history()",
+    ],
+}
+
+
+def version(engine: Engine) -> int:
+    """The version of a database's tables; 0 for an empty one."""
+    with engine.connect() as connection:
+        return _version_of(connection)
+
+
+def migrate(engine: Engine) -> None:
+    """Bring a database to this version, keeping all that is in it; a newer one is refused.
+
+    Every version so far has only added tables, so a step up creates those that are missing. All of it happens in one
+    transaction.
+    """
+    if version(engine) == VERSION:
+        return
+    with engine.begin() as connection:
+        lock(connection, "migrate")
+        found = _version_of(connection)
+        if found > VERSION:
+            raise LedgerError(
+                f"the ledger has version {found}, this noiseproof knows {VERSION}; use the one that made it."
+            )
+        _metadata.create_all(connection)
+        for statement in _GUARDS[connection.dialect.name]:
+            connection.execute(text(statement))
+        connection.execute(_version.delete())
+        connection.execute(_version.insert().values(version=VERSION))
+
+
+def lock(connection: Connection, purpose: str) -> None:
+    """Hold one lock for a purpose until the transaction ends (on SQLite, a writing transaction has the only one)."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(
+            text("SELECT pg_advisory_xact_lock(hashtext(:purpose))"), {"purpose": f"noiseproof {purpose}"}
+        )
+
+
+def _version_of(connection: Connection) -> int:
+    if not sa.inspect(connection).has_table("version"):
+        return 0
+    return int(connection.execute(text("SELECT version FROM version")).scalar_one())
 
 
 class Database:
@@ -34,8 +178,8 @@ class Database:
         else:
             self._reader = self._writer = _postgresql(self.url)
         try:
-            with _in_words():
-                tables.migrate(self._writer)
+            with _plain_errors():
+                migrate(self._writer)
         except BaseException:
             self.close()
             raise
@@ -51,13 +195,13 @@ class Database:
 
         On SQLite it holds the one write lock from its first moment, so that nothing it has read can have changed.
         """
-        with _in_words(), self._writer.begin() as connection:
+        with _plain_errors(), self._writer.begin() as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of everything, and keeps no writer waiting."""
-        with _in_words(), self._reader.connect() as connection:
+        with _plain_errors(), self._reader.connect() as connection:
             if self.dialect == "postgresql":
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -80,7 +224,7 @@ def parse_url(url: str) -> URL:
     if "://" not in url:
         return URL.create("sqlite", database=url)
     try:
-        parsed = make_url(url)
+        parsed = sa.make_url(url)
         backend = parsed.get_backend_name()
     except (ArgumentError, ValueError):
         raise SettingError(
@@ -107,9 +251,9 @@ def _check_file(url: URL, create: bool) -> None:
 
 
 def _sqlite(url: URL, *, writes: bool = False) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": _PATIENCE})
+    engine = sa.create_engine(url, connect_args={"timeout": _LOCK_SECONDS})
 
-    @event.listens_for(engine, "connect")
+    @sa.event.listens_for(engine, "connect")
     def _connected(connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin where we say so, below
         connection.execute("PRAGMA journal_mode = WAL")
@@ -119,7 +263,7 @@ def _sqlite(url: URL, *, writes: bool = False) -> Engine:
         if writes:
             connection.execute("PRAGMA busy_timeout = 0")  # `_take_lock` waits instead
 
-    @event.listens_for(engine, "begin")
+    @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         if writes:
             _take_lock(connection)
@@ -131,7 +275,7 @@ def _sqlite(url: URL, *, writes: bool = False) -> Engine:
 
 def _take_lock(connection: Connection) -> None:
     """Begin with SQLite's write lock, which is held for some ms; SQLite itself sleeps up to 100 between two looks."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -149,15 +293,15 @@ def _postgresql(url: URL) -> Engine:
         import psycopg  # noqa: F401
     except ImportError:
         raise MissingPartError("a ledger in PostgreSQL needs psycopg: pip install 'noiseproof[serve]'.") from None
-    settings = f"-c lock_timeout={_PATIENCE}s -c statement_timeout={4 * _PATIENCE}s -c synchronous_commit=on"
+    settings = f"-c lock_timeout={_LOCK_SECONDS}s -c statement_timeout={4 * _LOCK_SECONDS}s -c synchronous_commit=on"
     given = url.query.get("options", "")
     arguments = {"connect_timeout": 5, "options": f"{given} {settings}", "application_name": "noiseproof"}
     # A server that went away is noticed when a connection is taken out, not in the middle of a spend.
-    return create_engine(url, connect_args=arguments, pool_pre_ping=True)
+    return sa.create_engine(url, connect_args=arguments, pool_pre_ping=True)
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def _plain_errors() -> Iterator[None]:
     """Database errors as a sentence. Their own messages may hold statements and values, so only their kind is told."""
     try:
         yield

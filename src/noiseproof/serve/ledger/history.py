@@ -10,11 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, func, select, text
 
 from noiseproof.serve.ledger.amounts import Amount
-from noiseproof.serve.ledger.database import Database
-from noiseproof.serve.ledger.entries import Chain, Entry
-from noiseproof.serve.ledger.pages import balances_of, read_chain
-from noiseproof.serve.ledger.spends import Balance, timestamp
-from noiseproof.serve.ledger.tables import EVERYONE, entries, models
+from noiseproof.serve.ledger.database import EVERYONE, Database, entries, models
+from noiseproof.serve.ledger.ledger import balances_of
+from noiseproof.serve.ledger.records import Balance, Chain, Entry, timestamp
 
 _AT_ONCE = 1000
 
@@ -57,7 +55,7 @@ class History:
         """Every model's account."""
         with self._database.reading() as connection:
             rows = connection.execute(select(models).order_by(models.c.model)).all()
-            found = balances_of(connection, [read_chain(row) for row in rows])
+            found = balances_of(connection, [Chain.from_row(row) for row in rows])
         return [
             Account(
                 row.model,
@@ -74,7 +72,7 @@ class History:
         """All entries of all models as they are in the chain, in order, in bounded memory."""
         with self._database.reading() as connection:
             for row in connection.execute(select(models).order_by(models.c.model)).all():
-                chain, previous = read_chain(row), read_chain(row).origin
+                chain, previous = Chain.from_row(row), Chain.from_row(row).origin
                 for entry, hash in _entries(connection, row.model):
                     amount = chain.amount(entry.units).to_json()
                     yield {
@@ -100,10 +98,10 @@ class History:
         results, seen = [], False
         with self._database.reading() as connection:
             rows = connection.execute(select(models).order_by(models.c.model)).all()
-            found = balances_of(connection, [read_chain(row) for row in rows])
+            found = balances_of(connection, [Chain.from_row(row) for row in rows])
             for row in rows:
                 result = Verification(row.model)
-                replay = _Replay(read_chain(row))
+                replay = _Replay(Chain.from_row(row))
                 for entry, hash in _entries(connection, row.model):
                     replay.add(entry, hash, result)
                     seen = seen or hash == noted
@@ -158,14 +156,14 @@ class _Replay:
             return
         result.answers += entry.answers
         for client in (EVERYONE, entry.client):
-            before = self.balances.get(client, Balance(amount.nothing, amount.nothing))
+            before = self.balances.get(client, Balance(amount.zero, amount.zero))
             after = Balance(before.capacity, before.spent + amount)
             if not after.spent.fits(after.capacity):
                 result.problems.append(f"entry {entry.sequence} spent more than was left.")
             self.balances[client] = after
 
     def _spent(self, client: str, amount: Amount) -> Amount:
-        return self.balances[client].spent if client in self.balances else amount.nothing
+        return self.balances[client].spent if client in self.balances else amount.zero
 
 
 def _entries(connection: Connection, model: str) -> Iterator[tuple[Entry, str]]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import insert, select, update
 
 from noiseproof.errors import SettingError
-from noiseproof.serve.ledger.database import Database
-from noiseproof.serve.ledger.tables import clients, keys
+from noiseproof.serve.ledger.database import Database, clients, keys
 
 _PREFIX = "np"
 _ID_BYTES, _SECRET_BYTES, _SALT_BYTES = 8, 32, 16

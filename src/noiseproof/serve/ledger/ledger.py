@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, text, tuple_
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
-from noiseproof.serve.ledger.amounts import Amount
-from noiseproof.serve.ledger.database import Database
-from noiseproof.serve.ledger.entries import Chain, Entry
-from noiseproof.serve.ledger.pages import Page, balances_of, read_chain
-from noiseproof.serve.ledger.spends import Balance, Paid, Receipt, Refused, Spend
-from noiseproof.serve.ledger.tables import EVERYONE, entries, keys, models, retries
+from noiseproof.serve.ledger import answers
+from noiseproof.serve.ledger.amounts import LARGEST, SCALE, Amount
+from noiseproof.serve.ledger.database import EVERYONE, Database, balances, entries, keys, lock, models
+from noiseproof.serve.ledger.records import Balance, Chain, Entry, Kind, Paid, Receipt, Refused, Spend
 
-_OPENING = 0x6F70656E
-_LIVE = select(keys.c.id).where(keys.c.id.in_(bindparam("ids", expanding=True)), keys.c.revoked_at.is_(None))
+_LIVE_KEYS = select(keys.c.id).where(keys.c.id.in_(bindparam("ids", expanding=True)), keys.c.revoked_at.is_(None))
+_LOCK = (
+    select(models)
+    .where(models.c.model.in_(bindparam("names", expanding=True)))
+    .order_by(models.c.model)
+    .with_for_update()
+)
+_BALANCES = (
+    select(balances).where(balances.c.model.in_(bindparam("names", expanding=True))).order_by(balances.c.coordinate)
+)
+_SOME_BALANCES = _BALANCES.where(balances.c.client.in_(bindparam("clients", expanding=True)))
+_ADVANCE = update(models).where(models.c.model == bindparam("m")).values(sequence=bindparam("s"), head=bindparam("h"))
+_ADD = (
+    update(balances)
+    .where(
+        balances.c.model == bindparam("m"), balances.c.client == bindparam("c"), balances.c.coordinate == bindparam("i")
+    )
+    .values(spent=balances.c.spent + bindparam("more"), capacity=bindparam("limit"))
+)
 
 
 class Ledger:
@@ -38,77 +55,82 @@ class Ledger:
     def open(self, model: str, *, release: str, capacity: Amount) -> Balance:
         """Make sure that a model has an account. One that is there keeps its capacity and what was spent.
 
-        `release` is a fingerprint of what answers: an account is never taken over by another release, whose answers
-        would be paid for from the wrong budget.
+        Args:
+            model: The account's name.
+            release: A fingerprint of what answers: an account is never taken over by another release, whose answers
+                would be paid for from the wrong budget.
+            capacity: What all answers together may cost.
+
+        Returns:
+            The account's balance.
+
+        Raises:
+            LedgerError: If the account belongs to another release.
+            SettingError: If the capacity is more than a ledger can count.
         """
         chain = Chain(model, release, *capacity.kind)
         with self.database.writing() as connection:
-            if self.database.dialect == "postgresql":
-                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _OPENING})
+            lock(connection, "open")
             row = connection.execute(select(models).where(models.c.model == model)).one_or_none()
             if row is None:
-                page = Page.start(connection, chain, capacity)
-                page.write(connection)
-                return page.everyone
-            if read_chain(row) != chain:
+                account = AccountTransaction.start(connection, chain, capacity)
+                account.write(connection)
+                return account.everyone
+            if Chain.from_row(row) != chain:
                 raise LedgerError(
                     f"the ledger's account {model!r} belongs to another release; serve this one under another name."
                 )
             return balances_of(connection, [chain], [EVERYONE])[model][EVERYONE]
 
     def spend(self, spend: Spend) -> Receipt:
-        """Pay for one request, or raise `BudgetError` with nothing spent."""
+        """Pay for one request.
+
+        Returns:
+            The receipt of the committed spend.
+
+        Raises:
+            BudgetError: If it does not fit; nothing is spent then.
+        """
         outcome = self.spend_together([spend])[0]
         if isinstance(outcome, Refused):
-            raise BudgetError(refusal(spend, outcome))
+            raise BudgetError(outcome.sentence(spend))
         return outcome.receipt
 
     def spend_together(self, spends: Sequence[Spend]) -> list[Paid | Refused]:
         """Pay for several requests in one transaction; each is granted or refused on its own, in their order."""
-        outcomes: list[Paid | Refused] = []
-        promises = []
         with self.database.writing() as connection:
-            pages = Page.lock(connection, {spend.model for spend in spends}, {spend.client for spend in spends})
-            live = _live(connection, {spend.key for spend in spends if spend.key is not None})
-            earlier = _earlier(connection, spends)
+            accounts = AccountTransaction.lock(
+                connection, {spend.model for spend in spends}, {spend.client for spend in spends}
+            )
+            live = _live_keys(connection, {spend.key for spend in spends if spend.key is not None})
+            earlier = answers.paid_before(connection, spends)
+            outcomes = []
+            promised = []
             for spend in spends:
-                page = pages[spend.model]
-                own = page.balance(spend.client, spend.limit)
-                given = earlier.get((spend.model, spend.client, spend.retry.key)) if spend.retry else None
-                if spend.key is not None and spend.key not in live:
-                    outcome: Paid | Refused = Refused("revoked", page.everyone, own)
-                elif spend.retry and given:
-                    question, receipt, answer = given
-                    if question == spend.retry.question:
-                        outcome = Paid(receipt, page.everyone, own, repeated=True, answer=answer)
-                    else:
-                        outcome = Refused("retry", page.everyone, own)
-                else:
-                    outcome = page.spend(spend)
-                    if isinstance(outcome, Paid) and spend.retry:
-                        earlier[spend.model, spend.client, spend.retry.key] = (
-                            spend.retry.question,
-                            outcome.receipt,
-                            None,
-                        )
-                        promises.append(_promise(spend, outcome.receipt))
+                outcome = _decide(spend, accounts[spend.model], live, earlier)
+                if spend.retry and isinstance(outcome, Paid) and not outcome.repeated:
+                    place = spend.model, spend.client, spend.retry.key
+                    earlier[place] = spend.retry.digest, outcome.receipt, None
+                    promised.append((spend, outcome.receipt))
                 outcomes.append(outcome)
-            for page in pages.values():
-                page.write(connection)
-            if promises:
-                connection.execute(insert(retries), promises)
+            for account in accounts.values():
+                account.write(connection)
+            answers.promise(connection, promised)
         return outcomes
 
     def balance(self, model: str, client: str = EVERYONE) -> Balance:
         """What a model, or a client of it, may spend and has spent."""
         known = self.balances(model)
         everyone = known[EVERYONE]
-        return known.get(client, Balance(everyone.capacity, everyone.spent.nothing))
+        return known.get(client, Balance(everyone.capacity, everyone.spent.zero))
 
     def balances(self, model: str) -> dict[str, Balance]:
         """The balance of everyone together and of every client that asked, by name."""
         with self.database.reading() as connection:
-            return balances_of(connection, [_find(connection, model)])[model]
+            row = connection.execute(select(models).where(models.c.model == model)).one_or_none()
+            if row is None:
+                raise SettingError(f"the ledger has no account {model!r}.")
+            return balances_of(connection, [Chain.from_row(row)])[model]
 
     def models(self) -> list[str]:
         """The names of all accounts."""
@@ -116,61 +138,151 @@ class Ledger:
             return list(connection.execute(select(models.c.model).order_by(models.c.model)).scalars())
 
 
-def refusal(spend: Spend, refused: Refused) -> str:
-    """A refusal as a sentence."""
-    if refused.reason == "revoked":
-        return "the API key was revoked; nothing was spent."
-    if refused.reason == "retry":
-        return "the idempotency key came with another request before; nothing was spent, use a new key."
-    whose, balance = ("the model's", refused.everyone) if refused.reason == "model" else ("your", refused.client)
-    each = replace(spend.cost, units=tuple(units // spend.answers for units in spend.cost.units))
-    return (
-        f"{spend.answers} answers were asked for and {whose} budget covers {each.times_within(balance.left)} more; "
-        "nothing was answered and nothing spent."
-    )
+class AccountTransaction:
+    """What one transaction reads of one model's account and adds to it, while it holds the model's lock."""
+
+    def __init__(self, chain: Chain, sequence: int, head: str, known: Mapping[str, Balance]) -> None:
+        self.chain = chain
+        self._sequence, self._head = sequence, head
+        self._before = dict(known)
+        self._now = dict(known)
+        self._rows: list[dict[str, Any]] = []
+
+    @classmethod
+    def start(cls, connection: Connection, chain: Chain, capacity: Amount) -> AccountTransaction:
+        """A new account."""
+        if max(capacity.units) > LARGEST:
+            raise SettingError(f"a budget above {LARGEST / SCALE:.3g} is no promise, and more than a ledger can count.")
+        row = {**vars(chain), "orders": json.dumps(chain.orders), "sequence": 0, "head": chain.origin}
+        connection.execute(insert(models).values(**row))
+        account = cls(chain, 0, chain.origin, {})
+        account._limit(EVERYONE, capacity)
+        return account
+
+    @classmethod
+    def lock(
+        cls, connection: Connection, names: Collection[str], clients: Collection[str]
+    ) -> dict[str, AccountTransaction]:
+        """Some models with the balances of some clients; nobody else changes them until the commit.
+
+        (On SQLite a writing transaction holds the only lock already, and there is no FOR UPDATE. On PostgreSQL rows are
+        locked in one order, so that two transactions never wait for each other.)
+        """
+        rows = {row.model: row for row in connection.execute(_LOCK, {"names": list(names)})}
+        for name in names:
+            if name not in rows:
+                raise SettingError(f"the ledger has no account {name!r}.")
+        chains = [Chain.from_row(row) for row in rows.values()]
+        found = balances_of(connection, chains, [EVERYONE, *clients])
+        return {
+            chain.model: cls(chain, rows[chain.model].sequence, rows[chain.model].head, found[chain.model])
+            for chain in chains
+        }
+
+    @property
+    def everyone(self) -> Balance:
+        """The model's balance, with what this transaction adds."""
+        return self._now[EVERYONE]
+
+    def balance(self, client: str, limit: Amount | None) -> Balance:
+        """A client's balance under a limit (at most the model's), with what this transaction adds.
+
+        A limit below what was spent leaves nothing, and takes nothing back.
+        """
+        most = self.everyone.capacity
+        spent = self._now[client].spent if client in self._now else most.zero
+        return Balance(most if limit is None else limit.capped(most).at_least(spent), spent)
+
+    def spend(self, spend: Spend) -> Paid | Refused:
+        """Note a spend if both budgets cover it."""
+        everyone, own = self.everyone, self.balance(spend.client, spend.limit)
+        if not spend.cost.fits(everyone.left):
+            return Refused("model", everyone, own)
+        if not spend.cost.fits(own.left):
+            return Refused("client", everyone, own)
+        if spend.client not in self._now or self._now[spend.client].capacity != own.capacity:
+            self._limit(spend.client, own.capacity)
+        self._now[EVERYONE] = everyone = Balance(everyone.capacity, everyone.spent + spend.cost)
+        self._now[spend.client] = own = Balance(own.capacity, own.spent + spend.cost)
+        entry = self._append("spend", spend.client, spend.answers, spend.cost)
+        return Paid(Receipt(entry, spend.cost, self._head), everyone, own)
+
+    def write(self, connection: Connection) -> None:
+        """Write what was added; the transaction's commit makes it true."""
+        if not self._rows:
+            return
+        connection.execute(insert(entries), self._rows)
+        connection.execute(_ADVANCE, {"m": self.chain.model, "s": self._sequence, "h": self._head})
+        new, changed = [], []
+        for client, now in self._now.items():
+            before = self._before.get(client)
+            if before == now:
+                continue
+            for i, (capacity, spent) in enumerate(zip(now.capacity.units, now.spent.units, strict=True)):
+                if before is None:
+                    row = {"model": self.chain.model, "client": client, "coordinate": i}
+                    new.append({**row, "capacity": capacity, "spent": spent})
+                else:
+                    row = {"m": self.chain.model, "c": client, "i": i}
+                    changed.append({**row, "more": spent - before.spent.units[i], "limit": capacity})
+        if new:
+            connection.execute(insert(balances), new)
+        if changed:
+            connection.execute(_ADD, changed)
+
+    def _limit(self, client: str, capacity: Amount) -> None:
+        spent = self._now[client].spent if client in self._now else capacity.zero
+        self._now[client] = Balance(capacity, spent)
+        self._append("limit", client, 0, capacity)
+
+    def _append(self, kind: Kind, client: str, answers: int, amount: Amount) -> Entry:
+        self._sequence += 1
+        now = time.time_ns() // 1000
+        entry = Entry(self.chain.model, self._sequence, uuid.uuid4().hex, kind, client, answers, amount.units, now)
+        self._head = entry.hash_after(self._head)
+        self._rows.append(entry.row(self._head))
+        return entry
 
 
-def _find(connection: Connection, model: str) -> Chain:
-    row = connection.execute(select(models).where(models.c.model == model)).one_or_none()
-    if row is None:
-        raise SettingError(f"the ledger has no account {model!r}.")
-    return read_chain(row)
-
-
-def _live(connection: Connection, ids: set[str]) -> set[str]:
-    """Those of the API keys that are not revoked."""
-    if not ids:
-        return set()
-    return set(connection.execute(_LIVE, {"ids": list(ids)}).scalars())
-
-
-_Given = tuple[str, Receipt, str | None]
-
-
-def _earlier(connection: Connection, spends: Sequence[Spend]) -> dict[tuple[str, str, str], _Given]:
-    """What was paid for under the retry keys before: the question, the receipt, and the answer if there is one yet."""
-    wanted = [(spend.model, spend.client, spend.retry.key) for spend in spends if spend.retry]
-    if not wanted:
-        return {}
-    kinds = {spend.model: spend.cost for spend in spends}
-    query = select(retries.c.retry_key, retries.c.question, retries.c.answer, entries)
-    query = query.join(entries, entries.c.receipt == retries.c.receipt)
-    query = query.where(tuple_(retries.c.model, retries.c.client, retries.c.retry_key).in_(wanted))
-    found = {}
-    for row in connection.execute(query).mappings():
-        entry = Entry.from_row(row)
-        receipt = Receipt(entry, replace(kinds[entry.model], units=entry.units), row["hash"])
-        found[entry.model, entry.client, row["retry_key"]] = row["question"], receipt, row["answer"]
-    return found
-
-
-def _promise(spend: Spend, receipt: Receipt) -> dict[str, Any]:
-    assert spend.retry is not None
+def balances_of(
+    connection: Connection, chains: Collection[Chain], clients: Collection[str] | None = None
+) -> dict[str, dict[str, Balance]]:
+    """Balances by model and client; of all clients, or of some."""
+    names = [chain.model for chain in chains]
+    if clients is None:
+        stored = connection.execute(_BALANCES, {"names": names})
+    else:
+        stored = connection.execute(_SOME_BALANCES, {"names": names, "clients": list(clients)})
+    units: dict[str, dict[str, list[tuple[int, int]]]] = {name: {} for name in names}
+    for row in stored:
+        units[row.model].setdefault(row.client, []).append((row.capacity, row.spent))
     return {
-        "model": spend.model,
-        "client": spend.client,
-        "retry_key": spend.retry.key,
-        "question": spend.retry.question,
-        "receipt": receipt.id,
-        "made_at": receipt.entry.made_at,
+        chain.model: {
+            client: Balance(*map(chain.amount, zip(*pairs, strict=True)))
+            for client, pairs in units[chain.model].items()
+        }
+        for chain in chains
     }
+
+
+def _decide(
+    spend: Spend,
+    account: AccountTransaction,
+    live: Collection[str],
+    earlier: Mapping[answers.Place, answers.PaidBefore],
+) -> Paid | Refused:
+    everyone, own = account.everyone, account.balance(spend.client, spend.limit)
+    if spend.key is not None and spend.key not in live:
+        return Refused("revoked", everyone, own)
+    found = earlier.get((spend.model, spend.client, spend.retry.key)) if spend.retry else None
+    if spend.retry is None or found is None:
+        return account.spend(spend)
+    digest, receipt, answer = found
+    if digest != spend.retry.digest:
+        return Refused("retry", everyone, own)
+    return Paid(receipt, everyone, own, repeated=True, answer=answer)
+
+
+def _live_keys(connection: Connection, ids: set[str]) -> set[str]:
+    """Those of the API keys that are not revoked."""
+    return set(connection.execute(_LIVE_KEYS, {"ids": list(ids)}).scalars()) if ids else set()
