@@ -10,14 +10,17 @@ import torch
 from scipy.stats import norm
 
 from noiseproof.attacks import (
+    Attack,
     AttackSplit,
     LabelOnlyAttack,
     LiraAttack,
     LossAttack,
     ShadowAttack,
     ShadowModels,
+    attack,
     attack_names,
     infer_membership,
+    register_attack,
 )
 from noiseproof.attacks.attack import logit_confidence
 from noiseproof.attacks.result import best_threshold
@@ -187,7 +190,7 @@ def test_an_auditors_attack_needs_no_pool(target, split):
 
 
 def test_unknown_attacks_are_refused(target, split):
-    with pytest.raises(SettingError, match="there are shadow, loss, lira"):
+    with pytest.raises(SettingError, match="there are shadow, lira, lira-offline, loss"):
         infer_membership(target, split, "guess")
     with pytest.raises(SettingError, match="synthetic records"):
         infer_membership(target, split, "nearest")
@@ -198,3 +201,21 @@ def test_label_only_settings_are_checked(split):
     for settings in ({"copies": -1}, {"copies": 1}, {"largest": 0.0}):
         with pytest.raises(SettingError):
             LabelOnlyAttack(**settings)
+
+
+def test_an_attack_of_a_users_own_is_run_by_its_name(target, split, monkeypatch):
+    monkeypatch.setattr(attack, "_REGISTRY", dict(attack.attacks()))
+
+    @register_attack
+    class SureAttack(Attack):
+        name = "sure"
+
+        def scores(self, target, records):
+            return target.predict(records.features).amax(1)
+
+    found = infer_membership(target, split, "sure")
+    assert (found.attack, found.queries) == ("sure", len(split.records))
+    assert found.auc > 0.5
+    assert attack_names("answers")[-1] == "sure"
+    with pytest.raises(ValueError, match="two attacks"):
+        register_attack(SureAttack)

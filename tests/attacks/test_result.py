@@ -16,6 +16,7 @@ from noiseproof.attacks import AttackResult, plot_roc
 from noiseproof.attacks import result as results
 from noiseproof.attacks.result import Roc, best_threshold, bootstrap, resamples
 from noiseproof.errors import DataError
+from noiseproof.palette import PALETTE
 
 
 def result(shift: float = 1.0, threshold: float | None = 0.5, size: int = 600, **changes) -> AttackResult:
@@ -102,13 +103,13 @@ def test_the_curve_is_drawn_to_a_file(tmp_path, suffix):
 
 
 def test_several_curves_share_a_picture(tmp_path):
+    from matplotlib.colors import to_rgb
     from matplotlib.image import imread
 
     path = plot_roc([result(), result(shift=0.2), result(shift=3.0)], tmp_path / "roc.png")
     picture = imread(path)[..., :3]
-    colours = [np.array([0, 0x72, 0xB2]), np.array([0xD5, 0x5E, 0]), np.array([0, 0x9E, 0x73])]
-    for colour in colours:
-        assert (np.abs(picture - colour / 255).max(-1) < 0.02).sum() > 50
+    for colour, _ in PALETTE[1:4]:
+        assert (np.abs(picture - np.array(to_rgb(colour))).max(-1) < 0.02).sum() > 50
 
 
 def test_results_that_make_no_sense_are_refused():

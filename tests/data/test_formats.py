@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from importlib.metadata import EntryPoint
 
 import numpy as np
 import pandas as pd
@@ -383,14 +382,3 @@ def test_a_format_that_gives_arrays_needs_no_target(tmp_path, monkeypatch):
 def test_an_extension_is_registered_once():
     with pytest.raises(ValueError, match="two formats"):
         register_format(".csv")(lambda path, schema: {})
-
-
-def test_an_installed_package_brings_its_formats(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "_FORMATS", dict(formats._FORMATS))
-    entry = EntryPoint("tab", "pandas:read_table", "noiseproof.formats")
-    monkeypatch.setattr(formats, "entry_points", lambda group: [entry] if group == "noiseproof.formats" else [])
-    formats._installed.cache_clear()
-    try:
-        assert formats.extension(tmp_path / "people.tab") == ".tab"
-    finally:
-        formats._installed.cache_clear()

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "noiseproof"
 PLACES = ("inputs", "losses", "gradients", "parameters", "predictions")
 LAYERS = (
-    ("errors", "files", "kernels", "progress", "tensors"),
+    ("errors", "files", "kernels", "palette", "plugins", "progress", "tensors"),
     ("parallel",),
     ("privacy", "data"),
     ("networks",),

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from noiseproof.attacks.attack import Attack, AttackSplit, Predicts, split_for_attack
-from noiseproof.attacks.lira import LiraAttack
-from noiseproof.attacks.membership import attack_names, infer_membership
-from noiseproof.attacks.picture import plot_roc
-from noiseproof.attacks.result import AttackResult, ClassResult, Interval
-from noiseproof.attacks.shadow import ShadowAttack, ShadowModels
-from noiseproof.attacks.synthetic import density_ratio, nearest_record
-from noiseproof.attacks.thresholds import LabelOnlyAttack, LossAttack
+from noiseproof.attacks.attack import (
+    Attack,
+    AttackSetup,
+    AttackSplit,
+    Predicts,
+    attack_names,
+    infer_membership,
+    register_attack,
+    split_for_attack,
+)
+from noiseproof.attacks.result import AttackResult, ClassResult, Interval, plot_roc
+from noiseproof.attacks.shadow import LiraAttack, ShadowAttack, ShadowModels
+from noiseproof.attacks.simple import DensityRatioAttack, GapAttack, LabelOnlyAttack, LossAttack, NearestAttack
 
 __all__ = [
     "Attack",
     "AttackResult",
+    "AttackSetup",
     "AttackSplit",
     "ClassResult",
+    "DensityRatioAttack",
+    "GapAttack",
     "Interval",
     "LabelOnlyAttack",
     "LiraAttack",
     "LossAttack",
+    "NearestAttack",
     "Predicts",
     "ShadowAttack",
     "ShadowModels",
     "attack_names",
-    "density_ratio",
     "infer_membership",
-    "nearest_record",
     "plot_roc",
+    "register_attack",
     "split_for_attack",
 ]

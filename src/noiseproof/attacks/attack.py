@@ -1,53 +1,29 @@
-"""Attack: what tells members from non-members by a release's answers."""
+"""Attack: what tells members from non-members by a release; the registry of attacks, and the verb that runs one.
+
+An attack of your own is a subclass of `Attack`, decorated with `register_attack`. It is found if its module was
+imported, or if its package names the module among its entry points of the group `noiseproof.attacks`.
+"""
 
 from __future__ import annotations
 
+import importlib
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 
 from noiseproof.attacks.result import AttackResult
 from noiseproof.data.dataset import Dataset
 from noiseproof.errors import DataError, SettingError
+from noiseproof.networks import Network, Training, suggest
+from noiseproof.plugins import load_plugins
+from noiseproof.progress import SILENT, Progress
+from noiseproof.releases.release import DataRelease
 
-
-class Attack(ABC):
-    """An attack that has learned all it will learn; it can be turned on any number of targets.
-
-    It sees a target through `predict` only, so that a `PredictionRelease` is attacked through its noisy answers, each
-    of which costs its budget.
-    """
-
-    name: ClassVar[str]
-    threshold: float | None = None
-    """Scores above it are taken for members; None where the attack has no threshold of its own."""
-    threshold_from: str = "the other half of the scores"
-
-    @abstractmethod
-    def scores(self, target: Predicts, records: Dataset) -> torch.Tensor:
-        """One score a record: the larger, the more the record looks like a member."""
-
-    def against(self, target: Predicts, split: AttackSplit, *, seed: int = 0, resamples: int = 1000) -> AttackResult:
-        """Attack the target's members and non-members; `seed` is for the result's halves and bootstrap."""
-        counted, records = Counted(target), split.records
-        return AttackResult(
-            attack=self.name,
-            scores=self.scores(counted, records),
-            member=split.membership,
-            labels=records.labels,
-            classes=records.public.classes,
-            threshold=self.threshold,
-            threshold_from=self.threshold_from,
-            queries=counted.queries,
-            seed=seed,
-            resamples=resamples,
-        )
-
-
-# What an attack may see of its target.
-
+_REGISTRY: dict[str, type[Attack]] = {}
 
 _TINY = 1e-30
 """Probabilities are taken to be at least this, so that an answer of exactly 0 or 1 has a finite score."""
@@ -91,9 +67,6 @@ def logit_confidence(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tenso
     """
     others = answers.double().scatter(-1, labels[..., None], 0.0).sum(-1)
     return confidence(answers, labels) - others.clamp(min=_TINY).log()
-
-
-# The set-up of a membership attack: who was trained on, who was not, and what the attacker may train on.
 
 
 @dataclass(frozen=True)
@@ -164,3 +137,161 @@ def split_for_attack(dataset: Dataset, seed: int = 0, *, size: int | None = None
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).to(dataset.labels.device)
     members, nonmembers, pool = order[:size], order[size : 2 * size], order[2 * size :]
     return AttackSplit(dataset.take(members), dataset.take(nonmembers), dataset.take(pool))
+
+
+class Attack(ABC):
+    """An attack that has learned all it will learn; it can be turned on any number of targets.
+
+    It sees a target through `predict` only, so that a `PredictionRelease` is attacked through its noisy answers, each
+    of which costs its budget; or, where it is `on` records, through the records of a `DataRelease`.
+
+    Example:
+        >>> @register_attack
+        ... class EntropyAttack(Attack):
+        ...     name = "entropy"
+        ...
+        ...     def scores(self, target, records):
+        ...         answers = target.predict(records.features)
+        ...         return (answers * answers.clamp(min=1e-30).log()).sum(1)
+    """
+
+    name: ClassVar[str]
+    on: ClassVar[str] = "answers"
+    """What it attacks: a release's `answers`, or synthetic `records`."""
+    threshold: float | None = None
+    """Scores above it are taken for members; None where the attack has no threshold of its own."""
+    threshold_from: str = "the other half of the scores"
+
+    @classmethod
+    def prepare(cls, setup: AttackSetup) -> Self:
+        """The attack, ready for a target: where it learns from shadow models, these are trained here."""
+        return cls()
+
+    @abstractmethod
+    def scores(self, target: Any, records: Dataset) -> torch.Tensor:
+        """One score a record: the larger, the more the record looks like a member."""
+
+    def against(
+        self, target: Predicts | DataRelease, split: AttackSplit, *, seed: int = 0, resamples: int = 1000
+    ) -> AttackResult:
+        """Attack the target's members and non-members; `seed` is for the result's halves and bootstrap."""
+        counted = None if isinstance(target, DataRelease) else Counted(target)
+        records = split.records
+        return AttackResult(
+            attack=self.name,
+            scores=self.scores(counted or target, records),
+            member=split.membership,
+            labels=records.labels,
+            classes=records.public.classes,
+            threshold=self.threshold,
+            threshold_from=self.threshold_from,
+            queries=counted.queries if counted else 0,
+            seed=seed,
+            resamples=resamples,
+        )
+
+
+@dataclass(frozen=True)
+class AttackSetup:
+    """What an attack may learn from before it is turned on a release."""
+
+    release: Predicts | DataRelease
+    split: AttackSplit
+    network: Network
+    """What shadow models are built like."""
+    training: Training
+    shadows: int = 20
+    seed: int = 0
+    progress: Progress = SILENT
+
+
+A = TypeVar("A", bound=type[Attack])
+
+
+def register_attack(attack: A) -> A:
+    """Class decorator: make an attack available by its name.
+
+    Raises:
+        ValueError: If the name is taken.
+    """
+    if attack.name in _REGISTRY:
+        raise ValueError(f"two attacks are named {attack.name!r}")
+    _REGISTRY[attack.name] = attack
+    return attack
+
+
+def attacks() -> Mapping[str, type[Attack]]:
+    """Every attack by its name."""
+    for module in ("shadow", "simple"):
+        importlib.import_module(f"noiseproof.attacks.{module}")
+    load_plugins("noiseproof.attacks")
+    return _REGISTRY
+
+
+def attack_names(on: str | None = None) -> tuple[str, ...]:
+    """Every attack that can be asked for by name, or those on `answers` or on synthetic `records`."""
+    return tuple(name for name, attack in attacks().items() if on in (None, attack.on))
+
+
+def infer_membership(
+    release: Predicts | DataRelease,
+    split: AttackSplit,
+    attack: str = "shadow",
+    *,
+    network: Network | None = None,
+    training: Training | None = None,
+    shadows: int = 20,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> AttackResult:
+    """Attack a release and measure how well members are told from non-members.
+
+    `shadow` (Shokri), `lira` (online: shadow models on halves of the attacked records) and `lira-offline` (shadow
+    models on the split's pool) train shadow networks; `loss` (Yeom), `gap` (is the label right?) and `label-only` (and
+    does it survive noise?) train none. Synthetic records are attacked by `nearest` and `density-ratio`. A
+    `PredictionRelease` pays for every answer; see `AttackSplit.limited`.
+
+    Args:
+        release: What is attacked.
+        split: Its members, others, and perhaps the attacker's own records.
+        attack: The attack's name.
+        network: What shadow networks are built like; by default the release's own network.
+        training: How they are trained.
+        shadows: How many of them.
+        seed: For everything random in the attack.
+        progress: Hears how far it is.
+
+    Returns:
+        Scores and measures, with intervals.
+
+    Raises:
+        SettingError: If there is no such attack, or it does not fit the release.
+
+    Formal guarantee
+    ----------------
+    None: an attack measures, on the trusted side, how much a release gives away about real records.
+    """
+    if attack not in attack_names():
+        raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
+    on = "records" if isinstance(release, DataRelease) else "answers"
+    if attacks()[attack].on != on:
+        other, what = ("predictions", "synthetic records") if on == "records" else ("synthetic records", "predictions")
+        raise SettingError(f"{attack} attacks {other}; {what} can be attacked by {' or '.join(attack_names(on))}.")
+    public = split.members.public
+    own = getattr(release, "network", None)
+    if network is None:
+        network = own if isinstance(own, Network) else suggest(public.shape, split.members.classes, public.kind)
+    setup = AttackSetup(release, split, network, training or _training(release), shadows, seed, progress)
+    return attacks()[attack].prepare(setup).against(release, split, seed=seed)
+
+
+def _training(release: Any) -> Training:
+    """The release's own training if it was an ordinary one."""
+    if getattr(release, "method", None) != "none":
+        return Training()
+    settings = getattr(release, "settings", {})
+    return Training(
+        epochs=math.ceil(settings.get("epochs", Training.epochs)),
+        batch_size=settings.get("batch_size", Training.batch_size),
+        lr=settings.get("lr", Training.lr),
+    )

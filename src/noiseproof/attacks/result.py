@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from noiseproof.errors import DataError
+from noiseproof.palette import PALETTE
 
 RATES = (0.001, 0.01)
 """The false positive rates at which true positive rates are reported."""
@@ -36,6 +37,11 @@ class ClassResult:
     accuracy: Interval | None = None
     advantage: Interval | None = None
     auc: Interval | None = None
+
+    @property
+    def measures(self) -> dict[str, Interval | None]:
+        """The three measures by name."""
+        return {"accuracy": self.accuracy, "advantage": self.advantage, "auc": self.auc}
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,14 +176,7 @@ class AttackResult:
                     "class": found.name,
                     "members": found.members,
                     "nonmembers": found.nonmembers,
-                    **{
-                        name: None if measure is None else measure.value
-                        for name, measure in (
-                            ("accuracy", found.accuracy),
-                            ("advantage", found.advantage),
-                            ("auc", found.auc),
-                        )
-                    },
+                    **{name: each and each.value for name, each in found.measures.items()},
                     "accuracy_interval": found.accuracy and [found.accuracy.low, found.accuracy.high],
                 }
                 for found in self.per_class
@@ -186,8 +185,6 @@ class AttackResult:
 
     def plot_roc(self, path: str | Path) -> Path:
         """Draw the ROC curve with its bootstrap band on logarithmic axes, as a PNG, PDF or SVG file."""
-        from noiseproof.attacks.picture import plot_roc
-
         return plot_roc([self], path)
 
 
@@ -265,3 +262,71 @@ def bootstrap(
     values = torch.cat([statistic(weights) for weights in resamples(member, count, seed)])
     tail = (1 - level) / 2
     return values.quantile(torch.tensor([tail, 1 - tail], dtype=values.dtype), dim=0)
+
+
+# ROC curves on logarithmic axes, where attacks that name few records with certainty can be seen.
+
+
+_STYLES = ("-", "--", "-.", ":")
+_POINTS = 60
+
+
+def plot_roc(results: Sequence[AttackResult], path: str | Path) -> Path:
+    """Draw the ROC curves of several attacks, each with its bootstrap band, into one file.
+
+    Args:
+        results: What the attacks found.
+        path: A PNG, PDF or SVG file.
+
+    Returns:
+        The path.
+    """
+    # Figures are made without pyplot, which keeps global state and may look for a display.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 4.4 + 0.2 * len(results)), layout="constrained")
+    axes = figure.add_subplot()
+    # Left of one false accusation there is nothing to see.
+    floor = min(1 / int((~result.member).sum()) for result in results)
+    grid = torch.logspace(math.log10(floor), 0, _POINTS, dtype=torch.float64)
+    for place, result in enumerate(results):
+        # The first colour is a grey, as guessing's is.
+        colour, style = PALETTE[1 + place % (len(PALETTE) - 1)][0], _STYLES[place % len(_STYLES)]
+        curve = Roc.of(result.scores, result.member, torch.ones(1, len(result.scores), dtype=torch.float64))
+        axes.plot(
+            curve.fpr[0].clamp(min=floor),
+            curve.tpr[0].clamp(min=floor),
+            color=colour,
+            linestyle=style,
+            drawstyle="steps-post",
+            linewidth=1.8,
+            label=f"{result.attack} (AUC {result.auc:.3f}, advantage {result.advantage:.2f})",
+        )
+        low, high = _band(result, grid)
+        axes.fill_between(grid, low.clamp(min=floor), high.clamp(min=floor), color=colour, alpha=0.15, linewidth=0)
+    axes.plot([floor, 1], [floor, 1], color="0.5", linewidth=1, label="guessing")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(floor, 1),
+        ylim=(floor, 1.05),
+        xlabel="false positive rate",
+        ylabel="true positive rate",
+        title="Membership inference",
+    )
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", fontsize="small")
+    figure.savefig(path, dpi=150)
+    return Path(path)
+
+
+def _band(result: AttackResult, grid: torch.Tensor) -> torch.Tensor:
+    """The bootstrap interval of the true positive rate at each of the false positive rates."""
+
+    def statistic(weights: torch.Tensor) -> torch.Tensor:
+        curve = Roc.of(result.scores, result.member, weights)
+        # The last point at or before each rate: curves only rise.
+        place = torch.searchsorted(curve.fpr, (grid + 1e-12).expand(len(weights), -1).contiguous(), right=True) - 1
+        return curve.tpr.gather(1, place)
+
+    return bootstrap(statistic, result.member, count=200, level=result.level, seed=result.seed)

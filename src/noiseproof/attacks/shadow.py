@@ -1,14 +1,15 @@
-"""Shadow models: networks trained like the target on known parts of the attacker's records."""
+"""Shadow models, trained like the target on known parts of the attacker's records, and the attacks that learn from them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 
-from noiseproof.attacks.attack import Attack, Predicts, confidence, logit_confidence
+from noiseproof.attacks.attack import Attack, AttackSetup, Predicts, confidence, logit_confidence, register_attack
 from noiseproof.data.dataset import Dataset
 from noiseproof.errors import SettingError
 from noiseproof.networks import Network, StackedNetwork, Training, fit_stack
@@ -117,13 +118,11 @@ class ShadowModels:
         return torch.cat(parts, dim=1)
 
 
-# `shadow`: Shokri et al.'s attack, an attack network for each class that has learned from shadow models.
-
-
 ATTACK_TRAINING = Training(epochs=100, batch_size=100, lr=0.01, l2=1e-6)
 """How attack networks are trained: Lu et al., Table 4."""
 
 
+@register_attack
 class ShadowAttack(Attack):
     """Shokri et al. (2017): networks (64 tanh) from probability vectors to membership, one for each class.
 
@@ -142,6 +141,11 @@ class ShadowAttack(Attack):
         self._place = classes
 
     @classmethod
+    def prepare(cls, setup: AttackSetup) -> Self:
+        """Attack networks that learned from shadow models on random parts of the attacker's records."""
+        return cls.fit(drawn(setup), seed=setup.seed, progress=setup.progress)
+
+    @classmethod
     def fit(
         cls,
         shadows: ShadowModels,
@@ -151,7 +155,7 @@ class ShadowAttack(Attack):
         training: Training = ATTACK_TRAINING,
         seed: int = 0,
         progress: Progress = SILENT,
-    ) -> ShadowAttack:
+    ) -> Self:
         """Train the attack networks, all classes at once."""
         vectors, inside, labels = _examples(shadows)
         classes = shadows.pool.classes
@@ -200,3 +204,109 @@ def _examples(shadows: ShadowModels) -> tuple[torch.Tensor, torch.Tensor, torch.
         labels.append(shadows.pool.labels[part].cpu().expand(len(shadows), -1)[known])
         start += answers.shape[1]
     return torch.cat(vectors), torch.cat(inside), torch.cat(labels)
+
+
+_ENOUGH = 64
+"""With fewer shadow models a record's own variance is estimated worse than the one that all records share."""
+_SMALLEST = 1e-6
+
+
+@register_attack
+class LiraAttack(Attack):
+    """Carlini et al. (2022): how much likelier is the target's confidence in a record's label if it was trained on it?
+
+    Confidences on the logit scale are taken to be normal over trainings, with the record (in) and without (out), and
+    shadow models give each record's means and variances.
+
+    *Online*, the shadow models' pool is the attacked records themselves, each in half of the models: the score is the
+    log likelihood ratio, and 0 its threshold. *Offline*, the pool is apart, only what happens without the record is
+    known, and the score is how many standard deviations the target's confidence lies above it.
+
+    `fixed_variance` shares one variance between all records; by default so below 64 shadow models.
+    """
+
+    name: ClassVar[str] = "lira"
+
+    def __init__(self, shadows: ShadowModels, *, online: bool, fixed_variance: bool | None = None) -> None:
+        if online and not (shadows.inside.any(0) & shadows.outside.any(0)).all():
+            raise SettingError(
+                "online LiRA needs shadow models on halves: each record in some of them and out of some."
+            )
+        self._shadows = shadows
+        self._fixed = len(shadows) < _ENOUGH if fixed_variance is None else fixed_variance
+        self.online = online
+        if online:
+            self.threshold, self.threshold_from = 0.0, "a likelihood ratio of 1"
+
+    @classmethod
+    def prepare(cls, setup: AttackSetup) -> Self:
+        """Online: shadow models on halves of the attacked records."""
+        return cls(halves(setup), online=True)
+
+    def scores(self, target: Predicts, records: Dataset) -> torch.Tensor:
+        """The log likelihood ratio (online), or the standardised confidence (offline)."""
+        if self.online and not (
+            len(records) == len(self._shadows.pool) and torch.equal(records.features, self._shadows.pool.features)
+        ):
+            raise SettingError("online LiRA can only attack the records that its shadow models were trained on.")
+        shadow = self._shadows.confidences(records, logit=True)
+        seen = logit_confidence(target.predict(records.features).cpu(), records.labels.cpu())
+        if not self.online:
+            mean, variance = self._normal(shadow, torch.ones_like(shadow, dtype=torch.bool))
+            return (seen - mean) / variance.sqrt()
+        likelihoods = []
+        for side in (self._shadows.inside, self._shadows.outside):
+            mean, variance = self._normal(shadow, side)
+            likelihoods.append(-((seen - mean) ** 2) / (2 * variance) - variance.log() / 2 - math.log(2 * math.pi) / 2)
+        return likelihoods[0] - likelihoods[1]
+
+    def _normal(self, shadow: torch.Tensor, side: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each record's mean and variance over the models of one side."""
+        count = side.sum(0)
+        mean = (shadow * side).sum(0) / count
+        squares = ((shadow - mean) ** 2 * side).sum(0)
+        # Means were estimated from the same models, which costs each record one degree of freedom.
+        if self._fixed:
+            variance = (squares.sum() / (count - 1).clamp(min=0).sum().clamp(min=1)).expand_as(mean)
+        else:
+            variance = squares / (count - 1).clamp(min=1)
+        return mean, variance.clamp(min=_SMALLEST)
+
+
+@register_attack
+class OfflineLiraAttack(LiraAttack):
+    """The likelihood ratio attack with shadow models on a pool apart from the attacked records."""
+
+    name: ClassVar[str] = "lira-offline"
+
+    @classmethod
+    def prepare(cls, setup: AttackSetup) -> Self:
+        """Shadow models on the split's pool."""
+        if setup.split.pool is None:
+            raise SettingError("lira-offline needs a pool of records that are neither members nor non-members.")
+        return cls(drawn(setup), online=False)
+
+
+def drawn(setup: AttackSetup) -> ShadowModels:
+    """Shadow models like the target on random parts of the attacker's records, each of the target's size."""
+    return ShadowModels.drawn(
+        setup.network,
+        setup.split.attackers,
+        count=setup.shadows,
+        size=len(setup.split.members),
+        training=setup.training,
+        seed=setup.seed,
+        progress=setup.progress,
+    )
+
+
+def halves(setup: AttackSetup) -> ShadowModels:
+    """Shadow models like the target on halves of the attacked records."""
+    return ShadowModels.halves(
+        setup.network,
+        setup.split.records,
+        count=setup.shadows,
+        training=setup.training,
+        seed=setup.seed,
+        progress=setup.progress,
+    )

@@ -36,10 +36,7 @@ def run(
 
     Give the same --data, --target and --seed as in training: the members are the training part, the others the test part.
     """
-    from typing import cast
-
     from noiseproof.attacks import AttackSplit, attack_names, infer_membership
-    from noiseproof.attacks.membership import AttackName
     from noiseproof.cli import output
     from noiseproof.data import load
     from noiseproof.errors import DataError, SettingError
@@ -62,9 +59,7 @@ def run(
         records = records.limited(2 * size, seed)
     assert isinstance(release, ModelRelease | PredictionRelease | DataRelease)
     with asked(jobs, ray):
-        result = infer_membership(
-            release, records, cast("AttackName", attack), shadows=shadows, seed=seed, progress=progress
-        )
+        result = infer_membership(release, records, attack, shadows=shadows, seed=seed, progress=progress)
     if roc is not None:
         result.plot_roc(roc)
     if json:

@@ -13,8 +13,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, Union
 
@@ -23,6 +21,7 @@ import numpy as np
 from noiseproof.data.schema import Schema
 from noiseproof.data.tables import MISSING_VALUES
 from noiseproof.errors import DataError, NoiseproofError
+from noiseproof.plugins import load_plugins
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +47,9 @@ def register_format(*extensions: str, header: Callable[[Path], Sequence[str]] | 
 
     The function takes a path and the schema (None where the user gave none) and returns a pandas table, or a mapping of
     arrays as an npz file holds them (`x` and `y`, or `x_train`, `y_train`, `x_test` and `y_test`; perhaps
-    `class_names`, `low` and `high`). It must make each row from one person's record alone. A package makes its formats
-    known without being imported by entry points of the group `noiseproof.formats`, named as the extension is.
+    `class_names`, `low` and `high`). It must make each row from one person's record alone. It is
+    found if its module was imported, or if its package names the module among its entry points of the group
+    `noiseproof.formats`.
 
     Args:
         extensions: How names of such files end, with the dot.
@@ -83,14 +83,8 @@ def extension(path: Path) -> str:
     return max(found, key=len)
 
 
-@cache
-def _installed() -> None:
-    for entry in entry_points(group="noiseproof.formats"):
-        register_format(f".{entry.name.removeprefix('.')}")(entry.load())
-
-
 def _formats() -> dict[str, _Format]:
-    _installed()
+    load_plugins("noiseproof.formats")
     return _FORMATS
 
 

@@ -8,13 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-KINDS = ("claimed", "proven", "audited")
+from noiseproof.palette import PALETTE
 
-PALETTE = (
-    *(("#4d4d4d", "#c8c8c8"), ("#0072b2", "#56b4e9"), ("#b84700", "#ff9557"), ("#00755a", "#2ccb9b")),
-    *(("#a23b7c", "#ee9fcb"), ("#806000", "#f0c24b"), ("#5b4bb7", "#b3a7ff"), ("#007a8a", "#4fd8e6")),
-)
-"""Colours on light and on dark ground; a method is also told by its number, its dashes and its markers."""
+KINDS = ("claimed", "proven", "audited")
 
 DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3), (12, 4))
 

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noiseproof.report.charts import KINDS, PALETTE, Chart, Drawing, charts, epsilons
+from noiseproof.palette import PALETTE
+from noiseproof.report.charts import KINDS, Chart, Drawing, charts, epsilons
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from noiseproof.report.charts import PALETTE, Chart, charts
+from noiseproof.palette import PALETTE
+from noiseproof.report.charts import Chart, charts
 
 _MARKERS = {"claimed": "o", "proven": "s", "audited": ">", "": "o"}
 _GREY: Any = {"color": "#666666", "linestyle": "--", "linewidth": 0.8}

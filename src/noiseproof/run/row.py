@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -127,14 +127,13 @@ def _accuracy(release: Release, split: Split, plan: Plan) -> float:
 
 def _attack(release: Release, split: Split, plan: Plan) -> AttackResult:
     from noiseproof.attacks import AttackSplit, infer_membership
-    from noiseproof.attacks.membership import AttackName
 
     most = 2 * min(ATTACKED, len(split.train), len(split.test))
     asked = min(most, plan.queries) if isinstance(release, PredictionRelease) else most
     if asked < 2:
         raise SettingError("a prediction method needs at least 2 queries to be attacked; give --queries 2 or more.")
     records = AttackSplit(split.train, split.test).limited(asked, plan.seed)
-    name = cast("AttackName", "nearest" if isinstance(release, DataRelease) else plan.attack)
+    name = "nearest" if isinstance(release, DataRelease) else plan.attack
     target: Any = Rehearsal(release, plan.seed + 1) if isinstance(release, PredictionRelease) else release
     return infer_membership(target, records, name, seed=plan.seed)
 

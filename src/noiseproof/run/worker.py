@@ -87,7 +87,6 @@ def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
     """The plan's records and the names of all methods; what the plan cannot run is refused before records are read."""
     from noiseproof import methods
     from noiseproof.attacks import attack_names
-    from noiseproof.attacks.membership import ON_ANSWERS
     from noiseproof.data import load
     from noiseproof.methods import recipes
 
@@ -96,8 +95,8 @@ def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
             importlib.import_module(module)
         except ModuleNotFoundError:
             raise SettingError(f"there is no module {module!r} to import methods from.") from None
-    if plan.attack not in ON_ANSWERS:
-        known = ", ".join(name for name in attack_names() if name in ON_ANSWERS)
+    if plan.attack not in attack_names("answers"):
+        known = ", ".join(attack_names("answers"))
         raise SettingError(f"--attack must be one of {known}, not {plan.attack!r}.")
     registered = tuple(methods.registry())
     plan.tasks(registered)
