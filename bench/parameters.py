@@ -20,7 +20,7 @@ import torch
 
 from bench import memory
 from noiseproof.methods.parameters import Collection, DpPg, published_sensitivity
-from noiseproof.methods.parameters.collection import Layout
+from noiseproof.methods.parameters.collection import ParameterLayout
 from noiseproof.privacy import Budget, Reproducible
 
 PARAMETERS, MODELS = 1_199_882, 50
@@ -85,7 +85,7 @@ def _values(parameters: int, models: int) -> torch.Tensor:
 
 def _publish(values: torch.Tensor) -> None:
     models, parameters = values.shape
-    collection = Collection(values, Layout((("0.weight", (parameters,)),)))
+    collection = Collection(values, ParameterLayout((("0.weight", (parameters,)),)))
     DpPg(models=models).publish(collection, Budget(_EPSILON), rng=Reproducible(0))
 
 

@@ -88,7 +88,7 @@ def measure(
         "dp-pgp": DpPgp().draw(collection, Budget(5.0), rng.spawn(2)).values,
     }
     epsilons = {"none": None, "dp-pg": 1.0, "dp-pgp": 5.0, "dp-sgd": private.card.proven.epsilon}
-    modules = {name: collection.layout.module(network.build(), vector) for name, vector in vectors.items()}
+    modules = {name: collection.layout.load(network.build(), vector) for name, vector in vectors.items()}
     modules["dp-sgd"] = private.module
     return tuple(
         _leak(name, epsilons[name], modules[name], network, split, attack, private.card, seed) for name in METHODS

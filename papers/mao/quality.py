@@ -88,7 +88,7 @@ def measure(
     module = network.build(seed)
 
     def accuracies(vector: torch.Tensor) -> tuple[float, float]:
-        layout.module(module, vector)
+        layout.load(module, vector)
         return accuracy(module, train), accuracy(module, test)
 
     points: list[Point] = []

@@ -8,7 +8,7 @@ import torch
 
 from bench import parameters
 from noiseproof.methods.parameters import Collection, DpPg
-from noiseproof.methods.parameters.collection import Layout
+from noiseproof.methods.parameters.collection import ParameterLayout
 from noiseproof.privacy import Budget, Reproducible
 
 
@@ -24,6 +24,6 @@ def test_the_loop_draws_around_the_same_values_as_the_method():
     values = torch.linspace(-1, 1, 60)[None] + 0.01 * torch.randn(20, 60, generator=torch.Generator().manual_seed(0))
     method = DpPg(models=20)
     loop = parameters._loop(values.T.double().numpy(), method, parameters._integral)
-    collection = Collection(values, Layout((("0.weight", (60,)),)))
+    collection = Collection(values, ParameterLayout((("0.weight", (60,)),)))
     ours = method.publish(collection, Budget(1.0), rng=Reproducible(0)).vector.numpy()
     assert np.abs(loop - ours).max() < 0.05

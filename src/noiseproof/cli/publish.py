@@ -87,7 +87,7 @@ def run(
             {
                 "method": method,
                 "models": len(models),
-                "parameters": card.ran["parameters"],
+                "parameters": found.parameters,
                 "accuracy": found.accuracy,
                 "baseline_accuracy": found.baseline_accuracy,
                 "disagreement": found.disagreement,
@@ -99,7 +99,7 @@ def run(
         )
         return
     output.show(
-        f"{method} from {len(models)} networks of {card.ran['parameters']:,} parameters",
+        f"{method} from {len(models)} networks of {found.parameters:,} parameters",
         (
             "accuracy",
             "networks' mean",
@@ -114,7 +114,7 @@ def run(
                 found.accuracy,
                 found.baseline_accuracy,
                 output.guarantee(card.claimed),
-                card.ran["true epsilon of a model"],
+                found.true_epsilon,
                 output.guarantee(card.proven),
                 card.verdict,
                 seconds,

@@ -10,7 +10,7 @@ from scipy.stats import kstest, laplace
 
 from noiseproof.errors import SettingError
 from noiseproof.methods.parameters import dp_pgp as module
-from noiseproof.methods.parameters.dp_pgp import Grouping, private_kmeans
+from noiseproof.methods.parameters.dp_pgp import DpPgp, private_kmeans, publish_grouped, select_largest
 from noiseproof.privacy import Reproducible
 
 VALUES = torch.linspace(-1, 1, 400)
@@ -18,7 +18,7 @@ VALUES = torch.linspace(-1, 1, 400)
 
 def test_the_largest_fifth_of_each_layer_is_selected(collection):
     target = collection.mean()
-    selected = Grouping(0.2).select(target, collection.layout)
+    selected = select_largest(target, collection.layout, 0.2)
     assert {layer: len(places) for layer, places in selected.items()} == {"0": 8, "2": 4}
     for layer, places in selected.items():
         inside = collection.layout.layers[layer]
@@ -29,22 +29,21 @@ def test_the_largest_fifth_of_each_layer_is_selected(collection):
 
 def test_nothing_or_everything_can_be_selected(collection):
     target = collection.mean()
-    assert sum(map(len, Grouping(0.0).select(target, collection.layout).values())) == 0
-    assert sum(map(len, Grouping(1.0).select(target, collection.layout).values())) == 60
+    assert sum(map(len, select_largest(target, collection.layout, 0.0).values())) == 0
+    assert sum(map(len, select_largest(target, collection.layout, 1.0).values())) == 60
 
 
 def test_with_next_to_no_noise_a_parameter_is_itself_or_mirrored_at_its_centre_as_printed():
-    corrected = Grouping(clusters=4).publish(VALUES, 1e9, 1e9, Reproducible(0))
+    corrected = publish_grouped(VALUES, 4, 1e9, 1e9, Reproducible(0))
     assert torch.allclose(corrected, VALUES, atol=1e-6)
-    printed = Grouping(clusters=4, as_printed=True).publish(VALUES, 1e9, 1e9, Reproducible(0))
+    printed = publish_grouped(VALUES, 4, 1e9, 1e9, Reproducible(0), as_printed=True)
     found = private_kmeans(VALUES, 4, 1e9, 1.0, Reproducible(0))
     assert torch.allclose(printed.double(), 2 * found.centres[found.cluster] - VALUES.double(), atol=1e-6)
 
 
 def test_both_readings_get_the_same_noise_with_the_same_seed():
     corrected, printed = (
-        Grouping(clusters=4, as_printed=flag).publish(VALUES.double(), 1.0, 1.0, Reproducible(3))
-        for flag in (False, True)
+        publish_grouped(VALUES.double(), 4, 1.0, 1.0, Reproducible(3), as_printed=flag) for flag in (False, True)
     )
     found = private_kmeans(VALUES, 4, 1.0, 1.0, Reproducible(3))
     centres = found.centres[found.cluster]
@@ -54,7 +53,7 @@ def test_both_readings_get_the_same_noise_with_the_same_seed():
 def test_the_noise_is_laplace_with_the_clusters_radius_over_epsilon():
     """A Kolmogorov-Smirnov test over 40,000 values; false alarm 1e-7."""
     values = 2 * torch.rand(40_000, generator=torch.Generator().manual_seed(0)).double() - 1
-    published = Grouping(clusters=3).publish(values, 1e6, 2.0, Reproducible(1))
+    published = publish_grouped(values, 3, 1e6, 2.0, Reproducible(1))
     found = private_kmeans(values, 3, 1e6, float(values.abs().max()), Reproducible(1))
     distance = (values - found.centres[found.cluster]).abs()
     radius = torch.stack([distance[found.cluster == index].max() for index in range(3)])
@@ -64,14 +63,14 @@ def test_the_noise_is_laplace_with_the_clusters_radius_over_epsilon():
 
 
 def test_a_layer_of_zeros_stays_as_it_is():
-    assert torch.equal(Grouping().publish(torch.zeros(5), 1.0, 1.0, Reproducible(0)), torch.zeros(5))
-    assert len(Grouping().publish(torch.zeros(0), 1.0, 1.0, Reproducible(0))) == 0
+    assert torch.equal(publish_grouped(torch.zeros(5), 8, 1.0, 1.0, Reproducible(0)), torch.zeros(5))
+    assert len(publish_grouped(torch.zeros(0), 8, 1.0, 1.0, Reproducible(0))) == 0
 
 
 @pytest.mark.parametrize(("settings", "words"), [({"gamma": 1.1}, "gamma"), ({"clusters": 0}, "cluster")])
 def test_impossible_settings_are_refused(settings, words):
     with pytest.raises(SettingError, match=words):
-        Grouping(**settings)
+        DpPgp(**settings)
 
 
 # Private k-means finds clusters when the budget is large, and its noise is what its epsilon says.

@@ -6,7 +6,6 @@ import pytest
 
 from noiseproof.audits import audit
 from noiseproof.methods.parameters import DpPg, DpPgp, ShardMean, ShardPg
-from noiseproof.methods.parameters.games import model_game
 from noiseproof.privacy import Budget
 
 
@@ -25,15 +24,15 @@ def test_the_claim_for_a_model_is_refuted(method):
 
 def test_one_parameter_is_enough_to_refute_the_papers_du():
     """A single draw: only the sensitivity can be at fault."""
-    result = bound(model_game(DpPg(), Budget(1.0), parameters=1), trials=400)
+    result = bound(DpPg().game(Budget(1.0), parameters=1), trials=400)
     assert result.verdict == "refuted"
 
 
 def test_with_the_true_du_one_parameter_keeps_the_claim_and_400_do_not():
     """With du mended, only the maximum over parameters is at fault: budgets of draws from the same models add up."""
     method = DpPg(sensitivity="true")
-    assert bound(model_game(method, Budget(1.0), parameters=1), trials=2000).epsilon <= 1.0
-    assert bound(model_game(method, Budget(1.0), parameters=400), trials=400).verdict == "refuted"
+    assert bound(method.game(Budget(1.0), parameters=1), trials=2000).epsilon <= 1.0
+    assert bound(method.game(Budget(1.0), parameters=400), trials=400).verdict == "refuted"
 
 
 @pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])

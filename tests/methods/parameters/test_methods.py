@@ -11,7 +11,8 @@ from noiseproof import accuracy, load_bundle, methods
 from noiseproof.data import load
 from noiseproof.errors import DataError, NoiseproofError, SettingError
 from noiseproof.methods.parameters import Collection, DpPg, DpPgp, true_sensitivity
-from noiseproof.methods.parameters.collection import Layout
+from noiseproof.methods.parameters.collection import ParameterLayout
+from noiseproof.methods.parameters.dp_pgp import select_largest
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible, Secure
 
@@ -59,7 +60,7 @@ def test_dp_pgp_with_gamma_0_is_dp_pg_draw_for_draw(collection, seed, epsilon):
 def test_dp_pgp_draws_what_it_does_not_group(collection):
     method = DpPgp(models=20, gamma=0.2)
     published = method.publish(collection, Budget(1e6), rng=Reproducible(0))
-    grouped = torch.cat(list(method._grouping().select(collection.mean(), collection.layout).values()))
+    grouped = torch.cat(list(select_largest(collection.mean(), collection.layout, 0.2).values()))
     assert len(grouped) == published.card.ran["grouped parameters"] == 12
     # With next to no noise what is grouped is the mean network's.
     assert torch.allclose(published.vector[grouped], collection.mean()[grouped], atol=1e-4)
@@ -122,16 +123,41 @@ def test_parameters_that_never_moved_are_told_of(collection):
 
 
 def test_a_threshold_that_no_draw_meets_stops_and_one_that_is_met_is_told(digits, network, releases):
-    small = Collection(torch.randn(3, releases["dp-pg"].card.ran["parameters"]), Layout.of_module(network.build()))
+    small = Collection(torch.randn(3, releases["dp-pg"].card.ran["parameters"]), ParameterLayout.of(network.build()))
     method = DpPg(**QUICK, threshold=0.99, most_draws=3)
     with pytest.raises(NoiseproofError, match=r"none of 3 draws was more accurate than 0\.99"):
         method.fit(network, digits.train, BUDGET, rng=Reproducible(0), collection=small)
     easy = DpPg(**QUICK, threshold=0.0).fit(network, digits.train, BUDGET, rng=Reproducible(0), collection=small)
-    assert easy.card.ran["draws"] == 1
+    assert easy.card.ran["draws at most"] == 20
     assert any("until one was accurate enough" in note for note in easy.card.notes)
     once = DpPg(**QUICK).fit(network, digits.train, BUDGET, rng=Reproducible(0), collection=small)
     # The number of draws depends on the records, so that all that may be made are counted.
     assert easy.card.ran["true epsilon of a model"] > 10 * once.card.ran["true epsilon of a model"]
+
+
+def test_the_first_draw_above_the_threshold_is_published_and_the_draws_are_counted(collection):
+    seen = []
+
+    def accuracy(vector):
+        seen.append(vector)
+        return len(seen) / 10
+
+    found = DpPg(models=20, threshold=0.3).publish(collection, BUDGET, rng=Reproducible(0), accuracy=accuracy)
+    assert torch.equal(found.vector, seen[3])
+    assert len(seen) == 4
+
+
+def test_without_a_threshold_the_first_draw_is_published_and_never_tested(collection):
+    found = DpPg(models=20).publish(collection, BUDGET, rng=Reproducible(0), accuracy=lambda _: 1 / 0)
+    assert found.card.ran["draws at most"] == 1
+
+
+def test_an_impossible_threshold_stops_after_the_stated_number_of_draws(collection):
+    drawn = []
+    method = DpPg(models=20, threshold=0.9, most_draws=7)
+    with pytest.raises(NoiseproofError, match=r"none of 7 draws was more accurate than 0\.9; nothing was published"):
+        method.publish(collection, BUDGET, rng=Reproducible(0), accuracy=lambda _: drawn.append(1) or 0.9)
+    assert len(drawn) == 7
 
 
 def test_a_threshold_needs_something_to_measure_accuracy_with(collection):
@@ -168,6 +194,9 @@ def test_a_bundle_answers_as_the_release_did(releases, digits, tmp_path):
         ("dp-pg", {"window": 0}),
         ("dp-pg", {"sensitivity": "guess"}),
         ("dp-pg", {"threshold": 2}),
+        ("dp-pg", {"threshold": -0.1}),
+        ("dp-pg", {"threshold": 0.5, "most_draws": 0}),
+        ("dp-pg", {"resolution": 3}),
         ("dp-pg", {"workers": 0}),
         ("dp-pgp", {"gamma": -0.1}),
         ("dp-pgp", {"epsilon_shift": 0}),

@@ -1,45 +1,17 @@
-"""Draws are repeated until one is accurate enough, and no more often than stated."""
+"""A collection starts from one network, is trained as one or apart with the same outcome, and goes on where it stopped."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
 import torch
 
 from noiseproof.data import load
-from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.errors import SettingError
 from noiseproof.methods.parameters import Collection, train_collection
 from noiseproof.methods.parameters import training as module
-from noiseproof.methods.parameters.training import Quality, redraw
 from noiseproof.networks import Network, Training
-
-
-def test_the_first_draw_above_the_threshold_is_published():
-    drawn = itertools.count(1)
-    assert redraw(lambda: next(drawn), lambda value: value / 10, Quality(0.3)) == (4, 4)
-
-
-def test_without_a_threshold_the_first_draw_is_published_and_never_tested():
-    assert redraw(lambda: "drawn", lambda _: 1 / 0, None) == ("drawn", 1)
-
-
-def test_an_impossible_threshold_stops_after_the_stated_number_of_draws():
-    drawn = []
-    with pytest.raises(NoiseproofError, match=r"none of 7 draws was more accurate than 0\.9; nothing was published"):
-        redraw(lambda: drawn.append(1), lambda _: 0.9, Quality(0.9, most=7))
-    assert len(drawn) == 7
-
-
-@pytest.mark.parametrize("settings", [{"threshold": 1.1}, {"threshold": -0.1}, {"threshold": 0.5, "most": 0}])
-def test_impossible_settings_are_refused(settings):
-    with pytest.raises(SettingError):
-        Quality(**settings)
-
-
-# A collection starts from one network, is trained as one or apart with the same outcome, and goes on where it stopped.
-
 
 TRAINING = Training(epochs=2, batch_size=64, lr=0.1, optimizer="sgd", momentum=0.9)
 
@@ -56,7 +28,7 @@ def network(digits):
 
 def test_all_networks_start_alike_and_end_apart(digits, network):
     start = train_collection(network, digits, 3, Training(epochs=0, optimizer="sgd"), seed=4)
-    first = start.layout.flatten(dict(network.build(4).named_parameters()))
+    first = start.layout.flatten(network.build(4))
     assert all(torch.equal(row, first) for row in start.rows)
     trained = train_collection(network, digits, 3, TRAINING, seed=4)
     distances = torch.pdist(trained.rows)
@@ -89,7 +61,7 @@ def test_a_shards_network_sees_its_own_records_alone_and_an_empty_shards_none(di
     again = train_collection(network, other, 3, TRAINING, seed=2, shards=shards)
     assert torch.equal(found.rows[0], again.rows[0])
     assert not torch.equal(found.rows[1], again.rows[1])
-    assert torch.equal(found.rows[2], found.layout.flatten(dict(network.build(2).named_parameters())))
+    assert torch.equal(found.rows[2], found.layout.flatten(network.build(2)))
 
 
 def test_what_is_in_the_file_is_not_trained_again(digits, network, tmp_path, monkeypatch):

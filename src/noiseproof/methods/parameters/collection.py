@@ -12,14 +12,18 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import normalize
 
 from noiseproof.errors import DataError, NoiseproofError, SettingError
+from noiseproof.files import whole_file
+from noiseproof.tensors import all_finite
 
 _ROWS = 1 << 24
 """Numbers that are looked at together."""
@@ -35,7 +39,7 @@ class Collection:
     """
 
     rows: torch.Tensor = field(repr=False)
-    layout: Layout = field(repr=False)
+    layout: ParameterLayout = field(repr=False)
     done: torch.Tensor | None = field(default=None, repr=False)
     """For a file: which rows are finished, as bytes. None: all."""
 
@@ -50,14 +54,16 @@ class Collection:
         """Networks by their tensors, checked (`check`); `names` are what errors call them."""
         if not networks:
             raise DataError("there is no network; publishing needs at least 2.")
-        layout = Layout.of(networks[0])
+        layout, labels = ParameterLayout.of(networks[0]), _labels(len(networks), names)
+        shapes = dict(layout.tensors)
         rows = torch.empty(len(networks), layout.size)
-        labels = _labels(len(networks), names)
         for row, network, label in zip(rows, networks, labels, strict=True):
-            if dict(Layout.of(network).tensors) != dict(layout.tensors):
+            theirs = dict(ParameterLayout.of(network).tensors)
+            if theirs != shapes:
+                name = next(name for name in {**shapes, **theirs} if shapes.get(name) != theirs.get(name))
                 raise DataError(
-                    f"{label} does not have the tensors of {labels[0]} ({_difference(layout, Layout.of(network))}); "
-                    "all networks must have one architecture."
+                    f"{label} does not have the tensors of {labels[0]} ({name} is {_shape(theirs.get(name))} rather than "
+                    f"{_shape(shapes.get(name))}); all networks must have one architecture."
                 )
             layout.flatten(network, out=row)
         return cls(rows, layout).check(names)
@@ -77,16 +83,13 @@ class Collection:
             raise DataError("one network alone has no distribution to draw from; publishing needs at least 2.")
         if self.done is not None and not bool(self.done.all()):
             raise DataError("the collection is not finished; take its training up again first.")
-        differs = False
         for row, label in zip(self.rows, labels, strict=True):
-            for part in row.split(_ROWS):
-                if not bool(torch.isfinite(part).all()):
-                    raise DataError(
-                        f"{label} has weights that are NaN or infinite; leave it out or train it again with a smaller "
-                        "learning rate."
-                    )
-            differs = differs or not torch.equal(row, self.rows[0])
-        if not differs:
+            if not all_finite(row):
+                raise DataError(
+                    f"{label} has weights that are NaN or infinite; leave it out or train it again with a smaller "
+                    "learning rate."
+                )
+        if all(torch.equal(row, self.rows[0]) for row in self.rows):
             raise DataError(
                 "the networks are all equal, so that there is no spread to draw from; train them with other orders of "
                 "batches."
@@ -99,7 +102,7 @@ class Collection:
         return torch.cat([block.double().mean(0).float() for block in self.rows.split(part, dim=1)])
 
     @classmethod
-    def create(cls, path: Path, models: int, layout: Layout, belongs: Mapping[str, Any]) -> Collection:
+    def create(cls, path: Path, models: int, layout: ParameterLayout, belongs: Mapping[str, Any]) -> Collection:
         """A new file of unfinished rows, memory-mapped and writable; `belongs` says what it is a collection of."""
         size = 4 * models * layout.size
         header = {
@@ -110,11 +113,9 @@ class Collection:
         text = json.dumps(header).encode()
         text += b" " * (-(8 + len(text)) % 8)  # numbers begin at a multiple of eight, as safetensors wants it
         path.parent.mkdir(parents=True, exist_ok=True)
-        staging = path.with_name(f".{path.name}.new")
-        with staging.open("wb") as file:
+        with whole_file(path) as file:
             file.write(struct.pack("<Q", len(text)) + text)
             file.truncate(8 + len(text) + size + models)
-        staging.replace(path)
         return cls.open(path, writable=True)
 
     @classmethod
@@ -124,7 +125,9 @@ class Collection:
             with path.open("rb") as file:
                 (length,) = struct.unpack("<Q", file.read(8))
                 header = json.loads(file.read(length)) if length < 1 << 28 else {}
-            layout = Layout(tuple((name, tuple(shape)) for name, shape in json.loads(header["__metadata__"]["layout"])))
+            layout = ParameterLayout(
+                tuple((name, tuple(shape)) for name, shape in json.loads(header["__metadata__"]["layout"]))
+            )
             models, parameters = header["parameters"]["shape"]
             begin, size = 8 + length, 4 * models * parameters
             if header["parameters"]["dtype"] != "F32" or path.stat().st_size != begin + size + models:
@@ -154,43 +157,26 @@ def _labels(count: int, names: Sequence[str] | None) -> list[str]:
     return list(names) if names is not None else [f"network {index + 1}" for index in range(count)]
 
 
-def _difference(one: Layout, other: Layout) -> str:
-    ours, theirs = dict(one.tensors), dict(other.tensors)
-    name = next(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
-    return f"{name} is {_shape(theirs.get(name))} rather than {_shape(ours.get(name))}"
-
-
 def _shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else "x".join(map(str, shape)) or "a number"
 
 
-# Layout: where each of a network's tensors lies in one flat vector of all its parameters.
-
-
 @dataclass(frozen=True)
-class Layout:
-    """Names and shapes of a network's tensors, in the order in which they lie in its vector of parameters."""
+class ParameterLayout:
+    """Names and shapes of a network's tensors, in the order in which they lie in one flat vector of its parameters."""
 
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
 
     @classmethod
-    def of(cls, tensors: Mapping[str, torch.Tensor]) -> Layout:
-        """The layout of such tensors."""
-        return cls(tuple((name, tuple(value.shape)) for name, value in tensors.items()))
-
-    @classmethod
-    def of_module(cls, module: nn.Module) -> Layout:
-        """The layout of a module's parameters."""
-        return cls.of(dict(module.named_parameters()))
+    def of(cls, network: nn.Module | Mapping[str, torch.Tensor]) -> ParameterLayout:
+        """The layout of a module's parameters, or of tensors by name."""
+        return cls(tuple((name, tuple(value.shape)) for name, value in _tensors(network).items()))
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Each tensor's place in the vector."""
-        places, start = {}, 0
-        for name, shape in self.tensors:
-            places[name] = slice(start, start + math.prod(shape))
-            start += math.prod(shape)
-        return places
+        """Where each tensor lies in the vector."""
+        ends = accumulate((math.prod(shape) for _, shape in self.tensors), initial=0)
+        return {name: slice(*ends) for (name, _), ends in zip(self.tensors, pairwise(ends), strict=True)}
 
     @cached_property
     def size(self) -> int:
@@ -199,27 +185,24 @@ class Layout:
 
     @cached_property
     def layers(self) -> dict[str, slice]:
-        """Each layer's place in the vector: tensors in a row whose names differ in their last part only, such as
+        """Where each layer lies in the vector: tensors in a row whose names differ in their last part only, such as
         `0.weight` and `0.bias`."""
-        places: dict[str, slice] = {}
-        last = None
-        for name, place in self.slices.items():
-            layer = name.rpartition(".")[0] or name
-            if layer == last:
-                places[layer] = slice(places[layer].start, place.stop)
-            else:
-                # A name may come back after another layer's; it is then a layer of its own.
-                places[layer if layer not in places else name] = place
-            last = layer if layer in places and places[layer].stop == place.stop else None
-        return places
+        layers: dict[str, slice] = {}
+        for layer, group in groupby(self.slices, lambda name: name.rpartition(".")[0] or name):
+            names = list(group)
+            # A name may come back after another layer's; it is then a layer of its own.
+            layers[names[0] if layer in layers else layer] = slice(
+                self.slices[names[0]].start, self.slices[names[-1]].stop
+            )
+        return layers
 
-    def flatten(self, tensors: Mapping[str, torch.Tensor], out: torch.Tensor | None = None) -> torch.Tensor:
+    def flatten(self, network: nn.Module | Mapping[str, torch.Tensor], out: torch.Tensor | None = None) -> torch.Tensor:
         """One network's tensors as a vector (of float32, or in `out`)."""
-        vector = torch.empty(self.size) if out is None else out
-        for (name, shape), place in zip(self.tensors, self.slices.values(), strict=True):
+        vector, tensors = torch.empty(self.size) if out is None else out, _tensors(network)
+        for name, shape in self.tensors:
             if name not in tensors or tuple(tensors[name].shape) != shape:
                 raise DataError(f"a network has no tensor {name!r} of shape {shape}; all must have one architecture.")
-            vector[place] = tensors[name].detach().reshape(-1).to(vector)
+            vector[self.slices[name]] = tensors[name].detach().reshape(-1).to(vector)
         return vector
 
     def unflatten(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -229,63 +212,49 @@ class Layout:
             for name, shape in self.tensors
         }
 
-    def module(self, template: nn.Module, vector: torch.Tensor) -> nn.Module:
-        """`template` with the vector's values for parameters, in place."""
+    def load(self, module: nn.Module, vector: torch.Tensor) -> nn.Module:
+        """`module` with the vector's values for parameters, in place."""
         with torch.no_grad():
             values = self.unflatten(vector)
-            for name, parameter in template.named_parameters():
+            for name, parameter in module.named_parameters():
                 parameter.copy_(values[name])
-        return template
+        return module
 
 
-# Alignment: do the networks' hidden units stand at the same places, or are they permuted?
+def _tensors(network: nn.Module | Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    return dict(network.named_parameters()) if isinstance(network, nn.Module) else network
 
 
 _COMPARED = 10
 """Networks that are compared with the first one."""
-LIMIT = 0.1
-"""From this share of disagreeing units on, networks look permuted."""
 
 
-@dataclass(frozen=True)
-class Disagreement:
-    """The share of units of a network that are more like another unit of the first network than like their own."""
+def disagreement(collection: Collection) -> tuple[float, int]:
+    """The largest share of a network's units that are more like another unit of the first network than like their own.
 
-    share: float
-    network: int
-    """Which network, counted from 0, disagrees most."""
+    Units are compared by the cosine of their incoming weights, over all layers together. Networks from one
+    initialisation agree nearly everywhere; of independent ones most units disagree.
 
-    @property
-    def permuted(self) -> bool:
-        """Whether a parameter's place seems to mean different things in different networks."""
-        return self.share > LIMIT
-
-
-def disagreement(collection: Collection) -> Disagreement:
-    """The worst disagreement of the first networks with the very first, over all layers together.
-
-    Units are compared by the cosine of their incoming weights. Networks from one initialisation agree nearly everywhere;
-    of independent ones most units disagree.
+    Returns:
+        The share, and which of the first ten networks, counted from 0, it is that disagrees most.
 
     Formal guarantee
     ----------------
     None: it is measured on the networks, for the eyes of their owner.
     """
     kernels = [(name, shape) for name, shape in collection.layout.tensors if len(shape) >= 2 and shape[0] > 1]
-    worst = Disagreement(0.0, 0)
+    units = sum(shape[0] for _, shape in kernels)
+    worst = (0.0, 0)
     for network in range(1, min(len(collection), _COMPARED + 1)):
-        wrong = units = 0
+        wrong = 0
         for name, shape in kernels:
-            place = collection.layout.slices[name]
             first, other = (
-                torch.nn.functional.normalize(collection.rows[row, place].reshape(shape[0], -1).float(), dim=1)
+                normalize(collection.rows[row, collection.layout.slices[name]].reshape(shape[0], -1).float(), dim=1)
                 for row in (0, network)
             )
             alike = first @ other.T
-            own = alike.diagonal()
             # Equal units (such as two of zeros) agree: only another one that is strictly more alike counts.
-            wrong += int((alike.amax(1) > own + 1e-6).sum())
-            units += shape[0]
-        if units and wrong / units > worst.share:
-            worst = Disagreement(wrong / units, network)
+            wrong += int((alike.amax(1) > alike.diagonal() + 1e-6).sum())
+        if units and wrong / units > worst[0]:
+            worst = (wrong / units, network)
     return worst

@@ -8,8 +8,8 @@ for bandwidth b and window w (Mao et al. 2020, eq. 4 and 5), on a grid whose ste
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -45,11 +45,6 @@ def true_sensitivity(models: int, window: float) -> float:
     return math.erf(window / (2 * math.sqrt(2))) / models
 
 
-def least_score(best: float, sensitivity: float, epsilon: float, points: int, t: float) -> float:
-    """Corollary 2: with probability 1 - e^-t and more a draw scores above this, of `points` whose best score is `best`."""
-    return best - 2 * sensitivity / epsilon * (math.log(points) + t)
-
-
 @dataclass(frozen=True)
 class Grid:
     """For every coordinate the points that may be published: `low + g * step`, for g below `points`."""
@@ -63,43 +58,43 @@ class Grid:
         return self.low + index * self.step
 
 
-class Density(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Density(ABC):
     """How a slice of parameters is smoothed, and between which points a draw may choose."""
 
-    @property
-    def window(self) -> float:
-        """Of the score, in bandwidths."""
+    window: float = 1.0
+    """Of the score, in bandwidths."""
+    resolution: int = 4
+    """Points of the grid in a window; an even number."""
 
-    @property
-    def resolution(self) -> int:
-        """Points of the grid in a window; an even number."""
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.window) and self.window > 0):
+            raise SettingError(f"the window must be a finite number of bandwidths greater than 0, not {self.window}.")
+        if self.resolution < 2 or self.resolution % 2:
+            raise SettingError(f"the resolution must be an even number of points in a window, not {self.resolution}.")
 
+    @abstractmethod
     def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
         """The grid and the bandwidth of each coordinate of values (coordinates, models); a bandwidth of 0 says that
         the coordinate is the same in all models."""
 
 
-@dataclass(frozen=True)
-class FittedDensity:
+@dataclass(frozen=True, kw_only=True)
+class FittedDensity(Density):
     """The paper's: bandwidth and range are read off each coordinate's values.
 
     The bandwidth is Scott's rule, M^(-1/5) standard deviations, or `bandwidth` for all coordinates. The range is that of
     the values, with a tail of `tail` bandwidths on both sides.
     """
 
-    window: float = 1.0
-    """In bandwidths."""
-    resolution: int = 4
-    """Points in a window; an even number."""
     tail: float = 3.0
     bandwidth: float | None = None
 
     def __post_init__(self) -> None:
-        _check_window(self.window, self.resolution)
+        super().__post_init__()
         if not (math.isfinite(self.tail) and self.tail >= 0):
             raise SettingError(f"the tail must be 0 bandwidths or more, not {self.tail}.")
-        if self.bandwidth is not None and not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
-            raise SettingError(f"a bandwidth must be a finite number greater than 0, not {self.bandwidth}.")
+        _check_positive("bandwidth", 1.0 if self.bandwidth is None else self.bandwidth)
 
     def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
         """From the smallest to the largest value and a tail, in steps of window / resolution bandwidths."""
@@ -120,20 +115,16 @@ class FittedDensity:
 
 
 @dataclass(frozen=True)
-class PublicDensity:
+class PublicDensity(Density):
     """A grid from -`radius` to `radius` and a bandwidth that are settings, and so tell nothing of any record."""
 
     radius: float
     bandwidth: float
-    window: float = 1.0
-    resolution: int = 4
 
     def __post_init__(self) -> None:
-        _check_window(self.window, self.resolution)
-        for name in ("radius", "bandwidth"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise SettingError(f"the {name} must be a finite number greater than 0, not {value}.")
+        super().__post_init__()
+        _check_positive("radius", self.radius)
+        _check_positive("bandwidth", self.bandwidth)
         if self.points > _MOST_POINTS:
             raise SettingError(f"a grid of {self.points} points is too fine; choose a larger bandwidth.")
 
@@ -177,9 +168,8 @@ def scores(values: torch.Tensor, grid: Grid, width: torch.Tensor, density: Densi
     at = waves[:, None] * (step * torch.arange(most, dtype=torch.float64, device=values.device))
     table = (weights[:, None, None] * torch.stack([at.cos(), at.sin()], dim=1)).flatten(0, 1)
     found = torch.empty(len(values), most, dtype=torch.float64, device=values.device)
-    for part, out in zip(
-        places.split(max(1, _ENTRIES // models)), found.split(max(1, _ENTRIES // models)), strict=True
-    ):
+    rows = max(1, _ENTRIES // models)
+    for part, out in zip(places.split(rows), found.split(rows), strict=True):
         torch.matmul(_sums(part * float(waves[0]), terms).T, table, out=out)
     found += density.window / period
     return found.masked_fill_(torch.arange(most, device=values.device) >= grid.points[:, None], FAR)
@@ -206,11 +196,9 @@ def _check_models(models: int) -> None:
         raise SettingError(f"publishing needs at least 2 networks, not {models}.")
 
 
-def _check_window(window: float, resolution: int) -> None:
-    if not (math.isfinite(window) and window > 0):
-        raise SettingError(f"the window must be a finite number of bandwidths greater than 0, not {window}.")
-    if resolution < 2 or resolution % 2:
-        raise SettingError(f"the resolution must be an even number of points in a window, not {resolution}.")
+def _check_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise SettingError(f"the {name} must be a finite number greater than 0, not {value}.")
 
 
 # The exponential mechanism's draw for every coordinate of a collection, in bounded memory.
@@ -223,7 +211,7 @@ _LEAST_EPSILON = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class Drawn:
     """One published value for each coordinate."""
 
     values: torch.Tensor
@@ -241,7 +229,7 @@ def draw(
     *,
     columns: torch.Tensor | None = None,
     progress: Progress = SILENT,
-) -> Draw:
+) -> Drawn:
     """Draw every coordinate (or those at `columns`) with probability proportional to exp(epsilon u / 2 du).
 
     Formal guarantee
@@ -268,4 +256,4 @@ def draw(
             fixed += int((width == 0).sum())
             points = max(points, int(grid.points.max()))
             task.advance(part.stop - part.start)
-    return Draw(drawn, fixed, points)
+    return Drawn(drawn, fixed, points)

@@ -1,34 +1,29 @@
-"""What dp-pg and dp-pgp share: the collection, the loop for quality, the card, the release."""
+"""dp-pg: draw every parameter from the density of its values in many networks (Mao et al. 2020); what dp-pgp shares."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.errors import SettingError
+from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.parameters.collection import Collection
-from noiseproof.methods.parameters.density import Draw, FittedDensity, draw, published_sensitivity, true_sensitivity
-from noiseproof.methods.parameters.games import model_game
-from noiseproof.methods.parameters.training import Quality, redraw, train_collection
-from noiseproof.networks import Training
-from noiseproof.privacy import Exponential, accountants
+from noiseproof.methods.common import BelowOne, Count, NonNegative, Positive, Share, seeded_by
+from noiseproof.methods.parameters.collection import Collection, ParameterLayout
+from noiseproof.methods.parameters.density import Drawn, FittedDensity, draw, published_sensitivity, true_sensitivity
+from noiseproof.methods.parameters.training import train_collection
+from noiseproof.networks import Network, Training
+from noiseproof.privacy import Budget, Card, Exponential, Game, Randomness, accountants
 from noiseproof.privacy.card import Claim, Place
 from noiseproof.privacy.events import PureDpEvent, SelfComposedDpEvent
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease, logits
-
-if TYPE_CHECKING:
-    from noiseproof.networks import Network
-    from noiseproof.privacy import Budget, Card, Game, Randomness
-
 
 PAPER = (
     "Mao, Zhu, Hong, Zhu, Zhang, Zhong: Private deep neural network models publishing for machine learning as a "
@@ -37,14 +32,17 @@ PAPER = (
 
 _NO_RECORDS = Dataset("networks", torch.empty(0, 1), torch.empty(0, dtype=torch.int64), Public((1,), ()))
 """Stands in for the records of networks that were trained elsewhere."""
+_TOGETHER = 50
+"""A game's trials that are drawn as the layers of one network; layers are drawn independently."""
 
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """A generated network as a vector, and its card."""
+    """A generated network as a vector, its card, and what the draws would prove for a model were all else public."""
 
     vector: torch.Tensor
     card: Card
+    true_epsilon: float | None
 
 
 @dataclass(frozen=True)
@@ -55,34 +53,30 @@ class PublishingMethod(Method):
     paper: ClassVar[str | None] = PAPER
     proves: ClassVar[bool] = False
 
-    models: int = 50
-    epochs: int = 20
-    batch_size: int = 128
-    lr: float = 0.05
-    momentum: float = 0.9
-    bandwidth: float | None = None
+    models: Annotated[int, Ge(2)] = 50
+    epochs: Annotated[int, Ge(0)] = 20
+    batch_size: Count = 128
+    lr: Positive = 0.05
+    momentum: BelowOne = 0.9
+    bandwidth: Positive | None = None
     """Of the density estimate; None takes Scott's rule for each parameter."""
-    window: float = 1.0
+    window: Positive = 1.0
     """The window of the score, in bandwidths."""
     resolution: int = 4
     """Points of the grid in a window; an even number."""
-    tail: float = 3.0
+    tail: NonNegative = 3.0
     """How far the grid reaches beyond the networks' values, in bandwidths."""
     sensitivity: Literal["paper", "true"] = "paper"
     """`paper`: 1 / (M (M - 1)); `true`: erf(window / (2 sqrt 2)) / M."""
-    threshold: float | None = None
+    threshold: Share | None = None
     """Redraw while the accuracy is not above it; None publishes the first draw."""
-    most_draws: int = 20
-    workers: int = 1
+    most_draws: Count = 20
+    workers: Count = 1
     """Processes that train networks which cannot be trained as one (convolutions)."""
 
     def __post_init__(self) -> None:
-        self._training()
-        self._density()
-        self._quality()
-        self.mechanism(self.models, 1.0)
-        if self.workers < 1:
-            raise SettingError(f"{self.name}'s setting workers must be at least 1, not {self.workers}.")
+        super().__post_init__()
+        self._density()  # refuses an odd resolution
 
     def _training(self) -> Training:
         return Training(
@@ -90,15 +84,10 @@ class PublishingMethod(Method):
         )
 
     def _density(self) -> FittedDensity:
-        return FittedDensity(self.window, self.resolution, self.tail, self.bandwidth)
-
-    def _quality(self) -> Quality | None:
-        return None if self.threshold is None else Quality(self.threshold, self.most_draws)
+        return FittedDensity(window=self.window, resolution=self.resolution, tail=self.tail, bandwidth=self.bandwidth)
 
     def mechanism(self, models: int, epsilon: float) -> Exponential:
         """The draw of one coordinate of that many models."""
-        if self.sensitivity not in ("paper", "true"):
-            raise SettingError(f"{self.name}'s setting sensitivity is paper or true, not {self.sensitivity!r}.")
         paper = self.sensitivity == "paper"
         return Exponential(published_sensitivity(models) if paper else true_sensitivity(models, self.window), epsilon)
 
@@ -119,22 +108,11 @@ class PublishingMethod(Method):
         if collection is None:
             seed = int(torch.randint(2**31, (1,), generator=rng.generator))
             collection = train_collection(
-                network,
-                dataset,
-                self.models,
-                self._training(),
-                seed=seed,
-                workers=self.workers,
-                progress=progress,
+                network, dataset, self.models, self._training(), seed=seed, workers=self.workers, progress=progress
             )
-        module, layout = network.build(), collection.layout
-
-        def accuracy(vector: torch.Tensor) -> float:
-            answers = logits(layout.module(module, vector), dataset.features)
-            return float((answers.argmax(1) == dataset.labels).double().mean())
-
+        accuracy = accuracy_of(network, collection.layout, dataset)
         published = self.publish(collection, budget, rng=rng, accuracy=accuracy, dataset=dataset, progress=progress)
-        layout.module(module, published.vector)
+        module = collection.layout.load(network.build(), published.vector)
         return ModelRelease(module, network, published.card, dataset.public, self.settings())
 
     def publish(
@@ -147,25 +125,44 @@ class PublishingMethod(Method):
         dataset: Dataset | None = None,
         progress: Progress = SILENT,
     ) -> Published:
-        """A network drawn from a collection; `accuracy` of a vector of parameters is what a threshold asks for.
+        """A network drawn from a collection.
+
+        Args:
+            collection: Trained networks of one architecture.
+            budget: Its epsilon is that of one parameter's draw.
+            rng: Where the draws come from.
+            accuracy: That of a vector of parameters, which a `threshold` asks for.
+            dataset: What the networks were trained on, if that is known.
+            progress: What to tell of it.
+
+        Returns:
+            The network's parameters and its card.
+
+        Raises:
+            SettingError: If there is a threshold and no `accuracy` to hold against it.
+            NoiseproofError: If no draw was accurate enough.
 
         Formal guarantee
         ----------------
-        None; see the class. `dataset` is what the networks were trained on, if that is known.
+        None; see the class.
         """
-        quality = self._quality()
-        if quality is not None and accuracy is None:
+        if self.threshold is not None and accuracy is None:
             raise SettingError("a threshold of accuracy needs records and a network to measure it with.")
         collection.check()
-        drawn, draws = redraw(
-            lambda: self.draw(collection, budget, rng, progress),
-            lambda found: math.nan if accuracy is None else accuracy(found.values),
-            quality,
-        )
-        return Published(drawn.values, self._card(collection, budget, rng, drawn, draws, dataset))
+        for _ in range(self.rounds):
+            drawn = self.draw(collection, budget, rng, progress)
+            if self.threshold is None or accuracy is None or accuracy(drawn.values) > self.threshold:
+                break
+        else:
+            raise NoiseproofError(
+                f"none of {self.most_draws} draws was more accurate than {self.threshold:g}; nothing was published: "
+                "lower the threshold, raise epsilon or train the networks for longer."
+            )
+        card, true_epsilon = self._card(collection, budget, rng, drawn, dataset)
+        return Published(drawn.values, card, true_epsilon)
 
     @abstractmethod
-    def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Draw:
+    def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Drawn:
         """One network, drawn."""
 
     @abstractmethod
@@ -173,19 +170,13 @@ class PublishingMethod(Method):
         """What the paper states for one model more or less."""
 
     @abstractmethod
-    def _why(self, collection: Collection, budget: Budget) -> tuple[str, dict[str, Any]]:
-        """What is true for models, in words and numbers."""
+    def _why(self, collection: Collection, budget: Budget) -> tuple[str, float | None, dict[str, Any]]:
+        """What is true for models, in words, as the epsilon of a model where there is one, and in numbers."""
 
     def _card(
-        self,
-        collection: Collection,
-        budget: Budget,
-        rng: Randomness,
-        drawn: Draw,
-        draws: int,
-        dataset: Dataset | None,
-    ) -> Card:
-        why, numbers = self._why(collection, budget)
+        self, collection: Collection, budget: Budget, rng: Randomness, drawn: Drawn, dataset: Dataset | None
+    ) -> tuple[Card, float | None]:
+        why, true_epsilon, numbers = self._why(collection, budget)
         notes: tuple[str, ...] = ()
         if self.threshold is not None:
             notes += (
@@ -207,18 +198,21 @@ class PublishingMethod(Method):
             ran={
                 "models": len(collection),
                 "parameters": collection.parameters,
-                "draws": draws,
+                "draws at most": self.rounds,
                 "grid points": drawn.points,
                 "window": self.window,
                 "sensitivity used": self.mechanism(len(collection), budget.epsilon).sensitivity,
                 "true sensitivity": true_sensitivity(len(collection), self.window),
                 **numbers,
+                "true epsilon of a model": true_epsilon,
+                "delta of a model": budget.delta,
             },
             notes=notes,
         )
-        if dataset is not None:
-            return card
-        return card.model_copy(update={"ran": {key: value for key, value in card.ran.items() if key != "records"}})
+        if dataset is None:
+            known = {key: value for key, value in card.ran.items() if key != "records"}
+            card = card.model_copy(update={"ran": known})
+        return card, true_epsilon
 
     def true_epsilon(self, models: int, draws: int, epsilon: float, delta: float) -> tuple[float, float]:
         """Of one draw, and of `draws` together at delta, for a model, were grids and bandwidths public."""
@@ -226,16 +220,48 @@ class PublishingMethod(Method):
         event = SelfComposedDpEvent(PureDpEvent(one, bounded_range=True), draws)
         return one, accountants.epsilon(event, delta, accountant="rdp").epsilon
 
+    @property
     def rounds(self) -> int:
         """How many networks may be drawn before one is published."""
         return 1 if self.threshold is None else self.most_draws
 
-    def game(self, budget: Budget) -> Game:
-        """One of M networks is left out: how many of 100 published parameters lie where it was not."""
-        return model_game(self, budget)
+    def game(self, budget: Budget, parameters: int = 100) -> Game:
+        """One model less: half of all models have 1 where the others have -1, and one of those with 1 is left out.
+
+        With both halves as many, a draw is as likely to be near 1 as near -1; with one less it is likelier near -1.
+        Every parameter is such a draw. The score is how many of them are below 0: what differs in the grids' ends does
+        not even count. A third as many parameters lie around 100, so that a method which treats large ones apart has
+        them. Trials run the method's own draw.
+        """
+        models = self.models // 2 * 2
+        sides = torch.ones(models, 1).index_fill(0, torch.arange(models // 2), -1.0).expand(models, parameters)
+        large = 100 + torch.linspace(-1, 1, models)[:, None] + torch.linspace(0, 1, parameters // 3)
+        rows = torch.cat([sides, large], dim=1)
+        worlds = (rows, rows[:-1])
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            rng = seeded_by(generator)
+            found = []
+            for start in range(0, trials, _TOGETHER):
+                count = min(_TOGETHER, trials - start)
+                layout = ParameterLayout(tuple((f"{layer}.weight", (rows.shape[1],)) for layer in range(count)))
+                drawn = self.draw(Collection(worlds[world].repeat(1, count), layout), budget, rng).values
+                found.append((drawn.reshape(count, -1)[:, :parameters] < 0).sum(1))
+            return torch.cat(found).double()
+
+        name = f"{self.name}: one of {models} models is left out"
+        return Game(name, play, "add-or-remove", budget.delta, self.claim(budget), unit="model")
 
 
-# dp-pg: draw every parameter from the density of its values in many networks (Mao et al. 2020).
+def accuracy_of(network: Network, layout: ParameterLayout, dataset: Dataset) -> Callable[[torch.Tensor], float]:
+    """What measures a vector of parameters: the share of the records that such a network labels right."""
+    module = network.build()
+
+    def accuracy(vector: torch.Tensor) -> float:
+        answers = logits(layout.load(module, vector), dataset.features)
+        return float((answers.argmax(1) == dataset.labels).double().mean())
+
+    return accuracy
 
 
 @register
@@ -256,7 +282,7 @@ class DpPg(PublishingMethod):
     name: ClassVar[str] = "dp-pg"
     claims: ClassVar[str] = "epsilon for a model (not a record): the largest of its parameters' epsilons"
 
-    def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Draw:
+    def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Drawn:
         """Algorithm 1's inner loop, for all parameters."""
         mechanism = self.mechanism(len(collection), budget.epsilon)
         return draw(collection, self._density(), mechanism, rng, progress=progress)
@@ -265,12 +291,12 @@ class DpPg(PublishingMethod):
         """max_j epsilon_j, by corollary 1."""
         return Claim(epsilon=budget.epsilon, delta=0.0, unit="model", source="Mao et al., corollary 1")
 
-    def _why(self, collection: Collection, budget: Budget) -> tuple[str, dict[str, Any]]:
-        draws = collection.parameters * self.rounds()
-        one, all_ = self.true_epsilon(len(collection), draws, budget.epsilon, budget.delta)
-        return (
-            f"For a model, one draw would be {one:.4g}-DP and all {draws} draws together {all_:.4g} at delta "
+    def _why(self, collection: Collection, budget: Budget) -> tuple[str, float | None, dict[str, Any]]:
+        draws = collection.parameters * self.rounds
+        one, together = self.true_epsilon(len(collection), draws, budget.epsilon, budget.delta)
+        why = (
+            f"For a model, one draw would be {one:.4g}-DP and all {draws} draws together {together:.4g} at delta "
             f"{budget.delta:g}, were grids and bandwidths public; they were read off the networks, so that not even "
-            "that is proven.",
-            {"true epsilon of a draw": one, "true epsilon of a model": all_, "delta of a model": budget.delta},
+            "that is proven."
         )
+        return why, together, {"true epsilon of a draw": one}

@@ -1,26 +1,23 @@
-"""dp-pgp: group the largest parameters, draw the others (Mao et al. 2020)."""
+"""dp-pgp: group the largest parameters by private k-means, draw the others (Mao et al. 2020)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
-from noiseproof.methods.parameters.collection import Layout
-from noiseproof.methods.parameters.density import Draw, draw
+from noiseproof.methods.common import Count, Positive, Share
+from noiseproof.methods.parameters.collection import Collection, ParameterLayout
+from noiseproof.methods.parameters.density import Drawn, draw
 from noiseproof.methods.parameters.dp_pg import PublishingMethod
-from noiseproof.privacy import Laplace, Randomness
+from noiseproof.privacy import Budget, Laplace, Randomness
 from noiseproof.privacy.budget import check_epsilon
 from noiseproof.privacy.card import Claim
 from noiseproof.progress import SILENT, Progress
-
-if TYPE_CHECKING:
-    from noiseproof.methods.parameters.collection import Collection
-    from noiseproof.privacy import Budget
 
 
 @register
@@ -32,41 +29,30 @@ class DpPgp(PublishingMethod):
     ----------------
     None. Claimed: max{epsilon_c + epsilon_K, epsilon_j}-DP for a model. What hides one parameter among those of a
     cluster hides neither a model, which moves all of them, nor a record, and the noise is scaled by what is read off
-    the parameters; see `Grouping`, and `DpPg` for the parameters that are drawn.
+    the parameters; see `publish_grouped`, and `DpPg` for the parameters that are drawn.
     """
 
     name: ClassVar[str] = "dp-pgp"
     claims: ClassVar[str] = "max{epsilon_c + epsilon_K, epsilon_j} for a model (not a record)"
 
-    gamma: float = 0.2
+    gamma: Share = 0.2
     """Share of each layer's parameters, the largest, that is grouped."""
-    clusters: int = 8
-    rounds_of_kmeans: int = 5
+    clusters: Count = 8
+    rounds_of_kmeans: Count = 5
     as_printed: bool = False
     """Whether line 21 is taken as printed, 2 c - theta + Lap, rather than theta + Lap."""
-    epsilon_draw: float | None = None
+    epsilon_draw: Positive | None = None
     """epsilon_j of a drawn parameter; None takes the budget's epsilon."""
-    epsilon_cluster: float | None = None
+    epsilon_cluster: Positive | None = None
     """epsilon_c of the clustering; None takes a fifth of the budget's, as the paper's (5, 1, 4) does."""
-    epsilon_shift: float | None = None
+    epsilon_shift: Positive | None = None
     """epsilon_K of the Laplace noise; None takes what the clustering leaves of the budget's."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._grouping()
-        for name in ("epsilon_draw", "epsilon_cluster", "epsilon_shift"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise SettingError(f"dp-pgp's setting {name} must be a finite number greater than 0, not {value}.")
-
-    def _grouping(self) -> Grouping:
-        return Grouping(self.gamma, self.clusters, self.rounds_of_kmeans, self.as_printed)
 
     def epsilons(self, budget: Budget) -> tuple[float, float, float]:
         """epsilon_j, epsilon_c and epsilon_K; refused where the paper's sum of them is above the budget."""
-        drawn = budget.epsilon if self.epsilon_draw is None else self.epsilon_draw
-        cluster = budget.epsilon / 5 if self.epsilon_cluster is None else self.epsilon_cluster
-        shift = budget.epsilon - cluster if self.epsilon_shift is None else self.epsilon_shift
+        drawn = self.epsilon_draw or budget.epsilon
+        cluster = self.epsilon_cluster or budget.epsilon / 5
+        shift = self.epsilon_shift or budget.epsilon - cluster
         if shift <= 0 or max(drawn, cluster + shift) > budget.epsilon * (1 + 1e-9):
             raise SettingError(
                 f"max(epsilon_cluster + epsilon_shift, epsilon_draw) must not be above the budget's epsilon, "
@@ -74,12 +60,11 @@ class DpPgp(PublishingMethod):
             )
         return drawn, cluster, shift
 
-    def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Draw:
+    def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Drawn:
         """Algorithm 2: with gamma = 0 the very draws of dp-pg (corollary 3)."""
         epsilon, cluster, shift = self.epsilons(budget)
-        grouping, layout = self._grouping(), collection.layout
         target = collection.mean()
-        selected = grouping.select(target, layout)
+        selected = select_largest(target, collection.layout, self.gamma)
         kept = torch.ones(len(target), dtype=torch.bool)
         for places in selected.values():
             kept[places] = False
@@ -92,8 +77,10 @@ class DpPgp(PublishingMethod):
         values[columns] = drawn.values
         for places in selected.values():
             if len(places):
-                values[places] = grouping.publish(target[places], cluster, shift, rng)
-        return Draw(values, drawn.fixed, drawn.points)
+                values[places] = publish_grouped(
+                    target[places], self.clusters, cluster, shift, rng, self.rounds_of_kmeans, self.as_printed
+                )
+        return Drawn(values, drawn.fixed, drawn.points)
 
     def claim(self, budget: Budget) -> Claim:
         """max{epsilon_c + epsilon_K, epsilon_j}, by corollaries 3 and 4."""
@@ -101,96 +88,76 @@ class DpPgp(PublishingMethod):
         epsilon = drawn if self.gamma == 0 else max(cluster + shift, drawn if self.gamma < 1 else 0.0)
         return Claim(epsilon=epsilon, delta=0.0, unit="model", source="Mao et al., corollaries 3 and 4")
 
-    def _why(self, collection: Collection, budget: Budget) -> tuple[str, dict[str, Any]]:
+    def _why(self, collection: Collection, budget: Budget) -> tuple[str, float | None, dict[str, Any]]:
         drawn, cluster, shift = self.epsilons(budget)
-        places = self._grouping().select(collection.mean(), collection.layout)
-        grouped = sum(len(each) for each in places.values())
-        draws = (collection.parameters - grouped) * self.rounds()
-        one, all_ = self.true_epsilon(len(collection), draws, drawn, budget.delta)
-        numbers = {
-            "epsilon of a draw": drawn,
-            "epsilon of the clustering": cluster,
-            "epsilon of the shifts": shift,
-            "grouped parameters": grouped,
-            "true epsilon of a draw": one,
-            "true epsilon of the drawn parameters": all_,
-            "true epsilon of a model": None if grouped else all_,
-            "delta of a model": budget.delta,
-        }
+        selected = select_largest(collection.mean(), collection.layout, self.gamma)
+        grouped = sum(len(places) for places in selected.values())
+        draws = (collection.parameters - grouped) * self.rounds
+        one, together = self.true_epsilon(len(collection), draws, drawn, budget.delta)
         why = (
-            f"For a model, the {draws} draws of parameters together would be {all_:.4g} at delta {budget.delta:g}, were "
-            "grids and bandwidths public; they were read off the networks."
+            f"For a model, the {draws} draws of parameters together would be {together:.4g} at delta {budget.delta:g}, "
+            "were grids and bandwidths public; they were read off the networks."
         )
         if grouped:
             why += (
                 f" The {grouped} grouped parameters have no finite epsilon for a model: it moves all of their means, by "
                 "any amount, and the noise of each is scaled for one of them by what was read off them."
             )
-        return why, numbers
+        numbers = {
+            "epsilon of a draw": drawn,
+            "epsilon of the clustering": cluster,
+            "epsilon of the shifts": shift,
+            "grouped parameters": grouped,
+            "true epsilon of a draw": one,
+            "true epsilon of the drawn parameters": together,
+        }
+        return why, None if grouped else together, numbers
 
 
-# Grouping: DP-PGP's treatment of each layer's largest parameters (Mao et al. 2020, section IV).
+def select_largest(target: torch.Tensor, layout: ParameterLayout, gamma: float) -> dict[str, torch.Tensor]:
+    """For each layer where its floor(gamma n) largest parameters lie, in order."""
+    selected = {}
+    for layer, place in layout.layers.items():
+        count = math.floor(gamma * (place.stop - place.start) + 1e-9)
+        largest = target[place].abs().argsort(descending=True, stable=True)[:count]
+        selected[layer] = place.start + largest.sort().values
+    return selected
 
 
-@dataclass(frozen=True)
-class Grouping:
-    """How the largest parameters of a layer are grouped and published.
+def publish_grouped(
+    values: torch.Tensor,
+    clusters: int,
+    epsilon_cluster: float,
+    epsilon_shift: float,
+    rng: Randomness,
+    rounds: int = 5,
+    as_printed: bool = False,
+) -> torch.Tensor:
+    """One layer's largest parameters as they are published, grouped around private centres.
 
-    The share `gamma` of a layer's parameters that is largest in size is grouped around `clusters` private centres, with
-    `epsilon_cluster`. A parameter theta of a cluster with centre c is then published as theta + Lap(D / epsilon_shift),
-    where D is the cluster's radius, the largest distance of one of its parameters from c. (The paper leaves D, the
-    number of clusters and their rounds open.) With `as_printed` it is 2 c - theta + Lap, as line 21 of Algorithm 2 has
-    it, which mirrors the parameter at the centre.
+    A parameter theta of a cluster with centre c is published as theta + Lap(D / epsilon_shift), where D is the cluster's
+    radius, the largest distance of one of its parameters from c. (The paper leaves D, the number of clusters and their
+    rounds open.) With `as_printed` it is 2 c - theta + Lap, as line 21 of Algorithm 2 has it, which mirrors the
+    parameter at the centre.
+
+    Formal guarantee
+    ----------------
+    None. The bound that centres and noise are scaled by, and the choice of parameters, are read off the values; the
+    Laplace noise would hide one of the *parameters* of a cluster, given that its radius is public and nobody knows the
+    others; no model and no record is hidden by it.
     """
-
-    gamma: float = 0.2
-    clusters: int = 8
-    rounds: int = 5
-    as_printed: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
-            raise SettingError(f"gamma, the share of parameters to be grouped, must lie in [0, 1], not {self.gamma}.")
-        if self.clusters < 1 or self.rounds < 1:
-            raise SettingError(f"grouping needs at least 1 cluster and 1 round, not {self.clusters} and {self.rounds}.")
-
-    def select(self, target: torch.Tensor, layout: Layout) -> dict[str, torch.Tensor]:
-        """For each layer the places of its floor(gamma n) largest parameters, in order."""
-        selected = {}
-        for layer, place in layout.layers.items():
-            size = place.stop - place.start
-            count = math.floor(self.gamma * size + 1e-9)
-            largest = target[place].abs().argsort(descending=True, stable=True)[:count]
-            selected[layer] = place.start + largest.sort().values
-        return selected
-
-    def publish(
-        self, values: torch.Tensor, epsilon_cluster: float, epsilon_shift: float, rng: Randomness
-    ) -> torch.Tensor:
-        """One layer's selected parameters as they are published.
-
-        Formal guarantee
-        ----------------
-        None. The bound that centres and noise are scaled by, and the choice of parameters, are read off the values; the
-        Laplace noise would hide one of the *parameters* of a cluster, given that its radius is public and nobody knows
-        the others; no model and no record is hidden by it.
-        """
-        check_epsilon(epsilon_cluster)
-        check_epsilon(epsilon_shift)
-        largest = float(values.abs().max()) if len(values) else 0.0
-        if largest == 0:
-            return values.clone()
-        found = private_kmeans(values, self.clusters, epsilon_cluster, largest, rng, rounds=self.rounds)
-        centres = found.centres[found.cluster]
-        own = values.double()
-        radius = torch.zeros_like(found.centres).scatter_reduce_(0, found.cluster, (own - centres).abs(), "amax")
-        scales = (radius / epsilon_shift)[found.cluster]
-        # A cluster of radius 0 has its centre in its only value.
-        shifted = rng.add_laplace(own, scales.clamp(min=torch.finfo(torch.float32).tiny))
-        return (2 * centres - 2 * own + shifted if self.as_printed else shifted).to(values.dtype)
-
-
-# Private k-means in one dimension (Su, Cao, Li, Bertino and Jin 2016): Lloyd's rounds on noisy counts and sums.
+    check_epsilon(epsilon_shift)
+    largest = float(values.abs().max()) if len(values) else 0.0
+    if largest == 0:
+        return values.clone()
+    found = private_kmeans(values, clusters, epsilon_cluster, largest, rng, rounds=rounds)
+    centres = found.centres[found.cluster]
+    own = values.double()
+    radius = torch.zeros_like(found.centres).scatter_reduce_(0, found.cluster, (own - centres).abs(), "amax")
+    scales = (radius / epsilon_shift)[found.cluster]
+    # A cluster of radius 0 has its centre in its only value.
+    shifted = rng.add_laplace(own, scales.clamp(min=torch.finfo(torch.float32).tiny))
+    return (2 * centres - 2 * own + shifted if as_printed else shifted).to(values.dtype)
 
 
 _RATIO = (4 * 0.225**2) ** (1 / 3)
@@ -208,7 +175,7 @@ class Clusters:
 def private_kmeans(
     values: torch.Tensor, k: int, epsilon: float, bound: float, rng: Randomness, *, rounds: int = 5
 ) -> Clusters:
-    """Group values of at most `bound` in size around k centres.
+    """Group values of at most `bound` in size around k centres, by Lloyd's rounds on noisy counts and sums.
 
     The first centres are spread evenly over [-bound, bound], which is the paper's packing of spheres in one dimension.
     Each round spends epsilon / rounds on noisy counts and sums of the clusters; a cluster whose noisy count is below 1

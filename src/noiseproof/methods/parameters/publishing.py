@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,15 +15,15 @@ from safetensors.torch import load_file
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import DataError
-from noiseproof.methods.parameters.collection import Collection, Layout, disagreement
-from noiseproof.methods.parameters.dp_pg import PublishingMethod
+from noiseproof.methods.parameters.collection import Collection, ParameterLayout, disagreement
+from noiseproof.methods.parameters.dp_pg import PublishingMethod, accuracy_of
 from noiseproof.networks import Network
-from noiseproof.privacy import Reproducible, Secure
+from noiseproof.privacy import Budget, Card, Reproducible, Secure
 from noiseproof.progress import SILENT, Progress
-from noiseproof.releases.release import ModelRelease, Release, Saved, logits
+from noiseproof.releases.release import ModelRelease, Release, Saved
 
-if TYPE_CHECKING:
-    from noiseproof.privacy import Budget, Card
+_PERMUTED = 0.1
+"""From this share of disagreeing units on, networks look permuted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,10 @@ class Publishing:
     """What came of it. Accuracies are for the owner's eyes and no part of the release."""
 
     release: Release
+    parameters: int
+    """How many parameters each network has."""
+    true_epsilon: float | None
+    """What all draws together would prove for a model, were grids and bandwidths public; None where nothing finite."""
     accuracy: float | None
     baseline_accuracy: float | None
     """The mean accuracy of the networks that were given."""
@@ -49,57 +53,59 @@ def publish_files(
     seed: int | None = None,
     progress: Progress = SILENT,
 ) -> Publishing:
-    """Publish a network drawn from those in the files; with `network` and `test` accuracies are measured too.
+    """Publish a network drawn from those in the files.
 
-    Without a `seed` the randomness is secure. Networks that look permuted are published all the same, with a warning:
-    what is drawn from them means little.
+    Networks that look permuted are published all the same, with a warning: what is drawn from them means little.
+
+    Args:
+        method: dp-pg or dp-pgp.
+        paths: Two files or more, of networks of one architecture.
+        budget: Its epsilon is that of one parameter's draw.
+        network: The architecture; with it and `test`, accuracies are measured.
+        test: Records to measure accuracies on.
+        seed: Of reproducible randomness; without it the randomness is secure.
+        progress: What to tell of it.
+
+    Returns:
+        The release, accuracies and warnings.
+
+    Raises:
+        DataError: If the files hold no networks of one architecture, or not those of `network`.
 
     Formal guarantee
     ----------------
     The method's: none for records. Nothing is known here of how the networks were trained.
     """
     collection, constants = read_networks(paths)
-    warnings: tuple[str, ...] = ()
-    found = disagreement(collection)
-    if found.permuted:
-        warnings += (
-            f"{100 * found.share:.0f}% of the hidden units of {paths[found.network]} are more like another unit of "
+    share, worst = disagreement(collection)
+    warned: tuple[str, ...] = ()
+    if share > _PERMUTED:
+        warned = (
+            f"{100 * share:.0f}% of the hidden units of {paths[worst]} are more like another unit of "
             f"{paths[0]} than like their own: these networks look permuted, as networks from different initialisations "
             "are, and a parameter drawn across them means little; train all from one initialisation.",
         )
-    architecture = None
+    layout, architecture, accuracy = collection.layout, None, None
     if network is not None and test is not None:
         architecture = Network(network, test.public.shape, test.classes) if isinstance(network, str) else network
-        if set(Layout.of_module(architecture.build()).tensors) != set(collection.layout.tensors):
+        if set(ParameterLayout.of(architecture.build()).tensors) != set(layout.tensors):
             raise DataError(
                 f"the files do not hold the parameters of a {architecture.name} for records of shape {test.public.shape} "
                 f"and {test.classes} classes; name the network that they were saved from."
             )
-
-    def accuracy(vector: torch.Tensor) -> float:
-        assert architecture is not None
-        assert test is not None
-        answers = logits(collection.layout.module(architecture.build(), vector), test.features)
-        return float((answers.argmax(1) == test.labels).double().mean())
-
-    measured = None if architecture is None else accuracy
+        accuracy = accuracy_of(architecture, layout, test)
     rng = Secure() if seed is None else Reproducible(seed)
-    published = method.publish(collection, budget, rng=rng, accuracy=measured, progress=progress)
+    published = method.publish(collection, budget, rng=rng, accuracy=accuracy, progress=progress)
     settings = {**method.settings(), "models": len(collection)}
-    if architecture is None or test is None:
-        tensors = {**collection.layout.unflatten(published.vector), **constants}
-        release: Release = WeightsRelease(tensors, published.card, Public((), ()), settings)
-        return Publishing(release, None, None, found.share, warnings)
-    module = collection.layout.module(architecture.build(), published.vector)
+    numbers = (collection.parameters, published.true_epsilon)
+    if architecture is None or test is None or accuracy is None:
+        tensors = {**layout.unflatten(published.vector), **constants}
+        bare = WeightsRelease(tensors, published.card, Public((), ()), settings)
+        return Publishing(bare, *numbers, None, None, share, warned)
+    module = layout.load(architecture.build(), published.vector)
     release = ModelRelease(module, architecture, published.card, test.public, settings)
-    return Publishing(release, accuracy(published.vector), _mean(collection, accuracy), found.share, warnings)
-
-
-def _mean(collection: Collection, accuracy: Callable[[torch.Tensor], float]) -> float:
-    return sum(accuracy(row) for row in collection.rows) / len(collection)
-
-
-# Networks that were trained elsewhere: safetensors files, or torch's state dicts without their pickled code.
+    mean = sum(accuracy(row) for row in collection.rows) / len(collection)
+    return Publishing(release, *numbers, accuracy(published.vector), mean, share, warned)
 
 
 def read_networks(paths: Sequence[Path]) -> tuple[Collection, dict[str, torch.Tensor]]:
@@ -150,9 +156,6 @@ def read_network(path: Path) -> dict[str, torch.Tensor]:
     ):
         raise DataError(f"{path} does not hold tensors by name; save `module.state_dict()`.")
     return {str(name): value for name, value in state.items()}
-
-
-# WeightsRelease: published weights of a network whose architecture is the user's own affair.
 
 
 class WeightsRelease(Release):

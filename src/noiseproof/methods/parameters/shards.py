@@ -1,33 +1,29 @@
-"""What shard-mean and shard-pg share: networks on disjoint shards, all from one public start."""
+"""shard-mean and shard-pg: networks on disjoint shards from one public start, whose updates are published with noise."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Ge
 
+from noiseproof.data import Dataset
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.parameters.collection import Collection, Layout
-from noiseproof.methods.parameters.density import PublicDensity, draw, true_sensitivity
-from noiseproof.methods.parameters.games import shard_mean_game, shard_pg_game
+from noiseproof.methods.common import Count, Positive, claim_of, proven_game, seeded_by
+from noiseproof.methods.parameters.collection import Collection, ParameterLayout
+from noiseproof.methods.parameters.density import PublicDensity, draw, scores, true_sensitivity
 from noiseproof.methods.parameters.training import train_collection
-from noiseproof.networks import Training
-from noiseproof.privacy import Exponential, Gaussian, accountants, calibration
-from noiseproof.privacy.card import Claim, Place, Proof
+from noiseproof.networks import Network, Training
+from noiseproof.privacy import Budget, Exponential, Game, Gaussian, Proof, Randomness, accountants, calibration
+from noiseproof.privacy.card import Place
 from noiseproof.privacy.concentrated import rho_within
 from noiseproof.privacy.events import DpEvent, ReplaceOneDpEvent, SelfComposedDpEvent
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
-
-if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.networks import Network
-    from noiseproof.privacy import Budget, Game, Randomness
-
 
 ASSUMPTIONS = (
     "a network's weights depend on its own shard alone, also in their last bits, though all are trained as one batch",
@@ -45,25 +41,15 @@ class ShardMethod(Method):
     proves: ClassVar[bool] = True
     claims: ClassVar[str] = "(epsilon, delta) for a record"
 
-    shards: int | None = None
+    shards: Annotated[int, Ge(2)] | None = None
     """How many; None takes one for every `records_a_shard` records, 2000 at most."""
-    records_a_shard: int = 5
-    epochs: int = 10
-    batch_size: int = 16
-    lr: float = 0.5
-    gain: float = 4.0
+    records_a_shard: Count = 5
+    epochs: Annotated[int, Ge(0)] = 10
+    batch_size: Count = 16
+    lr: Positive = 0.5
+    gain: Positive = 4.0
     """What the published update is multiplied by, after the noise: a network that saw few records moves too little."""
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        self._training()
-        if self.shards is not None and self.shards < 2:
-            raise SettingError(f"{self.name} needs at least 2 shards, not {self.shards}.")
-        for name in ("records_a_shard", "workers"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{self.name}'s setting {name} must be at least 1, not {getattr(self, name)}.")
-        if not 0 < self.gain < float("inf"):
-            raise SettingError(f"{self.name}'s setting gain must be a finite number greater than 0, not {self.gain}.")
+    workers: Count = 1
 
     def _training(self) -> Training:
         return Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, optimizer="sgd")
@@ -75,13 +61,7 @@ class ShardMethod(Method):
         return max(2, min(records // self.records_a_shard, _MOST))
 
     def fit(
-        self,
-        network: Network,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> ModelRelease:
         """Draw every record's shard, train a network on each, and publish the start plus their noised update."""
         count = self.count(len(dataset))
@@ -90,8 +70,8 @@ class ShardMethod(Method):
         order = drawn.argsort(stable=True)
         shards = list(order.split(torch.bincount(drawn, minlength=count).tolist()))
         module = network.build(seed)
-        layout = Layout.of_module(module)
-        start = layout.flatten(dict(module.named_parameters()))
+        layout = ParameterLayout.of(module)
+        start = layout.flatten(module)
         collection = train_collection(
             network, dataset, count, self._training(), seed=seed, shards=shards, workers=self.workers, progress=progress
         )
@@ -99,15 +79,9 @@ class ShardMethod(Method):
         # A network whose training diverged counts as one that did not move: its shard must not show.
         updates[~torch.isfinite(updates).all(1)] = 0.0
         update, proven, ran, notes = self._publish(updates, budget, rng, progress)
-        layout.module(module, start + self.gain * update)
-        claimed = Claim(
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            neighbours=budget.neighbours,
-            source="the budget that the noise was calibrated to",
-        )
-        facts = {"shards": count, "parameters": layout.size, "epochs": self.epochs, "gain": self.gain, **ran}
-        card = self.card(dataset, budget, rng, claimed=claimed, proven=proven, ran=facts, notes=notes)
+        layout.load(module, start + self.gain * update)
+        ran = {"shards": count, "parameters": layout.size, "epochs": self.epochs, "gain": self.gain, **ran}
+        card = self.card(dataset, budget, rng, claimed=claim_of(budget), proven=proven, ran=ran, notes=notes)
         return ModelRelease(module, network, card, dataset.public, self.settings())
 
     @abstractmethod
@@ -115,9 +89,6 @@ class ShardMethod(Method):
         self, updates: torch.Tensor, budget: Budget, rng: Randomness, progress: Progress
     ) -> tuple[torch.Tensor, Proof, dict[str, Any], tuple[str, ...]]:
         """The update to publish, from one of each shard; what is proven of it, what ran, what a reader must know."""
-
-
-# shard-mean: the mean update of networks on disjoint shards, with Gaussian noise.
 
 
 @register
@@ -138,13 +109,8 @@ class ShardMean(ShardMethod):
 
     name: ClassVar[str] = "shard-mean"
 
-    clip: float = 1.0
+    clip: Positive = 1.0
     """Largest norm of one shard's update."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (math.isfinite(self.clip) and self.clip > 0):
-            raise SettingError(f"shard-mean's setting clip must be a finite number greater than 0, not {self.clip}.")
 
     def mean(self, updates: torch.Tensor) -> torch.Tensor:
         """The mean of updates (shards, parameters), each clipped to the norm `clip`."""
@@ -191,11 +157,19 @@ class ShardMean(ShardMethod):
         return noised, proven, ran, notes
 
     def game(self, budget: Budget) -> Game:
-        """An update of the clipping norm turns round; the others are 0."""
-        return shard_mean_game(self, budget)
+        """A record turns its shard's update from one direction to the opposite one; the other shards do not move."""
+        shards, parameters = 10, 3
+        updates = torch.zeros(2, shards, parameters)
+        updates[0, 0, 0], updates[1, 0, 0] = -1e3, 1e3
+        means = [self.mean(world) for world in updates]
+        mechanism = self.mechanism(budget, shards)
 
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            noised = mechanism.release(means[world].expand(trials, -1).clone(), seeded_by(generator))
+            return noised[:, 0].double()
 
-# shard-pg: Mao et al.'s draw where it can be proven: networks on disjoint shards, public grids, all draws composed.
+        name = f"{self.name}: an update turns round"
+        return proven_game(name, play, budget, self.proof(budget, mechanism, ()), gaussian=True)
 
 
 @register
@@ -216,19 +190,19 @@ class ShardPg(ShardMethod):
 
     name: ClassVar[str] = "shard-pg"
 
-    radius: float = 0.6
+    radius: Positive = 0.6
     """The grid reaches from -radius to radius, around the start."""
-    bandwidth: float = 0.2
-    window: float = 1.0
+    bandwidth: Positive = 0.2
+    window: Positive = 1.0
     resolution: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.density()
+        self.density()  # refuses an odd resolution, and too many points
 
     def density(self) -> PublicDensity:
         """The public grid and bandwidth."""
-        return PublicDensity(self.radius, self.bandwidth, self.window, self.resolution)
+        return PublicDensity(self.radius, self.bandwidth, window=self.window, resolution=self.resolution)
 
     def mechanism(self, budget: Budget, shards: int, parameters: int) -> Exponential:
         """The draw of one of so many parameters."""
@@ -259,7 +233,7 @@ class ShardPg(ShardMethod):
         shards, parameters = updates.shape
         mechanism = self.mechanism(budget, shards, parameters)
         proven = self.proof(budget, mechanism, parameters, (*ASSUMPTIONS, *rng.assumptions))
-        collection = Collection(updates, Layout((("update", (parameters,)),)))
+        collection = Collection(updates, ParameterLayout((("update", (parameters,)),)))
         density = self.density()
         drawn = draw(collection, density, mechanism, rng, progress=progress)
         # How much likelier than a point where no network is the point is where all of them are.
@@ -281,5 +255,25 @@ class ShardPg(ShardMethod):
         return drawn.values, proven, ran, notes
 
     def game(self, budget: Budget) -> Game:
-        """One of 50 updates changes sides at each of 16 parameters."""
-        return shard_pg_game(self, budget)
+        """A record moves its shard's update from one side of 0 to the other, at every parameter; half of the others lie there.
+
+        The score is the likelihood ratio of what was drawn, but for a constant: how much more world 1 likes it.
+        """
+        shards, parameters = 50, 16
+        density = self.density()
+        place = density.radius / 2
+        sides = torch.full((2, parameters, shards), place, dtype=torch.float64)
+        sides[:, :, : shards // 2] = -place
+        sides[0, :, -1] = -place
+        mechanism = self.mechanism(budget, shards, parameters)
+        # The grid is public, and so the same in both worlds.
+        grid, width = density.grid(sides[0])
+        scored = torch.stack([scores(values, grid, width, density) for values in sides])
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            chosen = mechanism.release(scored[world].expand(trials, -1, -1), seeded_by(generator))
+            gains = (scored[1] - scored[0]).expand(trials, -1, -1).gather(2, chosen[..., None])
+            return gains.sum((1, 2)) / mechanism.sensitivity
+
+        proven = self.proof(budget, mechanism, parameters, ())
+        return proven_game(f"{self.name}: an update changes sides", play, budget, proven)

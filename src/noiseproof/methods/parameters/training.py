@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from noiseproof.errors import NoiseproofError, SettingError
-from noiseproof.methods.parameters.collection import Collection, Layout
-from noiseproof.networks import StackedNetwork, Training, fit_stack
+from noiseproof.data import Dataset
+from noiseproof.errors import SettingError
+from noiseproof.methods.parameters.collection import Collection, ParameterLayout
+from noiseproof.networks import Network, StackedNetwork, Training, fit_stack
 from noiseproof.networks.fitting import TOGETHER
 from noiseproof.parallel import tasks
 from noiseproof.parallel.tasks import spread_out
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import describe_network
 from noiseproof.tensors import default_device
-
-if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.networks import Network
-
 
 _TOGETHER = 1 << 24
 """Parameters that are trained together: dense networks gain from it until they no longer fit a cache."""
@@ -59,7 +54,7 @@ def train_collection(
     if models < 2 or workers < 1:
         raise SettingError(f"a collection needs at least 2 networks and 1 worker, not {models} and {workers}.")
     module = network.build(seed)
-    layout = Layout.of_module(module)
+    layout = ParameterLayout.of(module)
     if start is not None and (start.layout != layout or len(start) != models):
         raise SettingError("the start must be a collection of as many networks of the same architecture.")
     if shards is not None and len(shards) != models:
@@ -73,19 +68,19 @@ def train_collection(
         else:
             collection = Collection.create(path, models, layout, belongs)
     assert collection.done is not None
-    first = layout.flatten(dict(module.named_parameters()))
+    first = layout.flatten(module)
     everyone = torch.arange(len(dataset))
-    members = [everyone] * models if shards is None else list(shards)
     seeds = torch.randint(2**62, (models,), generator=torch.Generator().manual_seed(seed)).tolist()
     todo = [j for j in range(models) if not collection.done[j]]
     together = max(1, _TOGETHER // layout.size) if _dense(module) else 1
     if spread_out():
         together = min(together, TOGETHER)
-    groups = [todo[begin : begin + together] for begin in range(0, len(todo), together)]
-    jobs = []
-    for group in groups:
-        begin = torch.stack([first if start is None else start.rows[j] for j in group])
-        jobs.append((group, begin, [members[j] for j in group], [seeds[j] for j in group]))
+    jobs: list[_Job] = []
+    for begin in range(0, len(todo), together):
+        group = todo[begin : begin + together]
+        starts = torch.stack([first if start is None else start.rows[j] for j in group])
+        members = [everyone if shards is None else shards[j] for j in group]
+        jobs.append((group, starts, members, [seeds[j] for j in group]))
     with progress.task("training networks", models) as task:
         task.advance(models - len(todo))
         for group, rows in _run(network, dataset, training, jobs, workers):
@@ -118,7 +113,7 @@ def _train(network: Network, dataset: Dataset, training: Training, job: _Job) ->
     taught = [place for place, records in enumerate(members) if len(records)]
     rows = begin.clone()
     if taught and training.epochs:
-        layout = Layout.of_module(network.build())
+        layout = ParameterLayout.of(network.build())
         device = default_device()
         trained = fit_stack(
             network,
@@ -133,21 +128,13 @@ def _train(network: Network, dataset: Dataset, training: Training, job: _Job) ->
     return rows
 
 
+_DENSE = (nn.Sequential, nn.Flatten, nn.Linear, nn.Dropout)
+_ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.ELU, nn.GELU, nn.Sigmoid, nn.Softplus)
+
+
 def _dense(module: nn.Module) -> bool:
     """Whether batched products carry the network, so that many cost little more than one."""
-    plain = (
-        nn.Sequential,
-        nn.Flatten,
-        nn.Linear,
-        nn.Dropout,
-        nn.Tanh,
-        nn.ReLU,
-        nn.ELU,
-        nn.GELU,
-        nn.Sigmoid,
-        nn.Softplus,
-    )
-    return all(isinstance(layer, plain) for layer in module.modules())
+    return all(isinstance(layer, _DENSE + _ACTIVATIONS) for layer in module.modules())
 
 
 def _belongs(
@@ -175,43 +162,3 @@ def _belongs(
 
 def _digest(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
-
-
-# Quality: redraw a network until it is accurate enough, at most so many times.
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Quality:
-    """Publish only what is more accurate than `threshold`; give up after `most` draws."""
-
-    threshold: float
-    most: int = 20
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
-            raise SettingError(f"a threshold of accuracy must lie in [0, 1], not {self.threshold}.")
-        if self.most < 1:
-            raise SettingError(f"there must be at least 1 draw, not {self.most}.")
-
-
-def redraw(draw: Callable[[], T], accuracy: Callable[[T], float], quality: Quality | None) -> tuple[T, int]:
-    """The first draw whose accuracy is above the threshold, and how many draws it took (step 7 of Algorithm 1).
-
-    Formal guarantee
-    ----------------
-    None beyond that of `quality.most` draws together: which one is published was chosen by looking at them all, on
-    records whose accuracy is no release of its own.
-    """
-    if quality is None:
-        return draw(), 1
-    for turn in range(1, quality.most + 1):
-        drawn = draw()
-        if accuracy(drawn) > quality.threshold:
-            return drawn, turn
-    raise NoiseproofError(
-        f"none of {quality.most} draws was more accurate than {quality.threshold:g}; nothing was published: lower the "
-        "threshold, raise epsilon or train the networks for longer."
-    )
