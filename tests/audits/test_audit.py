@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from noiseproof.audits import AuditError, audit
-from noiseproof.audits.mechanisms import gaussian_game, laplace_game
 from noiseproof.errors import NoiseproofError
 from noiseproof.privacy import Audit, Card, Claim, Game, Proof
+from tests.audits.mechanisms import gaussian_game, laplace_game
 
 
 def revealing(**promises):

@@ -15,8 +15,8 @@ import torch
 
 from noiseproof import methods
 from noiseproof.audits import audit, counting_bound, gaussian_bound, play
-from noiseproof.audits.mechanisms import gaussian_game, laplace_game
 from noiseproof.privacy import Budget, Game
+from tests.audits.mechanisms import gaussian_game, laplace_game
 
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
 METHODS = methods.registry()

@@ -10,9 +10,9 @@ import torch
 from scipy.stats import binom, kstest, laplace, norm
 
 from noiseproof.audits import audit
-from noiseproof.audits.mechanisms import gaussian_game, laplace_game, randomised_response_game
 from noiseproof.errors import SettingError
 from noiseproof.privacy import gaussian_dp
+from tests.audits.mechanisms import gaussian_game, laplace_game, randomised_response_game
 
 AUDITS = 200
 MOST = 27

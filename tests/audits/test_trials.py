@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from noiseproof.audits import AuditError, play
-from noiseproof.audits.mechanisms import gaussian_game, laplace_game
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.privacy import Game
 from noiseproof.progress import Progress, Task
+from tests.audits.mechanisms import gaussian_game, laplace_game
 
 SECRET = "the patient is 47"
 

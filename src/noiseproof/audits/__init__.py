@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from noiseproof.audits.audit import AuditResult, audit
+from noiseproof.audits.audit import AuditError, AuditResult, audit, play
 from noiseproof.audits.one_run import Guesses, guess, one_run_bound, one_run_epsilon, one_run_gaussian_epsilon
-from noiseproof.audits.trials import AuditError, play
 from noiseproof.audits.two_worlds import Bound, Event, counting_bound, gaussian_bound
 
 __all__ = [

@@ -1,18 +1,58 @@
-"""Audit: play a method's game and say what it refutes."""
+"""Audit: play a method's game in both worlds, many times, and say what it refutes.
+
+Whoever counts only the trials that survived counts a different mechanism. So a mechanism that crashes, hangs or answers
+nonsense in one trial ends the audit with an `AuditError`, and no bound is computed.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from noiseproof.audits.trials import play
 from noiseproof.audits.two_worlds import Bound, Estimator, counting_bound, gaussian_bound
+from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.privacy.budget import Neighbours
 from noiseproof.privacy.card import Audit, Claim, Proof, Unit, Verdict, verdict
 from noiseproof.privacy.game import Game
 from noiseproof.progress import SILENT, Progress
+
+_CHUNK = 500
+"""Trials played in one call: few enough to bound memory, enough for a vectorised game to be quick. Seeds go by chunk,
+so that scores do not depend on the number of workers."""
+
+Failure = Literal["crash", "hang", "death", "nan", "count", "kind"]
+"""What a mechanism did: raised, gave no answer in time, took its process down, or returned scores that are NaN, too
+many or too few, or no numbers."""
+
+
+class AuditError(NoiseproofError):
+    """A mechanism failed in a trial, so no bound was computed. Holds which trials, in which world, and how."""
+
+    def __init__(
+        self, message: str, *, failure: Failure, world: int | None, trials: range, exception: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.world = world
+        self.trials = trials
+        self.exception = exception
 
 
 @dataclass(frozen=True)
@@ -99,7 +139,7 @@ def audit(
     Where the game says that its scores are normal with one variance (and they are finite, and delta is above 0) the
     Gaussian-DP fit is used, else counting alone. A mechanism that crashes, answers nonsense or lets a chunk of trials
     wait longer than `timeout` seconds raises an `AuditError`; no bound is ever computed from the other trials. With
-    `timeout=None` and `jobs=1` everything runs in this process (see `trials.play`).
+    `timeout=None` and `jobs=1` everything runs in this process (see `play`).
 
     Formal guarantee
     ----------------
@@ -111,3 +151,192 @@ def audit(
     normal = game.gaussian and game.delta > 0 and all(np.isfinite(part).all() for part in scores)
     bound = (gaussian_bound if normal else counting_bound)(scores, delta=game.delta, confidence=confidence)
     return AuditResult(game.name, game.neighbours, game.unit, trials, seed, bound, game.claimed, game.proven)
+
+
+# Trials
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    world: int
+    start: int
+    count: int
+
+    @property
+    def trials(self) -> range:
+        return range(self.start, self.start + self.count)
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """What went wrong in a chunk, in words without private values, so that it can cross a process border."""
+
+    failure: Failure
+    words: str
+    trials: range
+    exception: str | None = None
+
+
+_Outcome = NDArray[np.float64] | _Failed
+
+
+def play(
+    game: Game,
+    *,
+    trials: int,
+    seed: int = 0,
+    jobs: int = 1,
+    timeout: float | None = None,
+    progress: Progress = SILENT,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The scores of `trials` runs in world 0 and as many in world 1, all of them, or an `AuditError`.
+
+    Trials are played in chunks of 500, each with a seed of its own, so that the scores depend on `seed` and not on
+    `jobs`. With `jobs=1` and no timeout they run in this process, where a hang cannot be stopped. Otherwise each
+    chunk runs in a process of its own, and one that takes longer than `timeout` seconds is a hang: its process is killed.
+
+    Workers are forked: a game is made of closures, which cannot be sent to a fresh process. A forked child must not
+    start OpenMP threads where its parent had some, so workers compute on one thread each. Where forking is
+    impossible (no `fork` on the system, or CUDA already in use by this process) fresh processes are started, whose start
+    counts towards the timeout, and the game must be picklable.
+    """
+    if trials < 5:
+        raise SettingError(f"an audit needs at least 5 trials in each world, not {trials}.")
+    if jobs < 1:
+        raise SettingError(f"jobs must be at least 1, not {jobs}.")
+    if timeout is not None and not timeout > 0:
+        raise SettingError(f"the timeout must be more than 0 seconds, not {timeout}.")
+    # The worlds take turns: a failure in either shows early.
+    chunks = [
+        _Chunk(world, start, min(_CHUNK, trials - start)) for start in range(0, trials, _CHUNK) for world in (0, 1)
+    ]
+    scores = (np.empty(trials), np.empty(trials))
+    outcomes: Generator[tuple[_Chunk, _Outcome]]
+    if jobs == 1 and timeout is None:
+        outcomes = ((chunk, _attempt(game, chunk, seed)) for chunk in chunks)
+    else:
+        outcomes = _in_workers(game, chunks, seed, min(jobs, len(chunks)), timeout)
+    # Closed at once when a trial fails: workers must not outlive the error for as long as its traceback is held.
+    with closing(outcomes), progress.task(f"audit {game.name}", 2 * trials) as task:
+        for chunk, outcome in outcomes:
+            if isinstance(outcome, _Failed):
+                raise _error(game, chunk, outcome)
+            scores[chunk.world][chunk.start : chunk.start + chunk.count] = outcome
+            task.advance(chunk.count)
+    return scores
+
+
+def _attempt(game: Game, chunk: _Chunk, seed: int) -> _Outcome:
+    state = np.random.SeedSequence([seed, chunk.world, chunk.start]).generate_state(2, np.uint64)
+    generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+    try:
+        # A mechanism that forgets the generator draws from torch's global one: forked workers all hold the same copy
+        # of it, and trials that repeat one another are no trials.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(state[1] >> np.uint64(1)))
+            answer = game.play(chunk.world, chunk.count, generator)
+    except (Exception, SystemExit) as error:
+        return _crash(error, chunk)
+    try:
+        scores = torch.as_tensor(answer).detach().to("cpu", torch.float64).numpy()
+    except (TypeError, ValueError, RuntimeError):
+        return _Failed("kind", f"returned a {type(answer).__name__} where one number a trial is due", chunk.trials)
+    if scores.shape != (chunk.count,):
+        shape = "x".join(map(str, scores.shape)) or "one"
+        return _Failed("count", f"returned {shape} scores for {chunk.count} trials", chunk.trials)
+    bad = np.flatnonzero(np.isnan(scores))
+    if len(bad):
+        first = chunk.start + int(bad[0])
+        return _Failed("nan", "returned NaN", range(first, first + 1))
+    return scores
+
+
+def _crash(error: BaseException, chunk: _Chunk) -> _Failed:
+    """The exception's type and place; its message only where the house's rule keeps private values out of it."""
+    name = type(error).__name__
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    words = f"raised {name} at {os.path.basename(place.filename)}:{place.lineno}"
+    if isinstance(error, NoiseproofError):
+        words += f" ({str(error).rstrip('.')})"
+    return _Failed("crash", words, chunk.trials, name)
+
+
+def _error(game: Game, chunk: _Chunk, failed: _Failed) -> AuditError:
+    first, last = failed.trials[0], failed.trials[-1]
+    where = f"trial {first}" if first == last else f"trials {first} to {last}"
+    return AuditError(
+        f"{game.name}: the mechanism {failed.words} in {where} of world {chunk.world}, so no bound was computed; "
+        "mend the mechanism or its game and audit again.",
+        failure=failed.failure,
+        world=chunk.world,
+        trials=failed.trials,
+        exception=failed.exception,
+    )
+
+
+# Worker processes
+
+
+def _in_workers(
+    game: Game, chunks: Sequence[_Chunk], seed: int, jobs: int, timeout: float | None
+) -> Generator[tuple[_Chunk, _Outcome]]:
+    context = _context(game)
+    left = deque(chunks)
+    busy: dict[Any, tuple[_Chunk, BaseProcess, float]] = {}
+    try:
+        while left or busy:
+            while left and len(busy) < jobs:
+                here, there = context.Pipe(duplex=False)
+                chunk = left.popleft()
+                process = context.Process(target=_work, args=(there, game, chunk, seed))  # type: ignore[attr-defined]
+                with warnings.catch_warnings():
+                    # Python warns of forking beside threads; the worker keeps to one thread for that reason.
+                    warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+                    process.start()
+                there.close()
+                busy[here] = (chunk, process, time.monotonic())
+            oldest, _, since = min(busy.values(), key=lambda task: task[2])
+            ready = wait(list(busy), None if timeout is None else max(0.0, since + timeout - time.monotonic()))
+            if not ready:
+                yield oldest, _Failed("hang", f"gave no answer within {timeout:g} seconds", oldest.trials)
+                return
+            for connection in [one for one in busy if one in ready]:
+                chunk, process, _ = busy.pop(connection)
+                with connection:
+                    try:
+                        outcome: _Outcome = connection.recv()
+                    except EOFError:
+                        process.join()
+                        outcome = _Failed("death", f"took its process down ({_ending(process.exitcode)})", chunk.trials)
+                process.join()
+                yield chunk, outcome
+    finally:
+        for connection, (_, process, _) in busy.items():
+            process.kill()
+            process.join()
+            connection.close()
+
+
+def _context(game: Game) -> BaseContext:
+    if "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized():
+        return multiprocessing.get_context("fork")
+    try:
+        pickle.dumps(game)
+    except Exception:  # whatever a closure's pickling raises: PicklingError, AttributeError, TypeError
+        raise UnsupportedError(
+            f"{game.name} cannot be sent to a fresh process and forking is impossible here; audit it with jobs=1 and "
+            "no timeout, in this process."
+        ) from None
+    return multiprocessing.get_context("spawn")
+
+
+def _work(connection: Connection, game: Game, chunk: _Chunk, seed: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends the workers
+    torch.set_num_threads(1)
+    connection.send(_attempt(game, chunk, seed))
+
+
+def _ending(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"signal {signal.Signals(-exitcode).name}; SIGKILL often means that memory ran out"
+    return f"exit code {exitcode}"

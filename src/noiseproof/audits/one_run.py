@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from noiseproof.audits.trials import AuditError
+from noiseproof.audits.audit import AuditError
 from noiseproof.errors import SettingError
 from noiseproof.privacy import gaussian_dp
 
