@@ -77,7 +77,6 @@ def test_a_rate_lets_a_burst_through_and_then_so_many_a_second(tmp_path):
 
 
 def test_workers_count_together(tmp_path):
-    RateLimits.create(tmp_path / "rates")
     one, two = (RateLimits(1, burst=2, file=tmp_path / "rates", clock=lambda: 5.0) for _ in range(2))
     assert [one.wait("ann"), two.wait("ann"), one.wait("ann")] == [0.0] * 3
     assert two.wait("ann") > 0

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import output
 from noiseproof.cli.options import Json
 from noiseproof.cli.registry import group
 
@@ -34,8 +35,6 @@ def predict(
     json: Json = False,
 ) -> None:
     """Predict the labels of records; a request that got lost on the way is sent again and costs once."""
-    from noiseproof.cli import output
-
     output.need_serve()
     from noiseproof.serve.client import Client
 
@@ -44,25 +43,14 @@ def predict(
         if inputs.suffix == ".csv":
             records = _shaped(records, client.card(model)["shape"])
         answers = [client.predict(model, records[i : i + batch]) for i in range(0, len(records), batch)]
-    labels = [label for answer in answers for label in answer["labels"]]
-    remaining = answers[-1]["remaining"]
-    if json:
-        output.emit(
-            {
-                "model": model,
-                "classes": answers[-1]["classes"],
-                "labels": labels,
-                "probabilities": [row for answer in answers for row in answer["probabilities"]],
-                "costs": [answer["cost"] for answer in answers],
-                "remaining": remaining,
-                "receipts": [answer["receipt"] for answer in answers],
-            }
-        )
-        return
-    best = [max(row) for answer in answers for row in answer["probabilities"]]
-    left = "costs nothing" if remaining is None else f"{remaining['answers']} answers left"
-    rows = [(i, label, share) for i, (label, share) in enumerate(zip(labels, best, strict=True))]
-    output.show(f"{model} ({left})", ("record", "label", "probability"), rows)
+    joined = {name: [one for answer in answers for one in answer[name]] for name in ("labels", "probabilities")}
+    listed = {f"{name}s": [answer[name] for answer in answers] for name in ("cost", "receipt")}
+    last = {name: answers[-1][name] for name in ("classes", "remaining")}
+    left = "costs nothing" if last["remaining"] is None else f"{last['remaining']['answers']} answers left"
+    pairs = zip(joined["labels"], map(max, joined["probabilities"]), strict=True)
+    rows = [(i, label, share) for i, (label, share) in enumerate(pairs)]
+    columns = ("record", "label", "probability")
+    output.answer(json, {"model": model, **last, **joined, **listed}, f"{model} ({left})", columns, rows)
 
 
 def _shaped(records: list[object], shape: list[int]) -> list[object]:

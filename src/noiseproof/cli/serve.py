@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import output
 from noiseproof.cli.options import LedgerOption
 from noiseproof.cli.registry import command
 
@@ -40,10 +41,8 @@ def run(
     Make keys with `noiseproof keys create`. A console for people is at `/`. What is served must not be answered from
     anywhere else: one release, one ledger.
     """
-    from noiseproof.cli import output
-    from noiseproof.errors import SettingError
-
     output.need_serve()
+    from noiseproof.errors import SettingError
     from noiseproof.serve import server
     from noiseproof.serve.service import Settings, name_bundles
 
@@ -62,15 +61,12 @@ def run(
     models, left = server.check(settings)
     rows_shown = []
     for name, model in models.items():
-        card = model.release.card
-        if card.proven is None:
-            output.note(f"{name}: nothing is proven of it ({card.verdict}); its answers are counted as claimed.")
-        rows_shown.append((name, card.method, card.verdict, output.guarantee(card.proven), left[name]))
+        if model.basis == "claimed":
+            output.note(f"{name}: nothing is proven of it ({model.verdict}); its answers are counted as claimed.")
+        rows_shown.append((name, model.method, model.verdict, output.guarantee(model.card.proven), left[name]))
     output.show("Served", ("model", "method", "verdict", "proven ε", "answers left"), rows_shown)
     if host not in ("127.0.0.1", "localhost", "::1") and certificate is None:
         output.note("API keys travel in the clear without TLS; give --certificate, or put a TLS proxy before it.")
     scheme = "https" if certificate else "http"
-    output.stdout.print(
-        f"Listening on {scheme}://{host}:{port}/ with {workers} workers; Ctrl+C stops.", highlight=False
-    )
+    output.say(f"Listening on {scheme}://{host}:{port}/ with {workers} workers; Ctrl+C stops.")
     server.run(settings, host=host, port=port, workers=workers, certificate=certificate, private_key=private_key)

@@ -63,18 +63,14 @@ class Problem(Exception):
 
     def __init__(self, kind: str, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> None:
         super().__init__(detail)
-        self.kind = kind
-        self.detail = detail
-        self.headers = headers
-        self.more = more
+        status, title = _TITLES[kind]
+        type = f"urn:noiseproof:problem:{kind}"
+        self.details = ProblemDetails(type=type, title=title, status=status, detail=detail, **more)
+        self._headers = headers
 
     def response(self) -> Response:
         """The problem as it is sent."""
-        status, title = _TITLES[self.kind]
-        details = ProblemDetails(
-            type=f"urn:noiseproof:problem:{self.kind}", title=title, status=status, detail=self.detail, **self.more
-        )
-        return Response(to_json(details), status, self.headers, MEDIA_TYPE)
+        return Response(to_json(self.details), self.details.status, self._headers, MEDIA_TYPE)
 
 
 def documented(*kinds: str) -> dict[int | str, dict[str, Any]]:
@@ -211,16 +207,9 @@ class RateLimits:
         self._tolerance = burst / rate
         self._clock = clock
         self._threads = threading.Lock()
-        self._file = tempfile.TemporaryFile() if file is None else Path(file).open("r+b")  # noqa: SIM115
-        if file is None:
-            self._file.truncate(_SLOTS * _SLOT.size)
+        self._file = tempfile.TemporaryFile() if file is None else Path(file).open("a+b")  # noqa: SIM115
+        self._file.truncate(_SLOTS * _SLOT.size)  # which leaves the numbers of other workers as they are
         self._numbers = mmap.mmap(self._file.fileno(), _SLOTS * _SLOT.size)
-
-    @staticmethod
-    def create(file: str | Path) -> None:
-        """Make the file that workers share."""
-        with Path(file).open("wb") as made:
-            made.truncate(_SLOTS * _SLOT.size)
 
     def wait(self, client: str) -> float:
         """0 if the client may ask now, which is then counted; else the seconds until it may."""

@@ -95,14 +95,12 @@ def from_environment() -> FastAPI:
     """The app of a worker process, with the settings that its parent left in the environment."""
     import torch
 
-    from noiseproof.releases import bundles
-
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # workers share the cores; within one, a small network is faster in one thread
     monitoring.configure()
     settings = Settings.from_json(os.environ[VARIABLE])
     try:
-        return create_app(settings, {name: bundles.load(folder) for name, folder in settings.bundles.items()})
+        return create_app(settings, settings.load_bundles())
     except Exception:
         time.sleep(_RESTART_SECONDS)
         raise
@@ -226,8 +224,7 @@ def _refusal(asked: PredictionRequest, refused: Refused) -> Problem:
         return Problem("unauthorised", sentence, headers={"WWW-Authenticate": "Bearer"})
     if refused.reason == "retry":
         return Problem("idempotency-mismatch", sentence)
-    assert asked.model.price is not None
-    remaining = {"answers": documents.answers_left(asked.model.price, refused.everyone, refused.client)}
+    remaining = {"answers": asked.model.answers_left(refused.everyone, refused.client)}
     return Problem("budget-exhausted", sentence, remaining=remaining)
 
 
@@ -258,7 +255,7 @@ def budget(name: str, service: ServiceHere, caller: CallerHere, client: ClientNa
         limit = service.limit(caller)
         if whose == caller.client and limit is not None:
             share = replace(share, capacity=(model.price * limit).capped(total.capacity).at_least(share.spent))
-        everyone, own = (documents.balance(model.price, one, model.delta) for one in (total, share))
+        everyone, own = (documents.balance(model, one) for one in (total, share))
     return documents.Budget(model=name, client=whose, basis=model.basis, everyone=everyone, own=own)
 
 

@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 from noiseproof.errors import LedgerError
 from noiseproof.privacy import Randomness
 from noiseproof.serve import documents
-from noiseproof.serve.ledger import Caller, Paid, Refused, Retry, RetryAnswer, Spend
+from noiseproof.serve.ledger import Caller, Paid, Refused, Retry, Spend
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.monitoring import log_error
 
@@ -225,8 +225,8 @@ class Batcher:
                 replies[request] = Reply(document)
                 continue
             if request.retry_key is not None:
-                kept = RetryAnswer(model.name, request.caller.client, request.retry_key, document.decode())
-                document = self._connection.answers.keep([kept])[0].encode()
+                whose = model.name, request.caller.client, request.retry_key
+                document = self._connection.answers.keep(*whose, document.decode()).encode()
             replies[request] = Reply(document, count, payment.receipt.id, replayed=payment.repeated)
         return replies
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -27,8 +26,14 @@ class ServiceError(NoiseproofError):
 class Client:
     """Ask a service: `Client(url, key).predict("model", inputs)["labels"]`.
 
-    Every prediction has an idempotency key, so that a retry after a broken connection costs nothing more. `retries` is
-    how often a request that found nobody is sent again.
+    Every prediction has an idempotency key, so that a retry after a broken connection costs nothing more.
+
+    Args:
+        url: The address of the service.
+        key: An API key of `noiseproof keys create`.
+        retries: How often a request that got no answer is sent again.
+        timeout: Seconds to wait for an answer.
+        transport: What sends requests, for tests.
     """
 
     def __init__(
@@ -69,9 +74,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> dict[str, Any]:

@@ -180,19 +180,15 @@ def predictions(model: ServedModel, probabilities: list[list[float]], paid: Paid
         cost = (model.price * fresh).to_json()
         document["cost"] = {**cost, "answers": fresh, "memoised": len(probabilities) - fresh}
         if paid is not None:
-            document["remaining"] = {"answers": answers_left(model.price, paid.everyone, paid.client)}
+            document["remaining"] = {"answers": model.answers_left(paid.everyone, paid.client)}
             document["receipt"] = paid.receipt.to_json()
     return to_json(document)
 
 
-def answers_left(price: Amount, *balances: LedgerBalance) -> int:
-    """How many answers all of the balances can pay for."""
-    return min(price.times_within(balance.left) or 0 for balance in balances)
-
-
-def balance(price: Amount, balance: LedgerBalance, delta: float) -> Balance:
+def balance(model: ServedModel, balance: LedgerBalance) -> Balance:
     """A balance for people and for programs."""
-    spent, limit = balance.spent, balance.capacity
+    assert model.price is not None
+    price, delta, spent, limit = model.price, model.delta, balance.spent, balance.capacity
     return Balance(
         answers_spent=price.times_within(spent) or 0,
         answers_limit=price.times_within(limit) or 0,
@@ -206,13 +202,7 @@ def balance(price: Amount, balance: LedgerBalance, delta: float) -> Balance:
 def body_schema(shape: tuple[int, ...], rows: int) -> dict[str, Any]:
     """The JSON schema of a request to a model of that shape."""
     items: dict[str, Any] = {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}
-    for size in reversed(shape):
-        items = {"type": "array", "items": items, "minItems": size, "maxItems": size}
-    inputs = {"type": "array", "items": items, "minItems": 1, "maxItems": rows}
-    described = {**inputs, "description": "Records of the model's shape, coded as it was trained."}
-    return {
-        "type": "object",
-        "properties": {"inputs": described},
-        "required": ["inputs"],
-        "additionalProperties": False,
-    }
+    for least, most in (*((size, size) for size in reversed(shape)), (1, rows)):
+        items = {"type": "array", "items": items, "minItems": least, "maxItems": most}
+    inputs = {**items, "description": "Records of the model's shape, coded as it was trained."}
+    return {"type": "object", "properties": {"inputs": inputs}, "required": ["inputs"], "additionalProperties": False}

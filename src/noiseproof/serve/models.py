@@ -17,7 +17,7 @@ from safetensors.torch import save as save_tensors
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.privacy import Card, Randomness
 from noiseproof.releases.release import ModelRelease, PredictionRelease, Release, check_features
-from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger
+from noiseproof.serve.ledger import Amount, Answers, Balance, Database, History, Keys, Ledger
 from noiseproof.serve.ledger.amounts import LARGEST
 
 Basis = Literal["proven", "claimed"]
@@ -32,49 +32,32 @@ class ServedModel:
             raise UnsupportedError(f"{name} is a {release.kind} release, which answers no queries; serve another.")
         self.name = name
         self.release: ModelRelease | PredictionRelease = release
+        self.card = release.card
+        self.kind, self.method, self.verdict = release.kind, release.method, release.card.verdict
         self.classes = release.public.classes
         self.shape = tuple(release.public.shape)
         self.price = price(release) if isinstance(release, PredictionRelease) else None
+        self.delta = _delta(self.card)
         self._reader = _reader(self.shape, rows)
 
     @property
     def capacity(self) -> Amount | None:
         """What its answers may cost in all: the release's promise, less the queries that were asked before."""
-        if self.price is None or not isinstance(self.release, PredictionRelease):
+        if not isinstance(self.release, PredictionRelease) or self.price is None:
             return None
         # A total beyond what the ledger can count is cut off there: that promise was worth nothing anyway.
         most = LARGEST // max(1, *self.price.units)
         return self.price * min(self.release.queries_left, most)
 
     @property
-    def card(self) -> Card:
-        """The release's card."""
-        return self.release.card
-
-    @property
-    def method(self) -> str:
-        """The method that made it."""
-        return self.card.method
-
-    @property
-    def verdict(self) -> str:
-        """The card's verdict."""
-        return self.card.verdict
-
-    @property
-    def kind(self) -> str:
-        """`model` for weights that may be public, `prediction` for answers that cost."""
-        return self.release.kind
-
-    @property
     def basis(self) -> Basis:
         """Whether the price is a proven cost, or only what a method's authors claim."""
         return "proven" if self.card.proven is not None else "claimed"
 
-    @property
-    def delta(self) -> float:
-        """The delta at which the card states its epsilon."""
-        return _delta(self.card)
+    def answers_left(self, *balances: Balance) -> int:
+        """How many answers all of the balances can pay for."""
+        assert self.price is not None
+        return min(self.price.times_within(balance.left) or 0 for balance in balances)
 
     def fingerprint(self) -> str:
         """A digest of the release's secrets that tells it apart from every other release."""
@@ -119,6 +102,7 @@ def price(release: PredictionRelease) -> Amount:
 
 
 def _delta(card: Card) -> float:
+    """The delta at which a card states its epsilon."""
     promise = card.proven or card.claimed
     return promise.delta if promise is not None else 0.0
 

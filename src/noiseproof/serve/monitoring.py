@@ -121,10 +121,12 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable by which prometheus_client's workers hear of the folder that they share."""
 
 
-class Metrics:
-    """Requests, answers and seconds, and what is left of budgets."""
+class Metrics(Collector):
+    """Requests, answers and seconds over all workers; and what is left of budgets, read off the ledger when asked for."""
 
     def __init__(self, connection: LedgerConnection, models: Iterable[ServedModel]) -> None:
+        self._connection = connection
+        self._models = [model for model in models if model.price is not None]
         self._registry = CollectorRegistry()
         labels = ["route", "model"]
         self._requests = Counter(
@@ -132,7 +134,6 @@ class Metrics:
         )
         self._answers = Counter("noiseproof_answers", "Answers paid for.", ["model"], registry=self._registry)
         self._seconds = Histogram("noiseproof_request_seconds", "Time to answer.", labels, registry=self._registry)
-        self._budgets = _Budgets(connection, [model for model in models if model.price is not None])
 
     def observe(self, route: str, model: str, status: int, answers: int, seconds: float) -> None:
         """Count a request."""
@@ -148,26 +149,16 @@ class Metrics:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)
         budgets = CollectorRegistry()
-        budgets.register(self._budgets)
+        budgets.register(self)
         return generate_latest(registry) + generate_latest(budgets)
 
-
-class _Budgets(Collector):
-    """What is left of every model's budget, read off the ledger when asked for."""
-
-    def __init__(self, connection: LedgerConnection, models: list[ServedModel]) -> None:
-        self._connection = connection
-        self._models = models
-
     def collect(self) -> Iterable[Metric]:
-        """Read the ledger."""
+        """The budgets."""
         left = GaugeMetricFamily("noiseproof_answers_left", "Answers left of a model's budget.", labels=["model"])
         up = 1.0
         try:
             for model in self._models:
-                assert model.price is not None
-                balance = self._connection.ledger.balance(model.name)
-                left.add_metric([model.name], model.price.times_within(balance.left) or 0)
+                left.add_metric([model.name], model.answers_left(self._connection.ledger.balance(model.name)))
         except LedgerError:
             up = 0.0
         yield left

@@ -15,7 +15,6 @@ from uvicorn.supervisors import Multiprocess
 
 from noiseproof.errors import SettingError
 from noiseproof.serve import monitoring
-from noiseproof.serve.access import RateLimits
 from noiseproof.serve.models import ServedModel
 from noiseproof.serve.service import VARIABLE, Service, Settings
 
@@ -31,14 +30,12 @@ def check(settings: Settings) -> tuple[dict[str, ServedModel], dict[str, int | N
     Returns:
         The models, and how many answers are left of each (None for one that costs nothing).
     """
-    from noiseproof.releases import bundles
-
-    service = Service(settings, {name: bundles.load(folder) for name, folder in settings.bundles.items()})
+    service = Service(settings, settings.load_bundles())
     left: dict[str, int | None] = dict.fromkeys(service.models)
     try:
         for name, model in service.models.items():
             if model.price is not None:
-                left[name] = model.price.times_within(service.connection.ledger.balance(name).left)
+                left[name] = model.answers_left(service.connection.ledger.balance(name))
     finally:
         service.close()
     return service.models, left
@@ -62,7 +59,6 @@ def run(
         raise SettingError(f"{host}:{port} cannot be listened on ({error.strerror}); choose another port.") from None
     with listening, tempfile.TemporaryDirectory(prefix="noiseproof-") as folder:
         rates, metrics = Path(folder) / "rates", Path(folder) / "metrics"
-        RateLimits.create(rates)
         metrics.mkdir()
         os.environ[VARIABLE] = replace(settings, shared=str(rates)).to_json()
         os.environ[monitoring.FOLDER] = str(metrics)

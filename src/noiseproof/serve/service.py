@@ -69,6 +69,12 @@ class Settings:
         if self.client_answers is not None and self.client_answers < 0:
             raise SettingError(f"a client's number of answers must be 0 or more, not {self.client_answers}.")
 
+    def load_bundles(self) -> dict[str, Release]:
+        """The releases to be served."""
+        from noiseproof.releases import bundles
+
+        return {name: bundles.load(folder) for name, folder in self.bundles.items()}
+
     def to_json(self) -> str:
         """The settings for a worker's environment."""
         return json.dumps(asdict(self))

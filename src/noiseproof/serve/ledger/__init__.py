@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noiseproof.serve.ledger.amounts import Amount
-from noiseproof.serve.ledger.answers import Answers, RetryAnswer
+from noiseproof.serve.ledger.answers import Answers
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.history import History
 from noiseproof.serve.ledger.keys import Caller, Keys
@@ -23,6 +23,5 @@ __all__ = [
     "Receipt",
     "Refused",
     "Retry",
-    "RetryAnswer",
     "Spend",
 ]

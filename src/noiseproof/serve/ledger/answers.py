@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, delete, insert, select, tuple_, update
 
 from noiseproof.serve.ledger.amounts import Amount
-from noiseproof.serve.ledger.database import Database, entries, repeats, retries
+from noiseproof.serve.ledger.database import Database, entries, insert_or, repeats, retries
 from noiseproof.serve.ledger.records import Entry, Receipt, Spend
 
 Place = tuple[str, str, str]
@@ -19,21 +17,6 @@ PaidBefore = tuple[str, Receipt, str | None]
 """The digest of a request that was paid for, its receipt, and its answer if there is one yet."""
 
 _PLACE = (retries.c.model, retries.c.client, retries.c.retry_key)
-_FILL = (
-    update(retries)
-    .where(*(column == bindparam(name) for column, name in zip(_PLACE, "mck", strict=True)), retries.c.answer.is_(None))
-    .values(answer=bindparam("a"))
-)
-
-
-@dataclass(frozen=True)
-class RetryAnswer:
-    """An answer to be kept for retries of the request that was paid for under `key`."""
-
-    model: str
-    client: str
-    key: str
-    answer: str
 
 
 class Answers:
@@ -46,15 +29,14 @@ class Answers:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def keep(self, answers: Sequence[RetryAnswer]) -> list[str]:
-        """Keep answers for retries, and return those to release: committed, and the same for every retry."""
-        places = [(answer.model, answer.client, answer.key) for answer in answers]
+    def keep(self, model: str, client: str, retry_key: str, answer: str) -> str:
+        """Keep an answer for retries, and return the one to release: committed, and the same for every retry."""
+        here = tuple_(*_PLACE) == (model, client, retry_key)
         with self._database.writing() as connection:
-            connection.execute(_FILL, [{"m": a.model, "c": a.client, "k": a.key, "a": a.answer} for a in answers])
-            rows = connection.execute(select(*_PLACE, retries.c.answer).where(tuple_(*_PLACE).in_(places))).all()
-        kept = {tuple(row[:3]): row[3] for row in rows}
-        # Swept away in between: it was not released before, so this one may be.
-        return [kept.get(place, answer.answer) for place, answer in zip(places, answers, strict=True)]
+            connection.execute(update(retries).where(here, retries.c.answer.is_(None)).values(answer=answer))
+            kept = connection.execute(select(retries.c.answer).where(here)).scalar_one_or_none()
+        # None if it was swept away in between: it was not released before, so this one may be.
+        return answer if kept is None else str(kept)
 
     def known(self, model: str, client: str, digests: Collection[str]) -> dict[str, str]:
         """Those of the inputs that this client has had an answer to from this model, and the answer."""
@@ -66,10 +48,9 @@ class Answers:
 
     def remember(self, model: str, client: str, answers: Mapping[str, str]) -> dict[str, str]:
         """Keep the answers to inputs, and return those to release: the first that was kept for each."""
-        make = postgresql.insert if self._database.dialect == "postgresql" else sqlite.insert
         rows = [{"model": model, "client": client, "question": q, "answer": a} for q, a in answers.items()]
         with self._database.writing() as connection:
-            connection.execute(make(repeats).on_conflict_do_nothing(), rows)
+            connection.execute(insert_or(connection, repeats).on_conflict_do_nothing(), rows)
         return self.known(model, client, answers)
 
     def sweep(self, older_than: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Column, Connection, Engine, ForeignKey, Index, Text, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
 
 from noiseproof.errors import LedgerError, MissingPartError, SettingError
@@ -159,6 +160,11 @@ def lock(connection: Connection, purpose: str) -> None:
         connection.execute(
             text("SELECT pg_advisory_xact_lock(hashtext(:purpose))"), {"purpose": f"noiseproof {purpose}"}
         )
+
+
+def insert_or(connection: Connection, table: sa.Table) -> Any:
+    """An insertion that may say what happens to rows that are there already, in the database's own dialect."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
 def _version_of(connection: Connection) -> int:

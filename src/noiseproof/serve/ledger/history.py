@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Row, func, select, text
 
-from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.database import EVERYONE, Database, entries, models
 from noiseproof.serve.ledger.ledger import balances_of
 from noiseproof.serve.ledger.records import Balance, Chain, Entry, timestamp
@@ -35,7 +34,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Account:
-    """A model's account for people: balances, answers given, and the head of its chain, to be noted elsewhere."""
+    """A model's account for people: balances, entries, and the head of its chain, to be noted elsewhere."""
 
     model: str
     release: str
@@ -43,6 +42,13 @@ class Account:
     clients: dict[str, Balance]
     entries: int
     head: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The account with its amounts in exact decimals."""
+        limit, spent = self.everyone.capacity.to_json(), self.everyone.spent.to_json()
+        clients = {client: balance.spent.to_json() for client, balance in self.clients.items()}
+        shown = {name: value for name, value in vars(self).items() if name != "everyone"}
+        return {**shown, "limit": limit, "spent": spent, "clients": clients}
 
 
 class History:
@@ -53,40 +59,24 @@ class History:
 
     def accounts(self) -> list[Account]:
         """Every model's account."""
+        found = []
         with self._database.reading() as connection:
-            rows = connection.execute(select(models).order_by(models.c.model)).all()
-            found = balances_of(connection, [Chain.from_row(row) for row in rows])
-        return [
-            Account(
-                row.model,
-                row.release,
-                found[row.model][EVERYONE],
-                {client: balance for client, balance in sorted(found[row.model].items()) if client != EVERYONE},
-                row.sequence,
-                row.head,
-            )
-            for row in rows
-        ]
+            for row, chain, balances in _accounts(connection):
+                everyone = balances.pop(EVERYONE)
+                clients = dict(sorted(balances.items()))
+                found.append(Account(chain.model, chain.release, everyone, clients, row.sequence, row.head))
+        return found
 
     def export(self) -> Iterator[dict[str, Any]]:
         """All entries of all models as they are in the chain, in order, in bounded memory."""
         with self._database.reading() as connection:
-            for row in connection.execute(select(models).order_by(models.c.model)).all():
-                chain, previous = Chain.from_row(row), Chain.from_row(row).origin
-                for entry, hash in _entries(connection, row.model):
+            for _, chain, _ in _accounts(connection):
+                previous = chain.origin
+                for entry, hash in _entries(connection, chain.model):
+                    fields = {name: value for name, value in vars(entry).items() if name not in ("units", "made_at")}
                     amount = chain.amount(entry.units).to_json()
-                    yield {
-                        "model": entry.model,
-                        "sequence": entry.sequence,
-                        "receipt": entry.receipt,
-                        "kind": entry.kind,
-                        "client": entry.client or None,
-                        "answers": entry.answers,
-                        **amount,
-                        "made_at": timestamp(entry.made_at),
-                        "previous": previous,
-                        "hash": hash,
-                    }
+                    made = {"made_at": timestamp(entry.made_at), "previous": previous, "hash": hash}
+                    yield {**fields, "client": entry.client or None, **amount, **made}
                     previous = hash
 
     def verify(self, noted: str | None = None) -> list[Verification]:
@@ -97,24 +87,21 @@ class History:
         """
         results, seen = [], False
         with self._database.reading() as connection:
-            rows = connection.execute(select(models).order_by(models.c.model)).all()
-            found = balances_of(connection, [Chain.from_row(row) for row in rows])
-            for row in rows:
+            for row, chain, balances in _accounts(connection):
                 result = Verification(row.model)
-                replay = _Replay(Chain.from_row(row))
+                replay = _Replay(chain)
                 for entry, hash in _entries(connection, row.model):
                     replay.add(entry, hash, result)
                     seen = seen or hash == noted
                 result.head = replay.head
                 if (replay.sequence, replay.head) != (row.sequence, row.head):
                     result.problems.append("the last entries are missing, or the account was changed.")
-                if replay.balances != found[row.model]:
+                if replay.balances != balances:
                     result.problems.append("the balances are not what the history adds up to.")
                 results.append(result)
         if noted is not None and not seen:
-            results.append(
-                Verification("(noted hash)", problems=["the noted hash is in no history: one was rewritten."])
-            )
+            missing = "the noted hash is in no history: one was rewritten."
+            results.append(Verification("(noted hash)", problems=[missing]))
         return results
 
     def spending(self, model: str, since: float, buckets: int, client: str | None = None) -> list[tuple[float, int]]:
@@ -151,19 +138,24 @@ class _Replay:
             self.head = hash  # one changed entry is one problem, not all that follow
         result.entries += 1
         amount = self.chain.amount(entry.units)
+        zero = amount.zero
         if entry.kind == "limit":
-            self.balances[entry.client] = Balance(amount, self._spent(entry.client, amount))
+            spent = self.balances[entry.client].spent if entry.client in self.balances else zero
+            self.balances[entry.client] = Balance(amount, spent)
             return
         result.answers += entry.answers
         for client in (EVERYONE, entry.client):
-            before = self.balances.get(client, Balance(amount.zero, amount.zero))
+            before = self.balances.get(client, Balance(zero, zero))
             after = Balance(before.capacity, before.spent + amount)
             if not after.spent.fits(after.capacity):
                 result.problems.append(f"entry {entry.sequence} spent more than was left.")
             self.balances[client] = after
 
-    def _spent(self, client: str, amount: Amount) -> Amount:
-        return self.balances[client].spent if client in self.balances else amount.zero
+
+def _accounts(connection: Connection) -> Iterator[tuple[Row[Any], Chain, dict[str, Balance]]]:
+    for row in connection.execute(select(models).order_by(models.c.model)).all():
+        chain = Chain.from_row(row)
+        yield row, chain, balances_of(connection, [chain])[chain.model]
 
 
 def _entries(connection: Connection, model: str) -> Iterator[tuple[Entry, str]]:

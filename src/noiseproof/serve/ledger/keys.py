@@ -8,11 +8,13 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import insert, select, update
 
 from noiseproof.errors import SettingError
 from noiseproof.serve.ledger.database import Database, clients, keys
+from noiseproof.serve.ledger.records import timestamp
 
 _PREFIX = "np"
 _ID_BYTES, _SECRET_BYTES, _SALT_BYTES = 8, 32, 16
@@ -41,6 +43,11 @@ class KeyInfo:
     answers: int | None
     made_at: int
     revoked_at: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The key as it is listed."""
+        revoked = None if self.revoked_at is None else timestamp(self.revoked_at)
+        return {**vars(self), "made_at": timestamp(self.made_at), "revoked_at": revoked}
 
 
 class Keys:

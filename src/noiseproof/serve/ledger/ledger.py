@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from noiseproof.errors import BudgetError, LedgerError, SettingError
 from noiseproof.serve.ledger import answers
 from noiseproof.serve.ledger.amounts import LARGEST, SCALE, Amount
-from noiseproof.serve.ledger.database import EVERYONE, Database, balances, entries, keys, lock, models
+from noiseproof.serve.ledger.database import EVERYONE, Database, balances, entries, insert_or, keys, lock, models
 from noiseproof.serve.ledger.records import Balance, Chain, Entry, Kind, Paid, Receipt, Refused, Spend
 
 _LIVE_KEYS = select(keys.c.id).where(keys.c.id.in_(bindparam("ids", expanding=True)), keys.c.revoked_at.is_(None))
@@ -28,13 +28,6 @@ _BALANCES = (
 )
 _SOME_BALANCES = _BALANCES.where(balances.c.client.in_(bindparam("clients", expanding=True)))
 _ADVANCE = update(models).where(models.c.model == bindparam("m")).values(sequence=bindparam("s"), head=bindparam("h"))
-_ADD = (
-    update(balances)
-    .where(
-        balances.c.model == bindparam("m"), balances.c.client == bindparam("c"), balances.c.coordinate == bindparam("i")
-    )
-    .values(spent=balances.c.spent + bindparam("more"), capacity=bindparam("limit"))
-)
 
 
 class Ledger:
@@ -213,22 +206,15 @@ class AccountTransaction:
             return
         connection.execute(insert(entries), self._rows)
         connection.execute(_ADVANCE, {"m": self.chain.model, "s": self._sequence, "h": self._head})
-        new, changed = [], []
-        for client, now in self._now.items():
-            before = self._before.get(client)
-            if before == now:
-                continue
-            for i, (capacity, spent) in enumerate(zip(now.capacity.units, now.spent.units, strict=True)):
-                if before is None:
-                    row = {"model": self.chain.model, "client": client, "coordinate": i}
-                    new.append({**row, "capacity": capacity, "spent": spent})
-                else:
-                    row = {"m": self.chain.model, "c": client, "i": i}
-                    changed.append({**row, "more": spent - before.spent.units[i], "limit": capacity})
-        if new:
-            connection.execute(insert(balances), new)
-        if changed:
-            connection.execute(_ADD, changed)
+        rows = [
+            {"model": self.chain.model, "client": client, "coordinate": i, "capacity": capacity, "spent": spent}
+            for client, now in self._now.items()
+            if now != self._before.get(client)
+            for i, (capacity, spent) in enumerate(zip(now.capacity.units, now.spent.units, strict=True))
+        ]
+        upsert = insert_or(connection, balances)
+        new = {name: upsert.excluded[name] for name in ("capacity", "spent")}
+        connection.execute(upsert.on_conflict_do_update(index_elements=balances.primary_key.columns, set_=new), rows)
 
     def _limit(self, client: str, capacity: Amount) -> None:
         spent = self._now[client].spent if client in self._now else capacity.zero
