@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.methods.gradients import PrivateGradients
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.networks import Network, Training, fit_stack
 from noiseproof.privacy import Budget, Randomness, Reproducible, Secure
 

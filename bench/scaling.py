@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.errors import NoiseproofError
-from noiseproof.methods.gradients import PrivateGradients
 from noiseproof.networks import Network
 from noiseproof.privacy import Reproducible
 

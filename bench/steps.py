@@ -21,7 +21,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench import memory
-from noiseproof.methods.gradients import NoisyGradients, PrivateGradients
+from noiseproof.engine.private_gradients import PrivateGradients
+from noiseproof.methods.gradients import NoisyGradients
 from noiseproof.privacy import Reproducible
 
 Step = Callable[[], Any]

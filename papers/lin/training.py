@@ -14,14 +14,14 @@ from torch.nn import functional
 from noiseproof.data import load
 from noiseproof.data.dataset import Dataset
 from noiseproof.engine.private_gradients import PrivateGradients
-from noiseproof.methods.gradients.descent import OptimizerName, descend, optimizer
-from noiseproof.methods.gradients.metrics import Curves, accuracy, convergence, tpvd
+from noiseproof.methods.gradients.descent import OptimizerName, descend, make_optimizer
 from noiseproof.methods.gradients.noisy_gradient import NoisyGradients
 from noiseproof.methods.gradients.quantile import QuantileGradients
 from noiseproof.networks import Network
 from noiseproof.privacy import Reproducible
 from papers.lin.design import Cell, Plan
 from papers.lin.images import grey28
+from papers.lin.metrics import Curves, accuracy, convergence, tpvd
 from papers.lin.results import CellResult, Weights
 
 if TYPE_CHECKING:
@@ -56,15 +56,15 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     rate = min(1.0, plan.batch_size / len(train))
     if cell.sequence == "none":
         parameters = list(module.parameters())
-        step = optimizer(_optimizer(cell), parameters, plan.lr(cell))
+        step = make_optimizer(_optimizer(cell), parameters, plan.lr(cell))
         descend_plainly(module, step, train, sample_rate=rate, steps=plan.steps, rng=rng, watch=curves)
         epsilon = None
     else:
         gradients = _gradients(cell, module, sample_rate=rate, rng=rng)
         parameters = list(gradients.parameters)
-        step = optimizer(_optimizer(cell), parameters, plan.lr(cell))
+        step = make_optimizer(_optimizer(cell), parameters, plan.lr(cell))
         try:
-            descend(module, gradients, step, train, plan.steps, seed=cell.seed(seed) % 2**31, watch=curves)
+            descend(module, gradients, step, train, plan.steps, rng=rng, after_step=curves)
         finally:
             gradients.close()
         epsilon = gradients.epsilon(plan.delta) if isinstance(gradients, PrivateGradients) else None

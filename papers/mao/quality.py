@@ -12,7 +12,7 @@ from torch import nn
 
 from noiseproof.data import load
 from noiseproof.methods.gradients import DpSgd
-from noiseproof.methods.gradients.descent import descend, optimizer
+from noiseproof.methods.gradients.descent import descend, make_optimizer
 from noiseproof.methods.parameters import Collection, DpPg, DpPgp, train_collection
 from noiseproof.methods.parameters.dp_pg import PublishingMethod
 from noiseproof.networks import Network
@@ -185,7 +185,7 @@ def _dp_sgd(plan: QualityPlan, whole: Plan, network: Network, train: Dataset, te
     rate = method.rate(len(train))
     steps = [max(1, round(epoch / rate)) for epoch in plan.stages]
     gradients = method.gradients(module, sample_rate=rate, steps=steps[-1], budget=budget, rng=Reproducible(seed))
-    descent = optimizer(method.optimizer, gradients.parameters, method.lr, method.momentum)
+    descent = make_optimizer(method.optimizer, gradients.parameters, method.lr, method.momentum)
     points, taken = [], 0
     try:
         for epoch, until in zip(plan.stages, steps, strict=True):
@@ -195,7 +195,7 @@ def _dp_sgd(plan: QualityPlan, whole: Plan, network: Network, train: Dataset, te
                 descent,
                 train,
                 until - taken,
-                seed=seed + epoch,
+                rng=Reproducible(seed),
                 micro_batch_size=method.micro_batch_size,
             )
             taken = until

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "noiseproof"
 PLACES = ("inputs", "losses", "gradients", "parameters", "predictions")
 LAYERS = (
-    ("errors", "files", "kernels", "palette", "plugins", "progress", "tensors"),
+    ("errors", "files", "kernels", "palette", "plugins", "progress", "settings", "tensors"),
     ("parallel",),
     ("privacy", "data"),
     ("networks",),
@@ -24,7 +24,7 @@ LAYERS = (
     ("cli",),
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
-SHARED = ("noiseproof.methods.gradients.games",)
+SHARED: tuple[str, ...] = ()
 """What the methods at one place may use of another place."""
 
 

@@ -12,8 +12,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from noiseproof.engine.private_gradients import PrivateGradients
+from noiseproof.engine.sampling import PoissonSampler, Schedule
 from noiseproof.errors import NoiseproofError, UnsupportedError
-from noiseproof.methods.gradients import AdaptiveGradients, PoissonSampler, PrivateGradients, Schedule
+from noiseproof.methods.gradients import AdaptiveGradients
 from noiseproof.privacy import Reproducible, Secure, accountants
 from noiseproof.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 

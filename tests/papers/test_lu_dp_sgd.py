@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from noiseproof.data import Dataset, Public
-from noiseproof.methods.gradients import PrivateGradients
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.networks import Network, StackedNetwork
 from noiseproof.privacy import Reproducible
 from papers.lu.stacked_dp_sgd import clipped_sums, fit_noise_levels

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from noiseproof.data import Dataset, Public, load
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.ranks import Ranks
+from noiseproof.engine.sampling import PoissonSampler
 from noiseproof.errors import NoiseproofError
-from noiseproof.methods.gradients import AdaptiveGradients, DpSgd, NoisyGradients, PoissonSampler, PrivateGradients
+from noiseproof.methods.gradients import AdaptiveGradients, DpSgd, NoisyGradients
 from noiseproof.methods.gradients.preconditioner import Preconditioner, Statistics
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Randomness, Reproducible, Secure

@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import stats
 
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.ranks import ALONE
 from noiseproof.errors import SettingError
-from noiseproof.methods.gradients import PrivateGradients
 from noiseproof.privacy import Reproducible, accountants
 from noiseproof.privacy.events import sampled_gaussian
 from noiseproof.run import distributed

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from noiseproof.errors import SettingError
 from noiseproof.privacy.card import Place
 from noiseproof.progress import SILENT, Progress
+from noiseproof.settings import adapters, check_fields, read
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from noiseproof.data import Dataset
     from noiseproof.data.dataset import Public
     from noiseproof.networks import Network
@@ -64,8 +63,7 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         """Check every setting against its annotation; a subclass with checks of its own calls this first."""
-        for name, adapter in _adapters(type(self)).items():
-            object.__setattr__(self, name, _checked(self.name, name, getattr(self, name), adapter))
+        check_fields(self.name, self)
 
     def for_records(self, records: int, public: Public) -> Self:
         """The method with the settings that suit so many records: fewer epochs for more of them, where it has epochs.
@@ -257,32 +255,7 @@ def build(
         field = key.replace("-", "_")
         if field not in fields:
             raise SettingError(f"{name} has no setting {key!r}; it has {', '.join(fields) or 'none'}.")
-        values[field] = _checked(name, field, value, _adapters(method)[field])
+        values[field] = read(name, field, value, adapters(method)[field])
     if records is None or public is None:
         return method(**values)
     return dataclasses.replace(method().for_records(records, public), **values)
-
-
-@functools.cache
-def _adapters(method: type[Method]) -> dict[str, TypeAdapter[Any]]:
-    """What reads and checks each setting of a method, made from the fields' annotations."""
-    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
-
-    def adapter(hint: Any) -> TypeAdapter[Any]:
-        try:
-            return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
-        except PydanticUserError:  # the type, say a dataclass, brings a configuration of its own
-            return TypeAdapter(hint)
-
-    hints = typing.get_type_hints(method, include_extras=True)
-    return {field.name: adapter(hints[field.name]) for field in dataclasses.fields(method)}
-
-
-def _checked(method: str, field: str, value: Any, adapter: TypeAdapter[Any]) -> Any:
-    from pydantic import ValidationError
-
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"].removeprefix("Input should be ")
-        raise SettingError(f"{method}'s setting {field} must be {reason}, not {value!r}.") from None

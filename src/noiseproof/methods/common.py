@@ -1,24 +1,43 @@
-"""What methods at all five places share."""
+"""What methods at all five places share: annotations of settings, claims, and the parts of games."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AllowInfNan
+from torch import nn
 
-from noiseproof.privacy import Budget, Claim, Game, Proof, Reproducible
+from noiseproof.privacy import Budget, Claim, Game, Proof, Reproducible, accountants, calibration
+from noiseproof.privacy.events import sampled_gaussian
+from noiseproof.settings import BelowOne, Count, Finite, NonNegative, Positive, Rate, Share, Within
 
-# Settings are checked by their annotations, when a method is made (`Method.__post_init__`).
-Finite = Annotated[float, AllowInfNan(False)]
-Positive = Annotated[Finite, Gt(0)]
-NonNegative = Annotated[Finite, Ge(0)]
-Count = Annotated[int, Gt(0)]
-Share = Annotated[float, Ge(0), Le(1)]
-BelowOne = Annotated[float, Ge(0), Lt(1)]
-Rate = Annotated[float, Gt(0), Le(1)]
+if TYPE_CHECKING:
+    from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients
+    from noiseproof.privacy import Randomness
+
+__all__ = [
+    "BelowOne",
+    "Count",
+    "Finite",
+    "LinearLoss",
+    "NonNegative",
+    "Play",
+    "Positive",
+    "Rate",
+    "Share",
+    "Within",
+    "claim_of",
+    "clipped_sum_game",
+    "first_gradient",
+    "proven_game",
+    "public_seed",
+    "seeded_by",
+]
+
+_WIDTH = 3
+_STEPS = 20
+"""Trials that one object plays before a fresh one takes over, so that an adaptive clipping norm stays near its start."""
 
 Play = Callable[[int, int, torch.Generator], torch.Tensor]
 """`Game.play`: world, trials and generator in, one score a trial out."""
@@ -68,3 +87,77 @@ def proven_game(
     near, delta = budget.neighbours, budget.delta
     claimed = Claim(epsilon=proven.epsilon, delta=delta, neighbours=near, source=source)
     return Game(name, play, near, delta, claimed, proven, gaussian=gaussian)
+
+
+def public_seed(rng: Randomness) -> int:
+    """A seed of initial weights. It is public: it must drive nothing that privacy rests on.
+
+    Args:
+        rng: The run's randomness.
+
+    Returns:
+        A seed of 31 bits for `Network.build`; what else a run draws does not follow from it.
+    """
+    return int(torch.randint(2**31, (1,), generator=rng.generator))
+
+
+class LinearLoss(nn.Module):
+    """loss(record) = <w, record> for games: the gradient is the record itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Linear(_WIDTH, 1, bias=False)
+
+    def forward(self, records: torch.Tensor) -> torch.Tensor:
+        """One loss a record."""
+        return self.weights(records).squeeze(1)
+
+
+def first_gradient(gradients: BatchGradients) -> torch.Tensor:
+    """The gradient that a step left at the weights of a `LinearLoss`."""
+    gradient = gradients.parameters[0].grad
+    assert gradient is not None
+    return gradient[0].double()
+
+
+def clipped_sum_game(
+    name: str, gradients: Callable[[nn.Module, float, Randomness], PrivateGradients], budget: Budget
+) -> Game:
+    """A canary of ten times the clipping norm in one step that sees every record: a Gaussian shifted by the norm, or not.
+
+    It runs the very code that trainings run. Neighbours differ in the canary (or, replace-one, in its sign); the others'
+    gradients are zero, which is the worst case for the sum. Every step is a trial of its own.
+
+    Args:
+        name: The method's.
+        gradients: Called with a module, a noise multiplier and randomness, gives what is attacked, at sampling rate 1.
+        budget: The game's promise: the noise is the one that meets it there, whatever the noise of a training was.
+
+    Returns:
+        The game.
+    """
+    replace = budget.neighbours == "replace-one"
+    sigma = calibration.sigma(budget.epsilon, budget.delta, 1.0, 1, neighbours=budget.neighbours).sigma
+    module = LinearLoss()
+
+    def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+        rng = seeded_by(generator)
+        records = torch.zeros(2 if world or replace else 1, _WIDTH)
+        if len(records) == 2:
+            records[1, 0] = 1e3 * (1 if world else -1)
+        scores = []
+        for start in range(0, trials, _STEPS):
+            attacked = gradients(module, sigma, rng)
+            # A public constant, the same in both worlds; so large that a second clipping of the mean hides nothing.
+            attacked.expected_batch = 1e4
+            for (batch,) in attacked.batches(records, steps=min(_STEPS, trials - start)):
+                clip = attacked.max_grad_norm  # before `backward`: an adaptive clipping norm moves with the step
+                attacked.backward(module(batch))
+                scores.append(first_gradient(attacked)[0] * attacked.expected_batch / clip)
+            attacked.close()
+        return torch.stack(scores)
+
+    event = sampled_gaussian(1.0, sigma)
+    proven = accountants.epsilon(event, budget.delta, neighbours=budget.neighbours).proof()
+    title = f"{name}: a canary at the clipping norm"
+    return proven_game(title, play, budget, proven, source="the accountant, for one step", gaussian=True)

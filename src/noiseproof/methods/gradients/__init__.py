@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from noiseproof.engine.private_gradients import PrivateGradients
-from noiseproof.engine.sampling import PoissonSampler, Schedule
 from noiseproof.methods.gradients.dp_sgd import AdaptiveGradients, DpSgd, DpSgdAdaptive, DpSgdBounded
 from noiseproof.methods.gradients.noisy_gradient import NoisyGradient, NoisyGradients
 from noiseproof.methods.gradients.quantile import QuantileFlat, QuantileGradients, QuantileLayer
@@ -15,10 +13,7 @@ __all__ = [
     "DpSgdBounded",
     "NoisyGradient",
     "NoisyGradients",
-    "PoissonSampler",
-    "PrivateGradients",
     "QuantileFlat",
     "QuantileGradients",
     "QuantileLayer",
-    "Schedule",
 ]

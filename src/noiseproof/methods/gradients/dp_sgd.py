@@ -1,11 +1,11 @@
-"""dp-sgd: clip each record's gradient, noise their sum (Abadi et al. 2016)."""
+"""dp-sgd and its variants: clip each record's gradient, noise their sum (Abadi et al. 2016)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
@@ -15,11 +15,17 @@ from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients
 from noiseproof.engine.sampling import Decay, Schedule
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
-from noiseproof.methods.gradients.descent import Views
-from noiseproof.methods.gradients.games import clipped_sum_game
+from noiseproof.methods.common import (
+    BelowOne,
+    Count,
+    Positive,
+    Within,
+    claim_of,
+    clipped_sum_game,
+)
 from noiseproof.methods.gradients.method import GradientMethod
 from noiseproof.methods.gradients.preconditioner import Preconditioner, Statistics, linear_layer
-from noiseproof.privacy import Budget, Claim, Game, Gaussian, accountants, calibration
+from noiseproof.privacy import Budget, Game, Gaussian, accountants, calibration
 from noiseproof.privacy.events import ComposedDpEvent, DpEvent, EventLog, sampled_gaussian
 
 if TYPE_CHECKING:
@@ -56,7 +62,12 @@ class DpSgd(GradientMethod):
     name: ClassVar[str] = "dp-sgd"
     proves: ClassVar[bool] = True
     claims: ClassVar[str] = "(epsilon, delta) for a record, by the moments accountant"
+    bound: ClassVar[bool] = False
+    """Whether noisy means are clipped again."""
 
+    max_grad_norm: Positive = 0.1
+    micro_batch_size: Count = 512
+    """Records whose gradients are in memory at once; changes nothing but memory."""
     noise_multiplier: float | None = None
     """Noise multiplier at the first step; None calibrates it to the budget."""
     accountant: str = "pld"
@@ -66,16 +77,14 @@ class DpSgd(GradientMethod):
     clip_decay: float = 0.0
     every: int = 100
     """Steps between changes of a `step` schedule."""
-    precondition: float = 0.0
+    precondition: BelowOne = 0.0
     """The share of the budget (of its mu^2) that goes to statistics of the features, by which a linear network learns
     faster; 0 for none. See `Preconditioner`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.precondition < 1:
-            raise SettingError(f"{self.name}'s setting precondition must lie in [0, 1), not {self.precondition}.")
-        if self.precondition and self._views() != Views():
-            raise SettingError(f"{self.name} cannot take views of records that a preconditioner has transformed.")
+        if self.precondition and self._augmentations():
+            raise SettingError(f"{self.name} cannot augment records that a preconditioner has transformed.")
 
     def schedule(self, noise_multiplier: float) -> Schedule:
         """The noise multiplier by step, from that start."""
@@ -92,14 +101,12 @@ class DpSgd(GradientMethod):
     ) -> PrivateGradients:
         return PrivateGradients(
             module,
-            max_grad_norm=self._clip(),
+            max_grad_norm=Schedule(self.max_grad_norm, self.clip_schedule, self.clip_decay, self.every),
             noise_multiplier=self.schedule(noise_multiplier),
             sample_rate=sample_rate,
             rng=rng,
+            bound=self.bound,
         )
-
-    def _clip(self) -> Schedule:
-        return Schedule(self.max_grad_norm, self.clip_schedule, self.clip_decay, self.every)
 
     def calibrated(self, sample_rate: float, steps: int, budget: Budget) -> float:
         """The noise multiplier at the first step for a training of that many steps."""
@@ -158,30 +165,22 @@ class DpSgd(GradientMethod):
         )
         assumptions = (*_ASSUMPTIONS, _OF_STATISTICS) if self.precondition else _ASSUMPTIONS
         proven = spent.proof(*assumptions, *rng.assumptions)
-        claimed = Claim(
-            epsilon=budget.epsilon if self.noise_multiplier is None else proven.epsilon,
-            delta=budget.delta,
-            neighbours=budget.neighbours,
-            source="the budget that the noise was calibrated to"
-            if self.noise_multiplier is None
-            else "Abadi et al. 2016",
-        )
+        calibrated = self.noise_multiplier is None
+        source = "the budget that the noise was calibrated to" if calibrated else "Abadi et al. 2016"
+        claimed = claim_of(budget if calibrated else replace(budget, epsilon=proven.epsilon), source)
         ran = {
             **self._ran(gradients),
             "noise_multiplier": gradients.sigma_at(0),
             "max_grad_norm": self.max_grad_norm,
             "batch_size": gradients.expected_batch,
-            **(self._spent_before(budget) if self.precondition else {}),
         }
+        if self.precondition:
+            noise = self._statistics(budget)
+            alone = accountants.epsilon(
+                ComposedDpEvent(noise.events), budget.delta, accountant=self.accountant, neighbours=budget.neighbours
+            )
+            ran |= {"statistics sigmas": [noise.sides, noise.joint], "statistics epsilon": alone.epsilon}
         return self.card(dataset, budget, rng, claimed=claimed, proven=proven, ran=ran)
-
-    def _spent_before(self, budget: Budget) -> dict[str, Any]:
-        """What the statistics have as noise, and would cost alone."""
-        noise = self._statistics(budget)
-        alone = accountants.epsilon(
-            ComposedDpEvent(noise.events), budget.delta, accountant=self.accountant, neighbours=budget.neighbours
-        )
-        return {"statistics sigmas": [noise.sides, noise.joint], "statistics epsilon": alone.epsilon}
 
     def game(self, budget: Budget) -> Game:
         """A canary whose gradient has exactly the clipping norm, in one step that sees every record."""
@@ -201,13 +200,10 @@ def planned_event(sample_rate: float, noise_multiplier: Schedule, steps: int) ->
     return log.event
 
 
-# dp-sgd-bounded: dp-sgd whose updates never leave the ball of radius C, which is what Lin et al. wanted.
-
-
 @register
 @dataclass(frozen=True)
 class DpSgdBounded(DpSgd):
-    """DP-SGD whose noisy mean is clipped again, so that no update leaves the ball of radius C.
+    """DP-SGD whose noisy mean is clipped again, so that no update leaves the ball of radius C: what Lin et al. wanted.
 
     Formal guarantee
     ----------------
@@ -215,21 +211,7 @@ class DpSgdBounded(DpSgd):
     """
 
     name: ClassVar[str] = "dp-sgd-bounded"
-
-    def _private(
-        self, module: nn.Module, noise_multiplier: float, sample_rate: float, rng: Randomness
-    ) -> PrivateGradients:
-        return PrivateGradients(
-            module,
-            max_grad_norm=self._clip(),
-            noise_multiplier=self.schedule(noise_multiplier),
-            sample_rate=sample_rate,
-            rng=rng,
-            bound=True,
-        )
-
-
-# dp-sgd-adaptive: dp-sgd whose clipping norm follows a private quantile of the gradient norms.
+    bound: ClassVar[bool] = True
 
 
 @register
@@ -245,10 +227,10 @@ class DpSgdAdaptive(DpSgd):
 
     name: ClassVar[str] = "dp-sgd-adaptive"
 
-    quantile: float = 0.5
-    count_sigma: float | None = None
+    quantile: Within = 0.5
+    count_sigma: Positive | None = None
     """Noise on the count of unclipped records; None is a twentieth of the expected batch, or more where sigma asks."""
-    speed: float = 0.2
+    speed: Positive = 0.2
     """How fast the clipping norm follows: it moves by exp(-speed * (noisy share - quantile)) a step."""
 
     def __post_init__(self) -> None:
@@ -271,9 +253,6 @@ class DpSgdAdaptive(DpSgd):
             count_sigma=self.count_sigma or max(self.batch_size / 20, noise_multiplier),
             speed=self.speed,
         )
-
-
-# Adaptive gradients: DP-SGD whose clipping norm follows a private quantile of the gradient norms (Andrew et al. 2021).
 
 
 class AdaptiveGradients(PrivateGradients):

@@ -1,34 +1,36 @@
-"""What all methods at the gradients share: their common settings, one fit, one kind of game."""
+"""What all methods at the gradients share: their common settings and one fit."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-import torch
+from annotated_types import Ge
 from torch import nn
 
 from noiseproof.engine.private_gradients import BatchGradients
 from noiseproof.engine.ranks import ALONE, Ranks
+from noiseproof.errors import SettingError
 from noiseproof.methods import Method
-from noiseproof.methods.common import BelowOne, Count, Positive, Share
+from noiseproof.methods.common import BelowOne, Count, Positive, Share, public_seed
 from noiseproof.methods.gradients.descent import (
-    Fall,
+    AfterStep,
+    Augmentations,
+    LrSchedule,
     OptimizerName,
-    Views,
-    Watch,
-    average,
+    average_weights,
     descend,
-    optimizer,
-    schedule,
+    make_optimizer,
+    schedule_lr,
     take_average,
 )
 from noiseproof.methods.gradients.preconditioner import Preconditioner
 from noiseproof.privacy.card import Place
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
+from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -48,21 +50,25 @@ class GradientMethod(Method):
     """Expected passes over the data; the number of steps is epochs * records / batch."""
     batch_size: Count = 512
     """Expected size of a Poisson batch; the sampling rate is batch / records, at most 1."""
-    max_grad_norm: Positive = 0.1
     lr: Positive = 4.0
     optimizer: OptimizerName = "sgd"
     momentum: BelowOne = 0.9
-    lr_schedule: Fall = "constant"
+    """Of `sgd`."""
+    lr_schedule: LrSchedule = "constant"
     averaging: Share = 0.0
     """The share of the steps, at the end, whose weights are averaged (free: post-processing); 0 keeps the last."""
-    views: int = 1
-    """Random views of a record's picture whose losses are averaged: augmentation multiplicity."""
-    shift: int = 0
-    """The most pixels that a view is moved by."""
-    mirror: bool = False
-    """Whether views are mirrored by a coin."""
-    micro_batch_size: Count = 512
-    """Records whose gradients are in memory at once; changes nothing but memory."""
+    augmentations: Count = 1
+    """Random changes of a record's picture whose losses are averaged: augmentation multiplicity."""
+    shift: Annotated[int, Ge(0)] = 0
+    """The most pixels that an augmentation moves a picture by."""
+    flip: bool = False
+    """Whether an augmentation flips a picture by a coin."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._augmentations()
+        if self.optimizer != "sgd" and self.momentum != type(self).momentum:
+            raise SettingError(f"{self.name}'s setting momentum is for the optimizer sgd, not for {self.optimizer}.")
 
     def for_records(self, records: int, public: Public) -> Self:
         """Fewer epochs for more records, and larger batches where there is a proof.
@@ -73,10 +79,6 @@ class GradientMethod(Method):
         if not self.proves:
             return suited
         return replace(suited, batch_size=int(min(4096, max(512, 2 ** round(math.log2(max(1, records / 24)))))))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._views()
 
     def rate(self, records: int) -> float:
         """The sampling rate for so many records."""
@@ -94,7 +96,7 @@ class GradientMethod(Method):
         *,
         rng: Randomness,
         progress: Progress = SILENT,
-        watch: Watch | None = None,
+        after_step: AfterStep | None = None,
         ranks: Ranks = ALONE,
         checkpoints: Checkpoints | None = None,
     ) -> ModelRelease:
@@ -102,16 +104,13 @@ class GradientMethod(Method):
 
         `ranks` share the training, each calling this with the same arguments; `checkpoints` let it be interrupted.
         """
-        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
-        module = network.build(seed)
-        if torch.cuda.is_available():
-            module.cuda()
+        module = network.build(public_seed(rng)).to(default_device())
         records = ranks.records(len(dataset))
         rate, steps = self.rate(records), self.steps(records)
         gradients = self.gradients(module, sample_rate=rate, steps=steps, budget=budget, rng=rng)
-        descent = optimizer(self.optimizer, gradients.parameters, self.lr, self.momentum)
-        schedule(descent, self.lr_schedule, steps)
-        average(descent, self.averaging, steps)
+        optimizer = make_optimizer(self.optimizer, gradients.parameters, self.lr, self.momentum)
+        schedule_lr(optimizer, self.lr_schedule, steps)
+        average_weights(optimizer, self.averaging, steps)
         if ranks is not ALONE:
             gradients.join(ranks)
         try:
@@ -119,20 +118,20 @@ class GradientMethod(Method):
             descend(
                 module,
                 gradients,
-                descent,
+                optimizer,
                 dataset if preconditioner is None else preconditioner.applied(dataset),
                 steps,
-                seed=seed,
-                micro_batch_size=self._micro_batch(),
+                rng=rng,
+                micro_batch_size=getattr(self, "micro_batch_size", None),
                 progress=progress,
                 description=self.name,
-                watch=watch,
-                views=self._views(),
+                after_step=after_step,
+                augmentations=self._augmentations(),
                 checkpoints=checkpoints,
             )
         finally:
             gradients.close()
-        take_average(descent)
+        take_average(optimizer)
         if preconditioner is not None:
             preconditioner.fold(module)
         return ModelRelease(
@@ -150,23 +149,21 @@ class GradientMethod(Method):
         """What the features go through before the descent, if anything; its events are in the gradients' log."""
         return None
 
-    def _views(self) -> Views:
-        return Views(self.views, self.shift, self.mirror)
+    def _augmentations(self) -> Augmentations:
+        return Augmentations(self.augmentations, self.shift, self.flip)
 
     def _before(self) -> int:
         """Releases before the first step."""
         return 0
 
-    def _micro_batch(self) -> int | None:
-        return self.micro_batch_size
-
     def _ran(self, gradients: BatchGradients) -> dict[str, Any]:
+        together = round(gradients.expected_batch / gradients.sample_rate)
         return {
             "steps": gradients.steps,
             "sample_rate": gradients.sample_rate,
             "sampler": "poisson",
             "parameters": sum(parameter.numel() for parameter in gradients.parameters),
-            **(_together(gradients) if gradients.ranks is not ALONE else {}),
+            **({} if gradients.ranks is ALONE else {"ranks": gradients.ranks.size, "records": together}),
             # A crash loses steps that were charged for, so that fewer were taken than are accounted.
             **({"lost steps": lost} if (lost := len(gradients.events) - self._before() - gradients.steps) > 0 else {}),
         }
@@ -180,8 +177,3 @@ class GradientMethod(Method):
     @abstractmethod
     def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
         """The card of the steps that were taken."""
-
-
-def _together(gradients: BatchGradients) -> dict[str, Any]:
-    """The ranks of a shared training, and the records of all of them."""
-    return {"ranks": gradients.ranks.size, "records": round(gradients.expected_batch / gradients.sample_rate)}

@@ -1,7 +1,8 @@
-"""Noisy gradients: noise every record's gradient first, clip it second (Lin et al. 2020, algorithm 1)."""
+"""noisy-gradient: noise every record's gradient first, clip it second (Lin et al. 2020, algorithm 1)."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,13 +13,15 @@ from noiseproof.engine import PerRecordGradients, RecordGradients
 from noiseproof.engine.private_gradients import BatchGradients
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
-from noiseproof.methods.gradients.games import huge_gradient_game
+from noiseproof.methods.common import Count, LinearLoss, NonNegative, Positive, first_gradient, seeded_by
+from noiseproof.methods.gradients.descent import OptimizerName
 from noiseproof.methods.gradients.method import GradientMethod
+from noiseproof.privacy import Game
 from noiseproof.privacy.events import DpEvent, NonPrivateDpEvent
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
-    from noiseproof.privacy import Budget, Card, Game, Randomness
+    from noiseproof.privacy import Budget, Card, Randomness
 
 
 Draw = Literal["exact", "plain"]
@@ -139,36 +142,78 @@ def _bartlett(columns: int, freedom: int, noise: float, rng: Randomness, device:
     return noise * factor
 
 
-# noisy-gradient: noise each record's gradient first, clip it second (Lin et al. 2020).
-
-
 PAPER = "Lin, Bao, Li, Si, Chu: Differential privacy protection over deep learning. Computers & Security 99, 2020"
+
+
+@dataclass(frozen=True)
+class UnprovenMethod(GradientMethod):
+    """Lin et al.'s methods, which state no epsilon: the budget's is not used, noise and clipping are settings, as there."""
+
+    paper: ClassVar[str | None] = PAPER
+    proves: ClassVar[bool] = False
+    record_passes: ClassVar[int] = 250_000  # small batches, and noise by record, are slow
+    why: ClassVar[str]
+    """Why nothing is proven."""
+    stated: ClassVar[tuple[str, ...]]
+    """Settings that the card repeats."""
+    other: ClassVar[float]
+    """In the game, the norm of the gradient of the record that is there anyway."""
+
+    lr: Positive = 1e-3
+    optimizer: OptimizerName = "adam"
+    batch_size: Count = 128
+    noise_multiplier: NonNegative = 0.5
+
+    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
+        ran = {**self._ran(gradients), **{name: getattr(self, name) for name in self.stated}}
+        return self.card(dataset, budget, rng, why=self.why, ran=ran)
+
+    @abstractmethod
+    def score(self, gradient: torch.Tensor) -> float:
+        """Larger the more a step looks as if the game's canary was there."""
+
+    def game(self, budget: Budget) -> Game:
+        """One more record, with a gradient of norm a million, in one step that sees every record."""
+        module = LinearLoss()
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            records = torch.tensor([[0.0, self.other, 0.0], [1e6, 0.0, 0.0]])[: 1 + world]
+            scores = torch.empty(trials, dtype=torch.float64)
+            attacked = self.gradients(module, sample_rate=1.0, steps=1, budget=budget, rng=seeded_by(generator))
+            for trial, (batch,) in enumerate(attacked.batches(records, steps=trials)):
+                attacked.backward(module(batch))
+                scores[trial] = self.score(first_gradient(attacked))
+            attacked.close()
+            return scores
+
+        return Game(f"{self.name}: a canary with a huge gradient", play, "add-or-remove", budget.delta)
 
 
 @register
 @dataclass(frozen=True)
-class NoisyGradient(GradientMethod):
+class NoisyGradient(UnprovenMethod):
     """Noisy Gradient: add noise to each record's gradient, then clip it (sequence AC of Lin et al.).
 
-    The paper states no epsilon, so the budget's is not used: `sigma` and `clip` are settings, as there.
+    The paper states no epsilon, so the budget's is not used: noise and clipping norm are settings, as there.
 
     Formal guarantee
     ----------------
-    None. Before the noise a record's gradient is unbounded, and the noise scales with `clip` while the signal does not:
-    a record with a large gradient passes through with its direction intact.
+    None. Before the noise a record's gradient is unbounded, and the noise scales with `max_grad_norm` while the signal
+    does not: a record with a large gradient passes through with its direction intact.
     """
 
     name: ClassVar[str] = "noisy-gradient"
-    paper: ClassVar[str | None] = PAPER
-    proves: ClassVar[bool] = False
-    record_passes: ClassVar[int] = 250_000  # small batches, and noise by record, are slow
     claims: ClassVar[str] = "no epsilon; 'ideal privacy protection effects' by a distance of weights (TPVD)"
+    why: ClassVar[str] = (
+        "A record's gradient is unbounded when the noise is added, so no finite epsilon holds; "
+        "the paper states none, and the budget's epsilon was not used."
+    )
+    stated: ClassVar[tuple[str, ...]] = ("noise_multiplier", "max_grad_norm", "draw")
+    other: ClassVar[float] = 1e6
 
-    max_grad_norm: float = 1.4
-    lr: float = 1e-3
-    optimizer: Literal["sgd", "adam", "adagrad", "adadelta"] = "adam"
-    batch_size: int = 128
-    noise_multiplier: float = 0.5
+    max_grad_norm: Positive = 1.4
+    micro_batch_size: Count = 512
+    """Records whose gradients are in memory at once; changes nothing but memory."""
     draw: Draw = "exact"
     by: Literal["all", "tensor"] = "all"
     """`all` clips over the whole parameter vector; `tensor` each parameter tensor by itself (plain draw only)."""
@@ -187,28 +232,6 @@ class NoisyGradient(GradientMethod):
             by=self.by,
         )
 
-    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
-        return self.card(
-            dataset,
-            budget,
-            rng,
-            why="A record's gradient is unbounded when the noise is added, so no finite epsilon holds; "
-            "the paper states none, and the budget's epsilon was not used.",
-            ran={
-                **self._ran(gradients),
-                "noise_multiplier": self.noise_multiplier,
-                "max_grad_norm": self.max_grad_norm,
-                "draw": self.draw,
-            },
-        )
-
-    def game(self, budget: Budget) -> Game:
-        """Two huge gradients instead of one: directions come through the clipping nearly un-noised."""
-
-        def gradients(module: nn.Module, sample_rate: float, rng: Randomness) -> BatchGradients:
-            return self.gradients(module, sample_rate=sample_rate, steps=1, budget=budget, rng=rng)
-
-        def score(gradient: torch.Tensor) -> float:
-            return float(gradient[0])
-
-        return huge_gradient_game(self.name, gradients, score, budget, other=1e6)
+    def score(self, gradient: torch.Tensor) -> float:
+        """The canary's direction, which comes through the clipping nearly un-noised."""
+        return float(gradient[0])

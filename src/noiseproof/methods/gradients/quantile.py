@@ -1,4 +1,4 @@
-"""Quantile gradients: clip to a quantile of the batch's own gradient norms, then noise (Lin et al. 2020, algorithm 2)."""
+"""quantile-flat, quantile-layer: clip to a quantile of the batch's gradient norms, then noise (Lin et al. 2020, algorithm 2)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from noiseproof.engine import RecordGradients, clip_weights
 from noiseproof.engine.private_gradients import BatchGradients
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
-from noiseproof.methods.gradients.games import huge_gradient_game
-from noiseproof.methods.gradients.method import GradientMethod
-from noiseproof.methods.gradients.noisy_gradient import PAPER, NoisyGradient
+from noiseproof.methods.common import Within
+from noiseproof.methods.gradients.noisy_gradient import UnprovenMethod
 from noiseproof.privacy.events import DpEvent, NonPrivateDpEvent
 
 if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.privacy import Budget, Card, Game, Randomness
+    from noiseproof.privacy import Budget, Randomness
 
 
 class QuantileGradients(BatchGradients):
@@ -78,15 +76,12 @@ class QuantileGradients(BatchGradients):
         return self._rng.add_gaussian(mean, self.noise_multiplier * self.max_grad_norm * share, out=mean)
 
 
-# quantile-flat: clip to a quantile of the batch's own gradient norms (Lin et al. 2020, algorithm 2, flat).
-
-
 @register
 @dataclass(frozen=True)
-class QuantileFlat(GradientMethod):
+class QuantileFlat(UnprovenMethod):
     """DP-SGD clipped to the un-noised median of the batch's gradient norms (Lin et al., algorithm 2).
 
-    The paper states no epsilon, so the budget's is not used. The setting `clip` is not used either: the data set it.
+    The paper states no epsilon, so the budget's is not used.
 
     Formal guarantee
     ----------------
@@ -94,17 +89,16 @@ class QuantileFlat(GradientMethod):
     """
 
     name: ClassVar[str] = "quantile-flat"
-    paper: ClassVar[str | None] = PAPER
-    proves: ClassVar[bool] = False
-    record_passes: ClassVar[int] = NoisyGradient.record_passes
     claims: ClassVar[str] = "no epsilon; the noise of DP-SGD at the batch's own quantile"
+    why: ClassVar[str] = (
+        "The clipping norm is a quantile of private gradient norms, released un-noised through the noise's scale; "
+        "the paper states no epsilon, and the budget's was not used."
+    )
+    stated: ClassVar[tuple[str, ...]] = ("noise_multiplier", "quantile", "by")
+    other: ClassVar[float] = 1.0
     by: ClassVar[Literal["all", "layer"]] = "all"
 
-    lr: float = 1e-3
-    optimizer: Literal["sgd", "adam", "adagrad", "adadelta"] = "adam"
-    batch_size: int = 128
-    noise_multiplier: float = 0.5
-    quantile: float = 0.5
+    quantile: Within = 0.5
 
     def gradients(
         self, module: nn.Module, *, sample_rate: float, steps: int, budget: Budget, rng: Randomness
@@ -119,38 +113,9 @@ class QuantileFlat(GradientMethod):
             by=self.by,
         )
 
-    def _micro_batch(self) -> int | None:
-        # The quantile is of the whole batch's norms.
-        return None
-
-    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
-        return self.card(
-            dataset,
-            budget,
-            rng,
-            why="The clipping norm is a quantile of private gradient norms, released un-noised through the noise's scale; "
-            "the paper states no epsilon, and the budget's was not used.",
-            ran={
-                **self._ran(gradients),
-                "noise_multiplier": self.noise_multiplier,
-                "quantile": self.quantile,
-                "by": self.by,
-            },
-        )
-
-    def game(self, budget: Budget) -> Game:
-        """A canary with a huge gradient: it moves the quantile, and the noise tells how far."""
-
-        def gradients(module: nn.Module, sample_rate: float, rng: Randomness) -> BatchGradients:
-            return self.gradients(module, sample_rate=sample_rate, steps=1, budget=budget, rng=rng)
-
-        def score(gradient: torch.Tensor) -> float:
-            return float(torch.linalg.vector_norm(gradient))
-
-        return huge_gradient_game(self.name, gradients, score, budget, other=1.0)
-
-
-# quantile-layer: clip each layer by a quantile of the batch's gradient norms (Lin et al. 2020, algorithm 2, per layer).
+    def score(self, gradient: torch.Tensor) -> float:
+        """The gradient's norm: the canary moves the quantile, and the noise tells how far."""
+        return float(torch.linalg.vector_norm(gradient))
 
 
 @register

@@ -15,8 +15,7 @@ from torch.nn import functional
 from noiseproof.data import Dataset
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.methods import register
-from noiseproof.methods.common import Count, Positive, Rate, claim_of
-from noiseproof.methods.gradients.games import clipped_sum_game
+from noiseproof.methods.common import Count, Positive, Rate, claim_of, clipped_sum_game
 from noiseproof.methods.losses.critics import LinearCritic, features_for
 from noiseproof.methods.losses.gan import (
     Gan,

@@ -12,7 +12,7 @@ from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import SettingError
-from noiseproof.methods.gradients.metrics import Curves, accuracy, convergence, tpvd
+from papers.lin.metrics import Curves, accuracy, convergence, tpvd
 
 
 def network(seed: int = 0) -> nn.Module:
