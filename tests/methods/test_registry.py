@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from noiseproof import methods
+from noiseproof import methods, plugins
 from noiseproof.data.dataset import Public
 from noiseproof.errors import SettingError
 
@@ -69,14 +69,14 @@ def installed(monkeypatch, tmp_path):
         (tmp_path / f"{module}.py").write_text(text)
         monkeypatch.syspath_prepend(str(tmp_path))
         entry = EntryPoint("own", module, "noiseproof.methods")
-        monkeypatch.setattr(methods, "entry_points", lambda *, group: [entry] if group == entry.group else [])
-        methods._load_installed.cache_clear()
+        monkeypatch.setattr(plugins, "entry_points", lambda *, group: [entry] if group == entry.group else [])
+        plugins.load_plugins.cache_clear()
 
     before = dict(methods._REGISTRY)
     yield install
     methods._REGISTRY.clear()
     methods._REGISTRY.update(before)
-    methods._load_installed.cache_clear()
+    plugins.load_plugins.cache_clear()
     for module in ("own_methods", "broken_methods"):
         sys.modules.pop(module, None)
 
@@ -88,5 +88,5 @@ def test_methods_of_an_installed_package_are_found(installed):
 
 def test_an_installed_package_that_cannot_be_imported_is_named(installed):
     installed("broken_methods", "import nothing_of_that_name")
-    with pytest.raises(SettingError, match=r"broken_methods .* repair or uninstall"):
+    with pytest.raises(SettingError, match=r"broken_methods, .* repair or uninstall"):
         methods.registry()

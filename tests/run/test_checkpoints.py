@@ -49,7 +49,7 @@ def fit(dataset, method=PLAIN, checkpoints=None, *, rng=None, crash=None, networ
         dataset,
         BUDGET,
         rng=rng or Reproducible(3),
-        watch=watch,
+        after_step=watch,
         checkpoints=checkpoints,
     )
 
@@ -211,7 +211,7 @@ def test_sigterm_leaves_a_checkpoint_of_the_step_it_came_in(digits, tmp_path):
             digits,
             BUDGET,
             rng=Reproducible(3),
-            watch=watch,
+            after_step=watch,
             checkpoints=Checkpoints(tmp_path / "c", every=100),
         )
     assert signal.getsignal(signal.SIGTERM) is before

@@ -38,7 +38,7 @@ def train(split: Split, folder: Path, kind: str) -> None:
         split.train,
         BUDGET,
         rng=Secure() if kind == "secure" else Reproducible(5),
-        watch=lambda step, _: os.write(visible, f"{step}\n".encode()) and None,
+        after_step=lambda step, _: os.write(visible, f"{step}\n".encode()) and None,
         checkpoints=checkpoints,
     )
     release.save(folder / "bundle")

@@ -7,17 +7,16 @@ points of the group `noiseproof.methods`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import inspect
 import math
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from noiseproof.errors import SettingError
+from noiseproof.plugins import load_plugins
 from noiseproof.privacy.card import Place
 from noiseproof.progress import SILENT, Progress
 from noiseproof.settings import adapters, check_fields, read
@@ -202,21 +201,9 @@ def registry() -> Mapping[str, type[Method]]:
     """Every method by name, in the order of the places: the library's, and those of installed packages."""
     for module in _PLACES:
         importlib.import_module(module)
-    _load_installed()
+    load_plugins("noiseproof.methods")
     places = typing.get_args(Place)
     return dict(sorted(_REGISTRY.items(), key=lambda item: (places.index(item[1].place), item[0])))
-
-
-@functools.cache
-def _load_installed() -> None:
-    for entry in entry_points(group="noiseproof.methods"):
-        try:
-            entry.load()
-        except Exception as error:
-            raise SettingError(
-                f"the methods of the installed package {entry.value.partition(':')[0]} cannot be imported "
-                f"({type(error).__name__}: {error}); repair or uninstall it."
-            ) from error
 
 
 def get(name: str) -> type[Method]:

@@ -203,7 +203,7 @@ def planned_event(sample_rate: float, noise_multiplier: Schedule, steps: int) ->
 @register
 @dataclass(frozen=True)
 class DpSgdBounded(DpSgd):
-    """DP-SGD whose noisy mean is clipped again, so that no update leaves the ball of radius C: what Lin et al. wanted.
+    """DP-SGD whose noisy mean is clipped again, so that no update leaves the ball of radius C.
 
     Formal guarantee
     ----------------
