@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from noiseproof.methods.predictions import Teachers
 from noiseproof.methods.predictions.answers import ExponentialAnswer, VoteAnswer, calibrate
-from noiseproof.methods.predictions.sensitivity import Law, answer_epsilon
+from noiseproof.methods.predictions.lu import Law, answer_epsilon
 from noiseproof.privacy import Budget
 from papers.lu.summary import interpolated
 
@@ -35,10 +35,10 @@ def _proven_each(curve: str, total: float, queries: int, delta: float, classes: 
     if curve == "teachers":
         method = Teachers()
         count = method.count(budget, classes, 10**9)
-        answer = calibrate(lambda amount: VoteAnswer(count, classes, "add-or-remove", amount), budget)
+        answer = calibrate(lambda amount: VoteAnswer("add-or-remove", amount, count, classes), budget)
         assert isinstance(answer, VoteAnswer)
         return answer.loss
-    return calibrate(lambda amount: ExponentialAnswer(1.0, "add-or-remove", amount), budget).amount
+    return calibrate(lambda amount: ExponentialAnswer("add-or-remove", amount, 1.0), budget).amount
 
 
 def answers_until(

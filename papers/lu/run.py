@@ -23,13 +23,12 @@ from noiseproof.methods.predictions import (
     Teachers,
     Votes,
 )
-from noiseproof.methods.predictions.accountings import NAMES, accounting
-from noiseproof.methods.predictions.convexified import Form
-from noiseproof.methods.predictions.neuron import limit_accuracy
-from noiseproof.methods.predictions.scores import BoundedMap
+from noiseproof.methods.predictions.logits import BoundedMap
+from noiseproof.methods.predictions.lu import Form
 from noiseproof.networks import Network, StackedNetwork, Training, fit_stack
 from noiseproof.privacy import Budget, Reproducible
 from papers.lu import published
+from papers.lu.accountings import NAMES, accounting, limit_accuracy
 from papers.lu.plans import Plan
 from papers.lu.sets import everyone
 from papers.lu.stacked_dp_sgd import fit_noise_levels
@@ -313,7 +312,7 @@ def _releases(
     split: AttackSplit,
     budgets: dict[float, Budget],
     seed: int,
-) -> Iterator[tuple[float, ScoreRelease[Any]]]:
+) -> Iterator[tuple[float, ScoreRelease]]:
     members = records.take(torch.arange(len(split.members)))
     for epsilon, budget in budgets.items():
         yield epsilon, method.fit(network, members, budget, rng=Reproducible(seed))
@@ -321,7 +320,7 @@ def _releases(
 
 def _teachers(
     method: Teachers, network: Network, members: Dataset, budgets: dict[float, Budget], seed: int
-) -> Iterator[tuple[float, ScoreRelease[Any]]]:
+) -> Iterator[tuple[float, ScoreRelease]]:
     """Where two epsilons have as many teachers, the same ones serve both, with the noise of each."""
     trained: dict[int, TeachersRelease] = {}
     for epsilon, budget in budgets.items():
@@ -333,6 +332,6 @@ def _teachers(
         yield epsilon, release
 
 
-def _ran(release: ScoreRelease[Any]) -> dict[str, Any]:
+def _ran(release: ScoreRelease) -> dict[str, Any]:
     names = ("noise", "teachers", "regularisation", "features")
     return {name: release.card.ran[name] for name in names if name in release.card.ran}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from noiseproof.methods.predictions import Sensitivity
-from noiseproof.methods.predictions.accountings import NAMES
 from papers.lu import published
+from papers.lu.accountings import NAMES
 from papers.lu.correlations import PAIRS, correlate
 from papers.lu.plans import Plan
 from papers.lu.queries import MOST, answers_until

@@ -15,19 +15,18 @@ from noiseproof.methods.predictions.answers import (
     ExponentialAnswer,
     GaussianAnswer,
     LaplaceAnswer,
-    Moves,
+    ScoreChange,
     VoteAnswer,
     calibrate,
     from_json,
     least_noise,
     onto_simplex,
-    prove,
 )
 from noiseproof.privacy import Budget, Reproducible, Secure, accountants
 from noiseproof.privacy.events import SelfComposedDpEvent
 
 RELATIONS = ["add-or-remove", "replace-one"]
-MOVES = {near: Moves(l1=2.0, l2=math.sqrt(2), span=2.0, neighbours=near) for near in RELATIONS}
+CHANGES = {near: ScoreChange(l1=2.0, l2=math.sqrt(2), span=2.0, neighbours=near) for near in RELATIONS}
 
 
 def histograms(voters: int, classes: int):
@@ -48,11 +47,11 @@ def test_the_loss_of_a_vote_is_the_largest_over_all_neighbouring_counts(voters, 
                 moved[a], moved[b] = moved[a] - 1, moved[b] + 1
                 after = torch.log_softmax(amount * torch.tensor(moved, dtype=torch.float64), 0)
                 largest = max(largest, float((before - after).abs().max()))
-    assert VoteAnswer(voters, classes, "replace-one", amount).loss == pytest.approx(largest, abs=1e-9)
+    assert VoteAnswer("replace-one", amount, voters, classes).loss == pytest.approx(largest, abs=1e-9)
 
 
 def test_one_voter_is_randomised_response():
-    answer = calibrate(lambda amount: VoteAnswer(1, 30, "add-or-remove", amount), Budget(5.0, 0.0))
+    answer = calibrate(lambda amount: VoteAnswer("add-or-remove", amount, 1, 30), Budget(5.0, 0.0))
     assert answer.amount == pytest.approx(5.0, rel=2e-4)
     kept = math.exp(answer.amount) / (math.exp(answer.amount) + 29)
     counts = torch.zeros(100_000, 30, dtype=torch.float64)
@@ -62,15 +61,15 @@ def test_one_voter_is_randomised_response():
 
 
 def test_a_vote_s_loss_does_not_overflow():
-    assert VoteAnswer(1000, 10, "replace-one", 5.0).loss == pytest.approx(10.0, rel=1e-6)
+    assert VoteAnswer("replace-one", 5.0, 1000, 10).loss == pytest.approx(10.0, rel=1e-6)
 
 
 def every_answer(near: str):
     return [
-        GaussianAnswer(1.5, near, 0.3),
-        LaplaceAnswer(2.0, near, 0.3),
-        ExponentialAnswer(2.0, near, 0.3),
-        VoteAnswer(7, 3, near, 0.3),
+        GaussianAnswer(near, 0.3, 1.5),
+        LaplaceAnswer(near, 0.3, 2.0),
+        ExponentialAnswer(near, 0.3, 2.0),
+        VoteAnswer(near, 0.3, 7, 3),
     ]
 
 
@@ -97,32 +96,32 @@ def test_each_event_alone_covers_the_cost(near, index):
 )
 def test_calibrated_answers_fit_into_their_budget_and_use_it(epsilon, queries, near, kind):
     budget = Budget(epsilon, 1e-5, near, queries)
-    answer = least_noise(MOVES[near], kind, budget)
-    proof = prove(answer, budget, ())
+    answer = least_noise(CHANGES[near], kind, budget)
+    proof = answer.proof(budget)
     assert 0.999 * epsilon < proof.epsilon <= epsilon
     more = Budget(epsilon, 1e-5, near, 4 * queries)
-    assert least_noise(MOVES[near], kind, more).spread > answer.spread
+    assert least_noise(CHANGES[near], kind, more).spread > answer.spread
 
 
 def test_few_answers_are_best_with_laplace_noise_and_many_with_gaussian():
     few, many = (
-        least_noise(MOVES["replace-one"], "probabilities", Budget(1.0, 1e-5, "replace-one", q)) for q in (1, 1000)
+        least_noise(CHANGES["replace-one"], "probabilities", Budget(1.0, 1e-5, "replace-one", q)) for q in (1, 1000)
     )
     assert isinstance(few, LaplaceAnswer)
     assert isinstance(many, GaussianAnswer)
     assert isinstance(
-        least_noise(MOVES["replace-one"], "probabilities", Budget(1.0, 0.0, "replace-one", 1000)), LaplaceAnswer
+        least_noise(CHANGES["replace-one"], "probabilities", Budget(1.0, 0.0, "replace-one", 1000)), LaplaceAnswer
     )
 
 
 def test_gaussian_noise_without_a_delta_is_refused():
     with pytest.raises(SettingError, match="delta"):
-        calibrate(lambda amount: GaussianAnswer(1.0, "add-or-remove", amount), Budget(1.0, 0.0))
+        calibrate(lambda amount: GaussianAnswer("add-or-remove", amount, 1.0), Budget(1.0, 0.0))
 
 
 def test_moves_known_for_other_neighbours_are_refused():
     with pytest.raises(SettingError, match="replace-one"):
-        least_noise(MOVES["replace-one"], "label", Budget(1.0))
+        least_noise(CHANGES["replace-one"], "label", Budget(1.0))
 
 
 def test_secure_noise_is_no_smaller_than_what_rounding_needs():

@@ -8,7 +8,6 @@ import torch
 from noiseproof.audits import audit
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.methods.predictions import Logits, NeuronGaussian, NeuronLaplace, Teachers, Votes
-from noiseproof.methods.predictions.games import neuron_game
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible
 
@@ -19,7 +18,7 @@ SURE = 1 - 1e-6
 @pytest.mark.parametrize("method", [NeuronLaplace(), NeuronGaussian()])
 @pytest.mark.parametrize("classes", [3, 10, 30])
 def test_three_classes_and_more_are_refuted_though_d_z_is_granted(method, classes):
-    result = audit(neuron_game(method, Budget(1.0), classes), trials=1000, confidence=SURE, timeout=None)
+    result = audit(method.game(Budget(1.0), classes), trials=1000, confidence=SURE, timeout=None)
     assert (result.bound.falsely, result.bound.missed) == (0, 0)
     assert result.verdict == "refuted"
 
@@ -27,7 +26,7 @@ def test_three_classes_and_more_are_refuted_though_d_z_is_granted(method, classe
 @pytest.mark.parametrize("method", [NeuronLaplace(), NeuronGaussian()])
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
 def test_two_classes_are_not_refuted_given_d_z(method, epsilon):
-    result = audit(neuron_game(method, Budget(epsilon), 2), trials=20_000, confidence=SURE, timeout=None)
+    result = audit(method.game(Budget(epsilon), 2), trials=20_000, confidence=SURE, timeout=None)
     assert result.verdict == "nothing proven"
     # Given d-z it is even better than claimed: 2/5 of epsilon, and 2/3 of mu.
     truth = 0.4 * epsilon if method.law == "laplace" else 2 / 3 * epsilon
@@ -83,10 +82,7 @@ def test_a_sibling_with_half_its_noise_would_be_caught(monkeypatch):
     from noiseproof.methods.predictions import votes
 
     game = Votes(answer="probabilities").game(Budget(2.0))
-    true_moves = votes.Votes.moves
-    monkeypatch.setattr(
-        votes.Votes, "moves", lambda self, near: type(moves := true_moves(self, near))(*(0.5,) * 3, moves.neighbours)
-    )
+    monkeypatch.setattr(votes.Votes, "score_change", lambda self, near: votes.ScoreChange(0.5, 0.5, 0.5, near))
     cheated = Votes(answer="probabilities").game(Budget(2.0))
     assert not audit(game, trials=10_000, confidence=SURE, timeout=None).contradicts_proof
     assert audit(cheated, trials=10_000, confidence=SURE, timeout=None).contradicts_proof

@@ -12,7 +12,7 @@ from noiseproof import methods
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import BudgetError, DataError, SettingError, UnsupportedError
 from noiseproof.methods.predictions import Logits, NeuronGaussian, NeuronLaplace, Teachers, Votes
-from noiseproof.methods.predictions.sensitivity import theorem2_delta
+from noiseproof.methods.predictions.lu import theorem2_delta
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible, Secure
 from noiseproof.releases import bundles

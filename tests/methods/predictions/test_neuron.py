@@ -10,8 +10,9 @@ import torch
 from scipy import stats
 
 from noiseproof.methods.predictions import NeuronNoise
-from noiseproof.methods.predictions.neuron import NoiseAhead, limit_accuracy
+from noiseproof.methods.predictions.neuron import NoiseAhead
 from noiseproof.privacy import Reproducible, Secure
+from papers.lu.accountings import limit_accuracy
 
 DRAWS = 200_000
 ALARM = 1e-6

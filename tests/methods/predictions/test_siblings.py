@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods.predictions import Logits, Teachers, Votes
-from noiseproof.methods.predictions.scores import BoundedMap
-from noiseproof.methods.predictions.softmax_regression import solve
+from noiseproof.methods.predictions import logits as logits_module
+from noiseproof.methods.predictions.logits import BoundedMap, solve
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible
 
@@ -52,7 +52,7 @@ def test_one_record_moves_a_regression_s_logits_no_further_than_proven(seed, cou
     query = torch.cat([data.features[-1:], dataset(seed + 1, 5).features])
     moved = [scores(method, each, near, query)[0] for each in (data, neighbour(data, near))]
     change = moved[0] - moved[1]
-    bound = method.moves(regularisation, near, 3)
+    bound = method.score_change(regularisation, near, 3)
     assert float(change.norm()) <= bound.l2
     assert float(change.abs().sum()) <= bound.l1
     assert float(change.max() - change.min()) <= bound.span
@@ -63,8 +63,10 @@ def test_the_bound_is_the_note_s_under_replace_one():
     method, records = Logits(tolerance=1e-3), 500
     lam = 7.0 / records
     g = math.sqrt(2) * 1e-3 / records
-    assert method.moves(7.0, "replace-one", 3).l2 == pytest.approx(2 * math.sqrt(2) / (lam * records) + 2 * g / lam)
-    assert method.moves(7.0, "add-or-remove", 3).l2 < 0.51 * method.moves(7.0, "replace-one", 3).l2
+    assert method.score_change(7.0, "replace-one", 3).l2 == pytest.approx(
+        2 * math.sqrt(2) / (lam * records) + 2 * g / lam
+    )
+    assert method.score_change(7.0, "add-or-remove", 3).l2 < 0.51 * method.score_change(7.0, "replace-one", 3).l2
 
 
 @settings(deadline=None, derandomize=True, max_examples=20)
@@ -86,11 +88,9 @@ def test_a_regression_that_is_not_solved_is_not_released():
 
 
 def test_mapped_in_parts_the_regression_is_the_same(monkeypatch):
-    from noiseproof.methods.predictions import softmax_regression
-
     data, phi = dataset(3, 50), BoundedMap("fourier", (4,), 20)
     whole = solve(data.features, data.labels, 3, regularisation=1.0, gradient=1e-8, feature_map=phi)
-    monkeypatch.setattr(softmax_regression, "_ENTRIES", 7 * 20)
+    monkeypatch.setattr(logits_module, "_ENTRIES", 7 * 20)
     parts = solve(data.features, data.labels, 3, regularisation=1.0, gradient=1e-8, feature_map=phi)
     torch.testing.assert_close(whole.weights, parts.weights, rtol=1e-5, atol=1e-7)
 
@@ -121,7 +121,7 @@ def test_one_record_moves_the_votes_no_further_than_proven(seed, count, near, ag
     query = torch.cat([data.features[-1:], dataset(seed + 1, 5).features])
     moved = [scores(method, each, near, query)[0] for each in (data, neighbour(data, near))]
     change = moved[0] - moved[1]
-    bound = method.moves(near)
+    bound = method.score_change(near)
     assert float(change.abs().sum()) <= bound.l1 + 1e-6
     assert float(change.norm()) <= bound.l2 + 1e-6
     assert float(change.max() - change.min()) <= bound.span + 1e-6
@@ -138,7 +138,7 @@ def test_one_record_changes_one_teacher_alone(near, answer, members):
             method.fit(LINEAR, each, Budget(1.0, 1e-5, near), rng=Reproducible(7))
             for each in (data, neighbour(data, near))
         ]
-        first, second = (release._secret.networks.logits(query) for release in releases)
+        first, second = (release._networks.logits(query) for release in releases)
         same = torch.isclose(first, second, atol=1e-4).flatten(1).all(1).view(6, members).all(1)
         assert int((~same).sum()) == 1
         change = releases[0]._scores(query) - releases[1]._scores(query)
@@ -170,13 +170,11 @@ def test_the_number_of_teachers_follows_from_public_numbers():
 def test_a_single_teacher_is_several_networks_on_the_loss_that_suits_few_records():
     data = dataset(0, 60)
     alone = Teachers(epochs=1).fit(LINEAR, data, Budget(100.0), rng=Reproducible(0))
-    assert (alone._secret.teachers, len(alone._secret.networks)) == (1, 5)
+    assert (alone._facts["teachers"], len(alone._networks)) == (1, 5)
     assert alone._scores(data.features).sum(1).tolist() == [1.0] * 60
     settings = {"epochs": 5, "teachers": 1, "members": 1}
     trained = {
-        loss: Teachers(loss=loss, **settings)
-        .fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))
-        ._secret.networks.parameters
+        loss: Teachers(loss=loss, **settings).fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))._networks.parameters
         for loss in ("auto", "cross-entropy", "convexified")
     }
     for name, value in trained["auto"].items():

@@ -5,10 +5,9 @@ As published: `neuron-laplace` and `neuron-gaussian` (Lu et al. 2022). Proven si
 
 from __future__ import annotations
 
-from noiseproof.methods.predictions.convexified import Convexified
 from noiseproof.methods.predictions.logits import Logits
+from noiseproof.methods.predictions.lu import Convexified, Sensitivity
 from noiseproof.methods.predictions.neuron import NeuronGaussian, NeuronLaplace, NeuronNoise
-from noiseproof.methods.predictions.sensitivity import Sensitivity
 from noiseproof.methods.predictions.teachers import Teachers
 from noiseproof.methods.predictions.votes import Votes
 

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch.nn import functional
 
 from noiseproof.errors import SettingError
-from noiseproof.privacy import gaussian_dp
+from noiseproof.privacy import Randomness, accountants, calibration, gaussian_dp
 from noiseproof.privacy.budget import Budget, Neighbours
 from noiseproof.privacy.card import Proof
 from noiseproof.privacy.events import DpEvent, GaussianDpEvent, LaplaceDpEvent, PureDpEvent, SelfComposedDpEvent
 from noiseproof.privacy.mechanisms import Exponential, Gaussian, Laplace
 
-if TYPE_CHECKING:
-    from noiseproof.privacy import Randomness
-
-
-Kind = Literal["label", "probabilities"]
+AnswerKind = Literal["label", "probabilities"]
 """`label`: one class, as a vector with a single 1. `probabilities`: all classes, with noise on each."""
+_GUMBEL = math.pi / math.sqrt(6)
+"""The standard deviation of standard Gumbel noise."""
 
 
 @dataclass(frozen=True)
-class Moves:
+class ScoreChange:
     """How far one record may move the scores of one answer, under stated neighbours.
 
     `l1` and `l2` are norms of the change; `span` is its largest entry less its smallest, all that matters to a choice.
@@ -39,33 +37,59 @@ class Moves:
     neighbours: Neighbours
 
 
+@dataclass(frozen=True)
 class Answer(ABC):
     """One answer's noise. `amount` is what calibration finds: the larger, the less private and the less noisy."""
 
     law: ClassVar[str]
+    neighbours: Neighbours
     amount: float
+
+    @property
+    def loss(self) -> float:
+        """The largest privacy loss of an answer, where there is one."""
+        return self.amount
 
     @property
     @abstractmethod
     def events(self) -> tuple[DpEvent, ...]:
         """What one answer does to the private records, for accountants; each of them alone describes it."""
 
+    @property
     @abstractmethod
-    def cost(self, answers: int, delta: float) -> tuple[float, str]:
-        """The epsilon that so many answers cost together at delta, and the accountant that says so."""
+    def spread(self) -> float:
+        """The standard deviation of the noise on a score (for choices: of the Gumbel noise that would choose alike)."""
 
     @abstractmethod
     def noised(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """The answers: (queries, classes) scores with noise, or labels as vectors with a single 1."""
 
+    def cost(self, answers: int, delta: float) -> tuple[float, str]:
+        """The epsilon that so many answers cost together at delta, and the accountant that says so.
+
+        By the sum of losses, or what Renyi accounting makes of an event where that is less.
+        """
+        found = [(answers * self.loss, "sum")]
+        if answers > 1 and delta > 0:
+            for event in self.events:
+                together = SelfComposedDpEvent(event, answers)
+                spent = accountants.epsilon(together, delta, accountant="rdp", neighbours=self.neighbours)
+                found.append((spent.epsilon, spent.accountant))
+        return min(found)
+
+    def proof(self, budget: Budget, assumptions: tuple[str, ...] = ()) -> Proof:
+        """What `budget.queries` such answers cost together."""
+        epsilon, accountant = self.cost(budget.queries, budget.delta)
+        return Proof(epsilon=epsilon, delta=budget.delta, accountant=accountant, assumptions=assumptions)
+
     @property
-    @abstractmethod
-    def spread(self) -> float:
-        """The standard deviation of the noise on a score, to compare laws by."""
+    def _contributions(self) -> int:
+        """An event's noise is over one record's own contribution, which accountants double where one is replaced."""
+        return 2 if self.neighbours == "replace-one" else 1
 
     def to_json(self) -> dict[str, Any]:
         """The answer's settings, for a bundle."""
-        return {"law": self.law, **asdict(self)}  # type: ignore[call-overload]
+        return {"law": self.law, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -80,27 +104,25 @@ class GaussianAnswer(Answer):
 
     law: ClassVar[str] = "gaussian"
     l2: float
-    neighbours: Neighbours
-    amount: float
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
         """Gaussian noise of 1 / mu times what a record moves."""
-        return (GaussianDpEvent(_times(self.neighbours) / self.amount),)
+        return (GaussianDpEvent(self._contributions / self.amount),)
 
-    def cost(self, answers: int, delta: float) -> tuple[float, str]:
-        """By Gaussian differential privacy, exactly."""
-        return gaussian_dp.epsilon_of(math.sqrt(answers) * self.amount, delta), "gdp"
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the noise on a score."""
+        return self.l2 / self.amount
 
     def noised(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """Scores with noise."""
         # An answer is a release of its own: rounding counts its classes, not those of the whole batch.
         return rng.add_gaussian(scores, Gaussian(self.l2, 1 / self.amount).scale(rng, scores.shape[1]))
 
-    @property
-    def spread(self) -> float:
-        """The standard deviation of the noise on a score."""
-        return self.l2 / self.amount
+    def cost(self, answers: int, delta: float) -> tuple[float, str]:
+        """By Gaussian differential privacy, exactly."""
+        return gaussian_dp.epsilon_of(math.sqrt(answers) * self.amount, delta), "gdp"
 
 
 @dataclass(frozen=True)
@@ -115,26 +137,20 @@ class LaplaceAnswer(Answer):
 
     law: ClassVar[str] = "laplace"
     l1: float
-    neighbours: Neighbours
-    amount: float
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
         """Laplace noise of 1 / epsilon times what a record moves."""
-        return (LaplaceDpEvent(_times(self.neighbours) / self.amount),)
-
-    def cost(self, answers: int, delta: float) -> tuple[float, str]:
-        """By the sum, or Renyi composition where that is less."""
-        return composed(self.amount, self.events, answers, delta, self.neighbours)
-
-    def noised(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
-        """Scores with noise."""
-        return rng.add_laplace(scores, Laplace(self.l1, self.amount).scale(rng, scores.shape[1]))
+        return (LaplaceDpEvent(self._contributions / self.amount),)
 
     @property
     def spread(self) -> float:
         """The standard deviation of the noise on a score."""
         return math.sqrt(2) * self.l1 / self.amount
+
+    def noised(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
+        """Scores with noise."""
+        return rng.add_laplace(scores, Laplace(self.l1, self.amount).scale(rng, scores.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -150,28 +166,22 @@ class ExponentialAnswer(Answer):
 
     law: ClassVar[str] = "exponential"
     span: float
-    neighbours: Neighbours
-    amount: float
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
         """A choice whose loss has a bounded range."""
         return (PureDpEvent(self.amount, self.neighbours, bounded_range=True),)
 
-    def cost(self, answers: int, delta: float) -> tuple[float, str]:
-        """By the sum, or Renyi composition with the bounded range where that is less."""
-        return composed(self.amount, self.events, answers, delta, self.neighbours)
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the Gumbel noise whose largest score would be the chosen one."""
+        return _GUMBEL * self.span / self.amount
 
     def noised(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """The chosen classes."""
         # Shifted by half the span, no entry moves by more than half of it: that is what the mechanism wants to hear.
         chosen = Exponential(self.span / 2, self.amount, self.neighbours).release(scores, rng)
         return functional.one_hot(chosen, scores.shape[1]).to(scores.dtype)
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation of the Gumbel noise whose largest score would be the chosen one."""
-        return math.pi / math.sqrt(6) * self.span / self.amount
 
 
 @dataclass(frozen=True)
@@ -190,8 +200,6 @@ class VoteAnswer(Answer):
     law: ClassVar[str] = "votes"
     voters: int
     classes: int
-    neighbours: Neighbours
-    amount: float
 
     @property
     def loss(self) -> float:
@@ -216,66 +224,34 @@ class VoteAnswer(Answer):
             PureDpEvent(2 * self.amount + self._rounding, self.neighbours, bounded_range=True),
         )
 
-    def cost(self, answers: int, delta: float) -> tuple[float, str]:
-        """By the sum of losses, or Renyi composition of the loss or of its range where that is less."""
-        return composed(self.loss, self.events, answers, delta, self.neighbours)
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the Gumbel noise whose largest score would be the chosen one."""
+        return _GUMBEL / self.amount
 
     def noised(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """The chosen classes; `scores` are counts of votes."""
         chosen = rng.choose(scores.double() * self.amount)
         return functional.one_hot(chosen, scores.shape[1]).to(scores.dtype)
 
-    @property
-    def spread(self) -> float:
-        """The standard deviation of the Gumbel noise whose largest score would be the chosen one."""
-        return math.pi / math.sqrt(6) / self.amount
 
-
-ANSWERS: Mapping[str, type[Answer]] = {
-    kind.law: kind for kind in (GaussianAnswer, LaplaceAnswer, ExponentialAnswer, VoteAnswer)
-}
+_ANSWERS = {kind.law: kind for kind in (GaussianAnswer, LaplaceAnswer, ExponentialAnswer, VoteAnswer)}
 
 
 def from_json(fields: Mapping[str, Any]) -> Answer:
     """The answer that `Answer.to_json` wrote."""
-    given = dict(fields)
-    return ANSWERS[given.pop("law")](**given)
-
-
-def composed(
-    largest: float, events: Sequence[DpEvent], answers: int, delta: float, neighbours: Neighbours
-) -> tuple[float, str]:
-    """What answers of at most that loss cost together: the sum of losses, or what Renyi accounting makes of an event."""
-    from noiseproof.privacy import accountants
-
-    found = [(answers * largest, "sum")]
-    if answers > 1 and delta > 0:
-        for event in events:
-            spent = accountants.epsilon(
-                SelfComposedDpEvent(event, answers), delta, accountant="rdp", neighbours=neighbours
-            )
-            found.append((spent.epsilon, spent.accountant))
-    return min(found)
-
-
-def _times(neighbours: Neighbours) -> int:
-    """An event's noise is over one record's own contribution, which accountants double where a record is replaced."""
-    return 2 if neighbours == "replace-one" else 1
+    return _ANSWERS[fields["law"]](**{name: value for name, value in fields.items() if name != "law"})
 
 
 def calibrate(build: Callable[[float], Answer], budget: Budget) -> Answer:
     """The answer with the least noise of which `budget.queries` fit into the budget."""
-    from noiseproof.privacy import calibration
-
     probe = build(1.0)
     if isinstance(probe, GaussianAnswer):
         if budget.delta == 0:
             raise SettingError("Gaussian noise has no finite epsilon at delta 0; choose a delta above 0.")
-        exact = build(gaussian_dp.mu_within(budget.epsilon, budget.delta) / math.sqrt(budget.queries) * (1 - 1e-12))
-    else:
-        exact = build(budget.epsilon / budget.queries)
-    if (budget.queries == 1 and not isinstance(probe, VoteAnswer)) or isinstance(probe, GaussianAnswer):
-        return exact
+        return build(gaussian_dp.mu_within(budget.epsilon, budget.delta) / math.sqrt(budget.queries) * (1 - 1e-12))
+    if budget.queries == 1 and not isinstance(probe, VoteAnswer):
+        return build(budget.epsilon)
 
     def cost(amount: float) -> float:
         return build(amount).cost(budget.queries, budget.delta)[0]
@@ -284,30 +260,17 @@ def calibrate(build: Callable[[float], Answer], budget: Budget) -> Answer:
     return build(calibration.calibrate(cost, budget.epsilon, start=start, increasing=True, tolerance=1e-4))
 
 
-def least_noise(moves: Moves, kind: Kind, budget: Budget) -> Answer:
+def least_noise(change: ScoreChange, kind: AnswerKind, budget: Budget) -> Answer:
     """The answer of that kind with the least noise, for scores that move so; public numbers alone decide."""
-    if moves.neighbours != budget.neighbours:
-        raise SettingError(f"these scores are known to move so under {moves.neighbours}, not {budget.neighbours}.")
     near = budget.neighbours
+    if change.neighbours != near:
+        raise SettingError(f"these scores are known to move so under {change.neighbours}, not {near}.")
     if kind == "label":
-        return calibrate(lambda amount: ExponentialAnswer(moves.span, near, amount), budget)
-    found = [calibrate(lambda amount: LaplaceAnswer(moves.l1, near, amount), budget)]
+        return calibrate(lambda amount: ExponentialAnswer(near, amount, change.span), budget)
+    found = [calibrate(lambda amount: LaplaceAnswer(near, amount, change.l1), budget)]
     if budget.delta > 0:
-        found.append(calibrate(lambda amount: GaussianAnswer(moves.l2, near, amount), budget))
+        found.append(calibrate(lambda amount: GaussianAnswer(near, amount, change.l2), budget))
     return min(found, key=lambda answer: answer.spread)
-
-
-def prove(answer: Answer, budget: Budget, assumptions: tuple[str, ...]) -> Proof:
-    """What `budget.queries` such answers cost together."""
-    epsilon, accountant = answer.cost(budget.queries, budget.delta)
-    return Proof(epsilon=epsilon, delta=budget.delta, accountant=accountant, assumptions=assumptions)
-
-
-def check_kind(kind: str) -> Kind:
-    """The kind of answer, if it is one; else a `SettingError`."""
-    if kind not in ("label", "probabilities"):
-        raise SettingError(f"an answer is a label or probabilities, not {kind!r}.")
-    return kind  # type: ignore[return-value]
 
 
 def onto_simplex(scores: torch.Tensor) -> torch.Tensor:

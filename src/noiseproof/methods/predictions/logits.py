@@ -1,32 +1,92 @@
-"""logits: softmax regression on public features, with noise on every class's logit."""
+"""logits: softmax regression on public features, solved to a stated gradient norm, with noise on every class's logit."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import ClassVar, Literal, get_args
 
 import torch
 
-from noiseproof.errors import SettingError
+from noiseproof.data import Dataset
+from noiseproof.data.features import Chain, FeatureMap, GroupNormMap, RandomFourierMap, ScatteringMap, UnitNormMap
+from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods import register
-from noiseproof.methods.predictions.answers import Answer, Moves, least_noise
-from noiseproof.methods.predictions.games import logits_game
-from noiseproof.methods.predictions.scores import BoundedMap, MapName, ScoreMethod, ScoreRelease
-from noiseproof.methods.predictions.softmax_regression import solve
+from noiseproof.methods.common import Count, Positive
+from noiseproof.methods.predictions.answers import Answer, ScoreChange, least_noise
+from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
+from noiseproof.networks import Network
+from noiseproof.privacy import Budget, Game, Randomness
+from noiseproof.privacy.budget import Neighbours
 from noiseproof.progress import SILENT, Progress
 from noiseproof.tensors import default_device
 
-if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.networks import Network
-    from noiseproof.privacy import Budget, Game, Randomness
-    from noiseproof.privacy.budget import Neighbours
-    from noiseproof.releases.release import Saved
-
-
 _LENGTH = 1 + 1e-9
 """The mapped features' norm, with room for the rounding of their normalisation."""
+
+MapName = Literal["auto", "raw", "fourier", "scattering"]
+"""`raw`: the features themselves. `fourier`: random Fourier features. `scattering`: wavelets, for pictures."""
+
+
+@dataclass(frozen=True)
+class BoundedMap:
+    """A named map, float64, no longer than 1: longer vectors are shortened to length 1.
+
+    `auto` is `scattering` for pictures whose sides are multiples of 4 from 16 on, else `fourier` for up to 128 features
+    and `raw` for more (random Fourier features of many sparse bits need to be very many): the shape, which is public,
+    decides.
+
+    Formal guarantee
+    ----------------
+    None is needed: a record's features depend on that record and on public numbers alone.
+    """
+
+    name: MapName
+    shape: tuple[int, ...]
+    width: int = 1000
+    length: float = 0.6
+    """Of `fourier`: number of features, and the kernel's length scale between records of norm 1."""
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(MapName) or self.width < 1 or not self.length > 0:
+            raise SettingError(f"there is no feature map {self.name!r} of width {self.width} and length {self.length}.")
+        self._map().shape(self.shape)  # refuses shapes that the map cannot take
+
+    @property
+    def chosen(self) -> MapName:
+        """The map that `auto` stands for."""
+        if self.name != "auto":
+            return self.name
+        picture = len(self.shape) == 3 and min(self.shape[1:]) >= 16 and not any(side % 4 for side in self.shape[1:])
+        if picture:
+            return "scattering"
+        return "fourier" if math.prod(self.shape) <= 128 else "raw"
+
+    def _map(self) -> FeatureMap:
+        if self.chosen == "raw":
+            return UnitNormMap()
+        if self.chosen == "fourier":
+            return Chain((UnitNormMap(), RandomFourierMap(self.width, self.length)))
+        return Chain((ScatteringMap(), GroupNormMap(), UnitNormMap()))
+
+    def __call__(self, features: torch.Tensor) -> torch.Tensor:
+        """The mapped records, (records, width) in float64."""
+        mapped = self._map()(features.float()).double()
+        norms = torch.linalg.vector_norm(mapped, dim=1, keepdim=True)
+        return mapped / norms.clamp(min=1.0)
+
+
+class LogitsRelease(ScoreRelease):
+    """Answers of a secret softmax regression."""
+
+    @cached_property
+    def _map(self) -> BoundedMap:
+        return BoundedMap(shape=self.public.shape, **self._facts["map"])
+
+    def _scores(self, features: torch.Tensor) -> torch.Tensor:
+        return self._map(features) @ self._tensors["weights"]
 
 
 @register
@@ -52,57 +112,44 @@ class Logits(ScoreMethod):
     """
 
     name: ClassVar[str] = "logits"
-    takes_network: ClassVar[bool] = False
+    release: ClassVar[type[ScoreRelease]] = LogitsRelease
     assumptions: ClassVar[tuple[str, ...]] = (
         "the regression was solved to the stated gradient norm, which was checked in float64",
         "the feature map and the regularisation were not chosen by looking at the private records",
     )
 
     features: MapName = "auto"
-    noise: float = 0.25
+    noise: Positive = 0.25
     """The noise's standard deviation on a logit; it sets the regularisation, unless that is given."""
-    regularisation: float | None = None
+    regularisation: Positive | None = None
     """L of the objective; None derives it from `noise` and the budget, at least 0.1."""
-    tolerance: float = 1e-3
+    tolerance: Positive = 1e-3
     """The gradient's norm at which the solution is taken, in units of one record's largest gradient."""
-    width: int = 1000
-    length: float = 0.6
+    width: Count = 1000
+    length: Positive = 0.6
     """Number of random Fourier features and their kernel's length scale, for `features="fourier"`."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("noise", "tolerance", "regularisation"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise SettingError(f"logits's setting {name} must be a finite number greater than 0, not {value}.")
-
-    def moves(self, regularisation: float, neighbours: Neighbours, classes: int) -> Moves:
+    def score_change(self, regularisation: float, neighbours: Neighbours, classes: int) -> ScoreChange:
         """How far one record moves a query's logits."""
         records = 2 if neighbours == "replace-one" else 1
         l2 = math.sqrt(2) * _LENGTH**2 * (records + 2 * self.tolerance) / regularisation
-        return Moves(l1=math.sqrt(classes) * l2, l2=l2, span=math.sqrt(2) * l2, neighbours=neighbours)
+        return ScoreChange(l1=math.sqrt(classes) * l2, l2=l2, span=math.sqrt(2) * l2, neighbours=neighbours)
 
     def planned(self, budget: Budget, classes: int) -> tuple[float, Answer]:
         """The regularisation and the answers' noise, from public numbers alone."""
-        if self.regularisation is not None:
-            chosen = self.regularisation
-        else:
+        chosen = self.regularisation
+        if chosen is None:
             # Noise is in inverse proportion to the regularisation: one look at any of them is enough.
-            unit = least_noise(self.moves(1.0, budget.neighbours, classes), self.answer, budget)
+            unit = least_noise(self.score_change(1.0, budget.neighbours, classes), self.answer, budget)
             chosen = max(unit.spread / self.noise, 0.1)
-        return chosen, least_noise(self.moves(chosen, budget.neighbours, classes), self.answer, budget)
+        return chosen, least_noise(self.score_change(chosen, budget.neighbours, classes), self.answer, budget)
 
     def fit(
-        self,
-        network: Network,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> LogitsRelease:
         """Solve the regression; refuse to release it if the solver did not come close enough to the minimiser."""
-        feature_map = BoundedMap(self.features, dataset.public.shape, self.width, self.length)
+        facts = {"name": self.features, "width": self.width, "length": self.length}
+        feature_map = BoundedMap(shape=dataset.public.shape, **facts)  # type: ignore[arg-type]
         regularisation, answer = self.planned(budget, dataset.classes)
         device = default_device()
         solution = solve(
@@ -114,65 +161,158 @@ class Logits(ScoreMethod):
             feature_map=feature_map,
             progress=progress,
         )
-        card = self.score_card(
-            dataset,
-            budget,
-            rng,
-            answer,
-            {
-                "standard deviation on a logit": answer.spread,
-                "regularisation": regularisation,
-                "gradient norm": solution.gradient,
-                "gradient norm allowed": math.sqrt(2) * self.tolerance,
-                "features": feature_map.chosen,
-            },
-        )
-        return LogitsRelease(
-            Regression(solution.weights.cpu(), feature_map),
-            answer,
-            card,
-            dataset.public,
-            self.settings(),
-            queries=budget.queries,
-            rng=rng,
-        )
+        ran = {
+            "standard deviation on a logit": answer.spread,
+            "regularisation": regularisation,
+            "gradient norm": solution.gradient,
+            "gradient norm allowed": math.sqrt(2) * self.tolerance,
+            "features": feature_map.chosen,
+        }
+        weights = {"weights": solution.weights.cpu()}
+        return self._release(weights, answer, dataset, budget, rng, ran, facts={"map": facts})
 
     def game(self, budget: Budget) -> Game:
-        """One more record whose gradient is as large as a gradient can be, and its own answer."""
-        return logits_game(self, budget)
+        """A record of the other class, with features of norm 1 that one more record has, and an answer to them."""
+        return self._record_game("a record against another", torch.tensor([[1.0, 0.0]]), budget)
+
+
+_ROUNDS = 60
+_ITERATIONS = 30
+_ENTRIES = 1 << 26
+"""Mapped features that are kept in memory (half a gigabyte); beyond that they are mapped again for every step."""
 
 
 @dataclass(frozen=True)
-class Regression:
-    """A solved regression: its weights, (features, classes), and the map before it."""
+class Solution:
+    """Weights (features, classes), and the norm of the objective's gradient there."""
 
     weights: torch.Tensor
-    feature_map: BoundedMap
+    gradient: float
+    steps: int
 
 
-class LogitsRelease(ScoreRelease[Regression]):
-    """Answers of a secret softmax regression."""
+def solve(
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    classes: int,
+    *,
+    regularisation: float,
+    gradient: float,
+    feature_map: Callable[[torch.Tensor], torch.Tensor],
+    progress: Progress = SILENT,
+) -> Solution:
+    """Minimise `sum of cross-entropies + regularisation / 2 * ||W||^2` until the gradient's norm is below `gradient`.
 
-    def _scores(self, features: torch.Tensor) -> torch.Tensor:
-        return self._secret.feature_map(features) @ self._secret.weights
+    The objective is `regularisation`-strongly convex, so the solution is within `gradient / regularisation` of the
+    minimiser. If the norm is not reached there is no such bound and nothing is returned. In float64, by L-BFGS.
 
-    def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(noised, dim=1)
+    Formal guarantee
+    ----------------
+    None by itself: the weights are exact. A sum, not a mean, so that the objective of neighbours differs in one term
+    whatever the number of records is.
+    """
+    objective = _Objective(features, labels, regularisation, feature_map)
+    weights = torch.zeros(objective.width, classes, dtype=torch.float64, device=features.device)
+    with progress.task("softmax regression", _ROUNDS) as task:
+        found = Solution(weights, float(torch.linalg.vector_norm(objective.at(weights)[1])), 0)
+        for _ in range(_ROUNDS):
+            if found.gradient <= gradient:
+                return found
+            improved = _quasi_newton(objective, found)
+            # Line searches compare values, whose last digits say nothing more about the gradient at some point.
+            before, found = found, improved if improved.gradient < found.gradient / 2 else _newton(objective, found)
+            task.advance(gradient=found.gradient)
+            if found is before:
+                break  # no step makes the gradient smaller: that is as far as float64 goes
+    raise NoiseproofError(
+        f"the regression did not come to a gradient below {gradient:.3g}, so nothing is proven of it and nothing is "
+        "released; raise the regularisation or the tolerance."
+    )
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The secret weights: the bundle stays on the trusted side."""
-        return {"weights": self._secret.weights}
 
-    def description(self) -> dict[str, Any]:
-        """The queries that are gone, the noise, and the feature map."""
-        chosen = self._secret.feature_map
-        return {
-            **super().description(),
-            "map": {"name": chosen.name, "width": chosen.width, "length": chosen.length},
-        }
+def _quasi_newton(objective: _Objective, start: Solution) -> Solution:
+    """Some steps of L-BFGS."""
+    weights = start.weights.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [weights],
+        max_iter=_ITERATIONS,
+        tolerance_grad=0.0,
+        tolerance_change=0.0,
+        history_size=_ITERATIONS,
+        line_search_fn="strong_wolfe",
+    )
 
-    @classmethod
-    def _restored(cls, saved: Saved) -> Regression:
-        chosen = saved.description["map"]
-        feature_map = BoundedMap(chosen["name"], saved.public.shape, chosen["width"], chosen["length"])
-        return Regression(saved.tensors["weights"], feature_map)
+    def closure() -> torch.Tensor:
+        value, weights.grad = objective.at(weights.detach())
+        return value
+
+    optimizer.step(closure)
+    end = weights.detach()
+    return Solution(end, float(torch.linalg.vector_norm(objective.at(end)[1])), start.steps + _ITERATIONS)
+
+
+def _newton(objective: _Objective, start: Solution) -> Solution:
+    """One Newton step by conjugate gradients, as long as makes the gradient smaller: for the last digits."""
+    _, slope = objective.at(start.weights)
+    direction, residual = torch.zeros_like(slope), -slope
+    search, square = residual, residual.square().sum()
+    enough = 1e-6 * square
+    for _ in range(4 * _ITERATIONS):
+        if square <= enough:
+            break
+        image = objective.curvature(start.weights, search)
+        length = square / (search * image).sum()
+        direction, residual = direction + length * search, residual - length * image
+        before, square = square, residual.square().sum()
+        search = residual + square / before * search
+    for halvings in range(20):
+        end = start.weights + direction / 2**halvings
+        norm = float(torch.linalg.vector_norm(objective.at(end)[1]))
+        if norm < start.gradient:
+            return Solution(end, norm, start.steps + 1)
+    return start
+
+
+class _Objective:
+    """The objective and its gradient, in bounded memory."""
+
+    def __init__(
+        self,
+        features: torch.Tensor,
+        labels: torch.Tensor,
+        regularisation: float,
+        feature_map: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        self._map, self._regularisation = feature_map, regularisation
+        self.width = feature_map(features[:1]).shape[1]
+        rows = max(1, min(_ENTRIES // self.width, 1 << 14))
+        self._parts = list(zip(features.split(rows), labels.split(rows), strict=True))
+        self._kept: list[torch.Tensor] | None = None
+        if len(features) * self.width <= _ENTRIES:
+            self._kept = [feature_map(part) for part, _ in self._parts]
+
+    def _mapped(self, index: int) -> torch.Tensor:
+        return self._map(self._parts[index][0]) if self._kept is None else self._kept[index]
+
+    def at(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The value and the gradient at `weights`."""
+        value = self._regularisation / 2 * weights.square().sum()
+        slope = self._regularisation * weights
+        for index, (_, labels) in enumerate(self._parts):
+            mapped = self._mapped(index)
+            logs = torch.log_softmax(mapped @ weights, dim=1)
+            value = value - logs.gather(1, labels[:, None]).sum()
+            errors = logs.exp_()
+            errors.scatter_add_(1, labels[:, None], torch.full_like(errors[:, :1], -1).expand(len(labels), 1))
+            slope = slope.addmm(mapped.T, errors)
+        return value, slope
+
+    def curvature(self, weights: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+        """The second derivative at `weights`, applied to a direction."""
+        image = self._regularisation * direction
+        for index in range(len(self._parts)):
+            mapped = self._mapped(index)
+            shares = torch.softmax(mapped @ weights, dim=1)
+            moved = shares * (mapped @ direction)
+            image = image.addmm(mapped.T, moved - shares * moved.sum(1, keepdim=True))
+        return image

@@ -5,38 +5,39 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 from torch import nn
 
 from noiseproof import kernels
+from noiseproof.data import Dataset
+from noiseproof.data.dataset import Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.predictions.convexified import Convexified, Form, published_alpha, search_alpha
-from noiseproof.methods.predictions.games import neuron_game
-from noiseproof.methods.predictions.sensitivity import (
+from noiseproof.methods.common import Count, Positive, seeded_by
+from noiseproof.methods.predictions.lu import (
+    Convexified,
+    Form,
     Law,
     Sensitivity,
     answer_epsilon,
     dense_layers,
     part_epsilon,
+    published_alpha,
+    search_alpha,
     theorem2_delta,
 )
 from noiseproof.networks import Network, Training, fit_stack
-from noiseproof.privacy import Reproducible
+from noiseproof.privacy import Budget, Card, Game, Randomness, Reproducible
 from noiseproof.privacy.card import Claim, Place
+from noiseproof.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import PredictionRelease, Saved, describe_network
 from noiseproof.tensors import default_device
-
-if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.data.dataset import Public
-    from noiseproof.privacy import Budget, Card, Game, Randomness
-    from noiseproof.privacy.events import DpEvent
 
 
 @dataclass(frozen=True)
@@ -126,20 +127,6 @@ class NoiseAhead:
         self._used = 0
 
 
-def limit_accuracy(accuracy: float, second: float, classes: int) -> float:
-    """The accuracy as epsilon goes to 0, where the baseline's best guess is right at `accuracy` and its second at `second`.
-
-    The neuron is any with equal chances and its noise swamps everything: half the time it wins, and is right once in
-    `classes`; half the time it is last, and the best of the others answers, which is the second best if the best one
-    was hit. So 1/2 (1/C) + 1/2 ((1 - 1/C) accuracy + (1/C) second), for two classes one half.
-    """
-    share = 1 / classes
-    return (share + (1 - share) * accuracy + share * second) / 2
-
-
-# NeuronRelease: a secret network whose answers have noise on one output neuron.
-
-
 class NeuronRelease(PredictionRelease):
     """Answers of Algorithm 1 (Lu et al. 2022). Nothing is proven of them: see `NeuronNoise` and the card."""
 
@@ -165,8 +152,6 @@ class NeuronRelease(PredictionRelease):
     @property
     def events(self) -> tuple[DpEvent, ...]:
         """What the authors claim that one answer costs: nothing here is proven."""
-        from noiseproof.privacy.events import GaussianDpEvent, PureDpEvent
-
         each = self.noise.epsilon
         return (PureDpEvent(each) if self.noise.law == "laplace" else GaussianDpEvent(1 / each),)
 
@@ -195,9 +180,6 @@ class NeuronRelease(PredictionRelease):
         return cls(module, saved.network, noise, saved.card, saved.public, saved.settings, **cls._spent(saved))
 
 
-# What neuron-laplace and neuron-gaussian share: the training, the sensitivities, the card.
-
-
 PAPER = (
     "Lu, Asghar, Kaafar, Webb, Dickinson: A differentially private framework for deep learning with convexified loss "
     "functions. IEEE Transactions on Information Forensics and Security 17, 2022"
@@ -222,14 +204,14 @@ class NeuronMethod(Method):
     proves: ClassVar[bool] = False
     law: ClassVar[Law]
 
-    epochs: int = 100
-    batch_size: int = 100
-    lr: float = 1e-3
-    l2: float = 1e-3
+    epochs: Annotated[int, Ge(0)] = 100
+    batch_size: Count = 100
+    lr: Positive = 1e-3
+    l2: Positive = 1e-3
     """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
     form: Form = "paper"
     """`paper`: eq. 22; `code`: as the authors' program has it."""
-    alpha: float | None = None
+    alpha: Positive | None = None
     """None takes Table 4's for the sets that are in it, and 1 for others."""
     search: bool = False
     """Whether alpha is searched for on a validation split of the private records, in (0, 10] by steps of 0.5."""
@@ -241,26 +223,15 @@ class NeuronMethod(Method):
         return Network("lu-mlp", public.shape, len(public.classes))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.alpha is not None and self.search:
             raise SettingError(f"{self.name} is either given an alpha or searches for one, not both.")
-        if self.peaks not in ("one", "seen"):
-            raise SettingError(f"{self.name}'s setting peaks is one or seen, not {self.peaks!r}.")
-        Convexified(self.alpha or 1.0, self.form)
-        self._training()
-        if self.l2 <= 0:
-            raise SettingError(f"{self.name} needs an l2 greater than 0: its sensitivities are divided by it.")
 
     def _training(self) -> Training:
         return Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, l2=self.l2)
 
     def fit(
-        self,
-        network: Network,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> NeuronRelease:
         """Train a dense network on the convexified loss, without noise; its answers get the noise."""
         dense_layers(network.build())  # refuses other networks before the training
@@ -273,13 +244,7 @@ class NeuronMethod(Method):
             alpha = published_alpha(dataset.name) if self.alpha is None else self.alpha
         if self.peaks == "seen":
             notes += ("The largest neuron values were read off the private records, which no guarantee accounts for.",)
-        training = Training(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            l2=self.l2,
-            loss=Convexified(alpha, self.form),
-        )
+        training = replace(self._training(), loss=Convexified(alpha, self.form))
         everyone = torch.arange(len(dataset))
         device = default_device()
         features, labels = dataset.features.to(device), dataset.labels.to(device)
@@ -338,12 +303,42 @@ class NeuronMethod(Method):
     def claim_of(self, epsilon: float) -> Claim:
         """What the authors state for an answer, or answers, of that epsilon."""
 
-    def game(self, budget: Budget) -> Game:
-        """Three classes and two networks that differ by d-z: what ratio two classes have that got no noise."""
-        return neuron_game(self, budget, classes=3)
+    def game(self, budget: Budget, classes: int = 3) -> Game:
+        """One answer of Algorithm 1 to two networks whose output neurons differ by no more than d-z.
 
+        That is all the method's proof asks for, so a bound above the claim refutes it even if d-z were right. With three
+        classes and more, two of them got no noise and show the exact ratio of one of the networks: the score is how much
+        nearer some pair's ratio is to world 1's than any is to world 0's. With two, only their difference is seen, and
+        it is the score itself.
+        """
+        noise = self.noise(Sensitivity((14, 128, classes), 10_000), Budget(budget.epsilon, queries=budget.queries))
+        # Every pair of classes differs by something else in the two worlds.
+        steps = torch.linspace(-1, 1, classes, dtype=torch.float64) * noise.neuron
+        logits = torch.stack([-steps / 2, steps / 2]) + torch.linspace(0, 1, classes, dtype=torch.float64)
 
-# neuron-gaussian: Gaussian noise on one output neuron (Lu et al. 2022).
+        def ratios(values: torch.Tensor) -> torch.Tensor:
+            first, second = torch.triu_indices(classes, classes, 1)
+            return values[:, first] - values[:, second]
+
+        known = ratios(logits)
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            answers = noise.answers(logits[world].expand(trials, -1).clone(), seeded_by(generator))
+            seen = ratios(answers.log())
+            if classes == 2:
+                return -seen[:, 0]
+            # Noise so large that the others' probabilities are 0 leaves no ratio to see: it is far from both worlds.
+            seen = seen.nan_to_num(nan=torch.inf)
+            # By the logarithm: what is exact is some 1e-16 away, what only happens to be near is not.
+            distance = [(seen - known[which]).abs().amin(1).clamp(1e-16, 1e300).log() for which in (0, 1)]
+            return distance[0] - distance[1]
+
+        # The claim at the delta that it names itself: for Gaussian noise theorem 2's, which is .127 at epsilon 1.
+        claimed = self.claim_of(noise.epsilon)
+        delta = max(claimed.delta, budget.delta if self.law == "laplace" else 0.0)
+        what = "the exact ratio of two classes" if classes > 2 else "two classes, given d-z"
+        gaussian = classes == 2 and self.law == "gaussian"
+        return Game(f"{self.name}: {what}", play, "add-or-remove", delta, claimed, gaussian=gaussian)
 
 
 @register
@@ -369,9 +364,6 @@ class NeuronGaussian(NeuronMethod):
         """epsilon-GDP, as theorem 2 reads it."""
         delta = min(theorem2_delta(epsilon), math.nextafter(1.0, 0.0))  # it rounds to 1 from epsilon 19 on
         return Claim(epsilon=epsilon, delta=delta, source="Lu et al., theorems 6, 3 and 2, section 5.3")
-
-
-# neuron-laplace: Laplace noise on one output neuron (Lu et al. 2022).
 
 
 @register

@@ -1,100 +1,37 @@
-"""Public feature maps of bounded norm for `logits` and `votes`: functions of one record, fitted on nothing."""
+"""What logits, teachers and votes share: secret scores of all classes, answers with noise on them, a card with a proof."""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 
-from noiseproof.data.features import Chain, FeatureMap, GroupNormMap, RandomFourierMap, ScatteringMap, UnitNormMap
-from noiseproof.errors import SettingError
+from noiseproof.data.dataset import Dataset, Public
 from noiseproof.methods import Method
+from noiseproof.methods.common import claim_of, proven_game, seeded_by
 from noiseproof.methods.predictions.answers import (
     Answer,
+    AnswerKind,
     ExponentialAnswer,
-    Kind,
+    GaussianAnswer,
+    LaplaceAnswer,
     VoteAnswer,
-    check_kind,
     from_json,
-    prove,
 )
-from noiseproof.privacy.card import Claim, Place
-from noiseproof.releases.release import PredictionRelease, Saved
-
-if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.data.dataset import Public
-    from noiseproof.privacy import Budget, Card, Randomness
-    from noiseproof.privacy.events import DpEvent
+from noiseproof.networks import Network
+from noiseproof.privacy import Budget, Card, Game, Randomness, Reproducible
+from noiseproof.privacy.card import Place
+from noiseproof.privacy.events import DpEvent
+from noiseproof.releases.release import PredictionRelease, Saved, describe_network
 
 
-MapName = Literal["auto", "raw", "fourier", "scattering"]
-"""`raw`: the features themselves. `fourier`: random Fourier features. `scattering`: wavelets, for pictures."""
-
-
-@dataclass(frozen=True)
-class BoundedMap:
-    """A named map, float64, no longer than 1: longer vectors are shortened to length 1.
-
-    `auto` is `scattering` for pictures whose sides are multiples of 4 from 16 on, else `fourier` for up to 128 features
-    and `raw` for more (random Fourier features of many sparse bits need to be very many): the shape, which is public,
-    decides.
-
-    Formal guarantee
-    ----------------
-    None is needed: a record's features depend on that record and on public numbers alone.
-    """
-
-    name: MapName
-    shape: tuple[int, ...]
-    width: int = 1000
-    length: float = 0.6
-    """Of `fourier`: number of features, and the kernel's length scale between records of norm 1."""
-
-    def __post_init__(self) -> None:
-        if self.name not in ("auto", "raw", "fourier", "scattering"):
-            raise SettingError(f"a feature map is auto, raw, fourier or scattering, not {self.name!r}.")
-        if self.width < 1 or not self.length > 0:
-            raise SettingError(f"fourier features need a width and a length above 0, not {self.width}, {self.length}.")
-        self._map().shape(self.shape)  # refuses shapes that the map cannot take
-
-    @property
-    def chosen(self) -> MapName:
-        """The map that `auto` stands for."""
-        if self.name != "auto":
-            return self.name
-        picture = len(self.shape) == 3 and min(self.shape[1:]) >= 16 and not any(side % 4 for side in self.shape[1:])
-        if picture:
-            return "scattering"
-        return "fourier" if math.prod(self.shape) <= 128 else "raw"
-
-    def _map(self) -> FeatureMap:
-        if self.chosen == "raw":
-            return UnitNormMap()
-        if self.chosen == "fourier":
-            return Chain((UnitNormMap(), RandomFourierMap(self.width, self.length)))
-        return Chain((ScatteringMap(), GroupNormMap(), UnitNormMap()))
-
-    def __call__(self, features: torch.Tensor) -> torch.Tensor:
-        """The mapped records, (records, width) in float64."""
-        mapped = self._map()(features.float()).double()
-        norms = torch.linalg.vector_norm(mapped, dim=1, keepdim=True)
-        return mapped / norms.clamp(min=1.0)
-
-
-# ScoreRelease: answers from secret scores of all classes, with noise that a proof stands on.
-
-
-Secret = TypeVar("Secret")
-"""What scores are made of, and what never leaves."""
-
-
-class ScoreRelease(PredictionRelease, Generic[Secret]):
+class ScoreRelease(PredictionRelease):
     """Answers to a fixed number of queries: scores a class, noised as `answer` says, then made probabilities.
+
+    `tensors` are what scores are made of, and never leave; `facts` are what else is needed to restore it, as JSON.
 
     Formal guarantee
     ----------------
@@ -104,7 +41,7 @@ class ScoreRelease(PredictionRelease, Generic[Secret]):
 
     def __init__(
         self,
-        secret: Secret,
+        tensors: Mapping[str, torch.Tensor],
         answer: Answer,
         card: Card,
         public: Public,
@@ -113,10 +50,12 @@ class ScoreRelease(PredictionRelease, Generic[Secret]):
         queries: int,
         rng: Randomness,
         asked: int = 0,
+        network: Network | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(card, public, settings, queries=queries, rng=rng, asked=asked)
-        self._secret = secret
         self.answer = answer
+        self._tensors, self._network, self._facts = dict(tensors), network, dict(facts or {})
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
@@ -133,27 +72,33 @@ class ScoreRelease(PredictionRelease, Generic[Secret]):
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         """Secret scores, (queries, classes) in float64."""
 
-    @abstractmethod
     def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
         """Probabilities from noised scores."""
+        return torch.softmax(noised, dim=1)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What the scores are made of, the records or the weights: the bundle stays on the trusted side."""
+        return {name: value.detach().cpu() for name, value in self._tensors.items()}
 
     def description(self) -> dict[str, Any]:
-        """The queries that are gone, and the answers' noise."""
-        return {**super().description(), "answer": self.answer.to_json()}
-
-    @classmethod
-    @abstractmethod
-    def _restored(cls, saved: Saved) -> Secret:
-        """What scores are made of, from a bundle."""
+        """The queries that are gone, the answers' noise and the network's recipe."""
+        network = {} if self._network is None else {"network": describe_network(self._network)}
+        return {**super().description(), "answer": self.answer.to_json(), **self._facts, **network}
 
     @classmethod
     def restore(cls, saved: Saved) -> Self:
         """The same answers, with as many queries left as when it was saved."""
-        answer = from_json(saved.description["answer"])
-        return cls(cls._restored(saved), answer, saved.card, saved.public, saved.settings, **cls._spent(saved))
-
-
-# ScoreMethod: what the proven siblings have in common: secret scores, answers with noise on them, a card with a proof.
+        known = ("queries", "asked", "answer", "network")
+        return cls(
+            saved.tensors,
+            from_json(saved.description["answer"]),
+            saved.card,
+            saved.public,
+            saved.settings,
+            network=saved.network if "network" in saved.description else None,
+            facts={name: value for name, value in saved.description.items() if name not in known},
+            **cls._spent(saved),
+        )
 
 
 @dataclass(frozen=True)
@@ -165,22 +110,53 @@ class ScoreMethod(Method):
     claims: ClassVar[str] = "(epsilon, delta) for a record, over all queries"
     assumptions: ClassVar[tuple[str, ...]]
     """What its proof takes for granted, besides what the randomness does."""
+    release: ClassVar[type[ScoreRelease]]
 
-    answer: Kind = "label"
+    answer: AnswerKind = "label"
 
-    def __post_init__(self) -> None:
-        check_kind(self.answer)
-
-    def score_card(
-        self, dataset: Dataset, budget: Budget, rng: Randomness, answer: Answer, ran: Mapping[str, Any]
-    ) -> Card:
-        """The card of a run whose answers are noised so: it claims the budget, and proves what the answers cost."""
-        claimed = Claim(
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            neighbours=budget.neighbours,
-            source="the budget that the noise was calibrated to",
-        )
-        proven = prove(answer, budget, (*self.assumptions, *rng.assumptions))
+    def _release(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        answer: Answer,
+        dataset: Dataset,
+        budget: Budget,
+        rng: Randomness,
+        ran: Mapping[str, Any],
+        **more: Any,
+    ) -> Any:
+        """The release of answers noised so; its card claims the budget, and proves what the answers cost."""
+        proven = answer.proof(budget, (*self.assumptions, *rng.assumptions))
         noise = {"queries": budget.queries, "answer": self.answer, "noise": answer.law}
-        return self.card(dataset, budget, rng, claimed=claimed, proven=proven, ran={**noise, **ran})
+        card = self.card(dataset, budget, rng, claimed=claim_of(budget), proven=proven, ran={**noise, **ran})
+        return self.release(
+            tensors, answer, card, dataset.public, self.settings(), queries=budget.queries, rng=rng, **more
+        )
+
+    def _answers_game(self, what: str, releases: tuple[ScoreRelease, ...], query: torch.Tensor, budget: Budget) -> Game:
+        """One answer to `query`, scored by its likelihood ratio (or what rises with it) given both worlds' scores."""
+        answer = releases[0].answer
+        scores = torch.cat([release._scores(query) for release in releases])
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            seen = answer.noised(scores[world].expand(trials, -1).clone(), seeded_by(generator))
+            if isinstance(answer, LaplaceAnswer):
+                return (seen - scores[0]).abs().sum(1) - (seen - scores[1]).abs().sum(1)
+            return seen @ (scores[1] - scores[0])
+
+        proven = answer.proof(Budget(budget.epsilon, budget.delta, budget.neighbours))
+        gaussian = isinstance(answer, GaussianAnswer)
+        return proven_game(f"{self.name}: {what}", play, budget, proven, gaussian=gaussian)
+
+    def _record_game(self, what: str, features: torch.Tensor, budget: Budget) -> Game:
+        """The game of a record of class 1 equal to the first of `features`, whose classes are 0, 1, ...: what is asked.
+
+        World 0 is without that record; under replace-one it has it as class 0.
+        """
+        public = Public(shape=tuple(features.shape[1:]), classes=("0", "1"))
+        labels = torch.arange(len(features))
+        there = torch.cat([features, features[:1]])
+        with_it, other = (Dataset("game", there, torch.cat([labels, torch.tensor([k])]), public) for k in (1, 0))
+        without = Dataset("game", features, labels, public) if budget.neighbours == "add-or-remove" else other
+        network = Network("linear", public.shape, 2)
+        fitted = tuple(self.fit(network, each, budget, rng=Reproducible(0)) for each in (without, with_it))
+        return self._answers_game(what, fitted, features[:1], budget)  # type: ignore[arg-type]

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 from torch.nn import functional
 
-from noiseproof.errors import SettingError
+from noiseproof.data import Dataset
+from noiseproof.data.dataset import Public
 from noiseproof.methods import register
-from noiseproof.methods.predictions.answers import Answer, Moves, VoteAnswer, calibrate, least_noise, onto_simplex
-from noiseproof.methods.predictions.convexified import Convexified
-from noiseproof.methods.predictions.games import teachers_game
+from noiseproof.methods.common import Count, NonNegative, Positive
+from noiseproof.methods.predictions.answers import Answer, ScoreChange, VoteAnswer, calibrate, least_noise, onto_simplex
+from noiseproof.methods.predictions.lu import Convexified
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
-from noiseproof.networks import StackedNetwork, Training
+from noiseproof.networks import Network, StackedNetwork, Training
 from noiseproof.networks.fitting import fit_stacks
+from noiseproof.privacy import Budget, Game, Randomness, Reproducible
 from noiseproof.progress import SILENT, Progress
-from noiseproof.releases.release import Saved, describe_network
 from noiseproof.tensors import default_device
-
-if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.networks import Network
-    from noiseproof.privacy import Budget, Game, Randomness
-
 
 _RECORDS_A_CLASS = 20
 """A shard with fewer records of each class than this, on average, is taken to teach little."""
@@ -35,6 +32,27 @@ _FEW = 100
 """With fewer records of each class, a teacher that has all of them is trained on the convexified loss."""
 
 LossName = Literal["auto", "cross-entropy", "convexified"]
+
+
+class TeachersRelease(ScoreRelease):
+    """Answers of secret networks, averaged or by vote."""
+
+    @cached_property
+    def _networks(self) -> StackedNetwork:
+        """All networks in one stack, as many for each teacher."""
+        assert self._network is not None
+        return StackedNetwork(self._network, self._tensors)
+
+    def _scores(self, features: torch.Tensor) -> torch.Tensor:
+        # A teacher whose training diverged must still answer within bounds.
+        logits = self._networks.logits(features.float(), batch_size=256).nan_to_num(0.0, 1e4, -1e4)
+        answers = torch.softmax(logits.double(), dim=-1).unflatten(0, (self._facts["teachers"], -1)).mean(1)
+        if isinstance(self.answer, VoteAnswer):
+            return functional.one_hot(answers.argmax(-1), answers.shape[-1]).sum(0).double()
+        return answers.mean(0)
+
+    def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
+        return onto_simplex(noised)
 
 
 @register
@@ -57,32 +75,23 @@ class Teachers(ScoreMethod):
     """
 
     name: ClassVar[str] = "teachers"
+    release: ClassVar[type[ScoreRelease]] = TeachersRelease
     assumptions: ClassVar[tuple[str, ...]] = (
         "a teacher's answer depends on its own shard alone, also in its last bits, though all are trained as one batch",
         "the number of teachers and their loss are settings: where they are derived from the number of records, that is public",
     )
 
-    teachers: int | None = None
+    teachers: Count | None = None
     """How many; None derives it from the budget, the classes and the number of records."""
-    epochs: int = 100
-    batch_size: int = 100
-    lr: float = 1e-3
-    l2: float = 1e-3
+    epochs: Annotated[int, Ge(0)] = 100
+    batch_size: Count = 100
+    lr: Positive = 1e-3
+    l2: NonNegative = 1e-3
     """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
     loss: LossName = "auto"
     """`auto`: Lu et al.'s convexified loss for a single teacher with few records of each class, else cross-entropy."""
-    members: int | None = None
+    members: Count | None = None
     """Networks whose mean is a teacher, all on its shard; None takes 5 for a single teacher and 1 for several."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("teachers", "members"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"teachers's setting {name} must be at least 1, not {value}.")
-        if self.loss not in get_args(LossName):
-            raise SettingError(f"teachers's setting loss is one of {', '.join(get_args(LossName))}, not {self.loss!r}.")
-        self._training(1, 2, 1)
 
     def _training(self, teachers: int, classes: int, records: int) -> Training:
         plain = Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, l2=self.l2)
@@ -109,20 +118,14 @@ class Teachers(ScoreMethod):
         """The answers' noise."""
         near = budget.neighbours
         if self.answer == "label":
-            return calibrate(lambda amount: VoteAnswer(teachers, classes, near, amount), budget)
+            return calibrate(lambda amount: VoteAnswer(near, amount, teachers, classes), budget)
         # A billionth more than 2 and sqrt(2): probabilities in float64 sum to 1 but for rounding.
         share = (1 + 1e-9) / teachers
-        moves = Moves(l1=2 * share, l2=math.sqrt(2) * share, span=2 * share, neighbours=near)
-        return least_noise(moves, "probabilities", budget)
+        change = ScoreChange(l1=2 * share, l2=math.sqrt(2) * share, span=2 * share, neighbours=near)
+        return least_noise(change, "probabilities", budget)
 
     def fit(
-        self,
-        network: Network,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> TeachersRelease:
         """Draw every record's shard, and train networks on each."""
         records, count = len(dataset), self.count(budget, dataset.classes, len(dataset))
@@ -146,61 +149,33 @@ class Teachers(ScoreMethod):
         ).to("cpu")
         for name, value in everyone.parameters.items():
             value[taught] = trained.parameters[name]
-        card = self.score_card(
-            dataset,
-            budget,
-            rng,
-            answer,
-            {
-                "teachers": count,
-                "networks a teacher": members,
-                "standard deviation": answer.spread,
-                "epochs": self.epochs,
-            },
-        )
-        return TeachersRelease(
-            Ensemble(everyone, count), answer, card, dataset.public, self.settings(), queries=budget.queries, rng=rng
-        )
+        ran = {
+            "teachers": count,
+            "networks a teacher": members,
+            "standard deviation": answer.spread,
+            "epochs": self.epochs,
+        }
+        facts, weights = {"teachers": count}, everyone.parameters
+        return self._release(weights, answer, dataset, budget, rng, ran, network=network, facts=facts)
 
     def game(self, budget: Budget) -> Game:
-        """One teacher of several changes its mind completely; the others agree with what it says then."""
-        return teachers_game(self, budget)
+        """Teachers that are sure, half of them of each of two classes, but for one that changes its mind."""
+        count = self.count(budget, 2, 1000) // 2 * 2 + 1
+        answer = self.noise(budget, 2, count)
+        network = Network("linear", (1,), 2)
+        minds = torch.arange(count) % 2
+        biases = 50.0 * torch.stack([functional.one_hot(minds, 2), functional.one_hot(minds, 2)])
+        biases[0, -1] = torch.tensor([0.0, 50.0])
+        nobody = Dataset("game", torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), Public((1,), ("0", "1")))
 
+        def release(world: int) -> TeachersRelease:
+            parameters = {
+                name: biases[world] if value.ndim == 1 else torch.zeros(count, *value.shape)
+                for name, value in network.build().named_parameters()
+            }
+            facts = {"teachers": count}
+            return self._release(parameters, answer, nobody, budget, Reproducible(0), {}, network=network, facts=facts)
 
-@dataclass(frozen=True)
-class Ensemble:
-    """All networks in one stack, as many for each teacher."""
-
-    networks: StackedNetwork
-    teachers: int
-
-
-class TeachersRelease(ScoreRelease[Ensemble]):
-    """Answers of secret networks, averaged or by vote."""
-
-    def _scores(self, features: torch.Tensor) -> torch.Tensor:
-        # A teacher whose training diverged must still answer within bounds.
-        logits = self._secret.networks.logits(features.float(), batch_size=256).nan_to_num(0.0, 1e4, -1e4)
-        answers = torch.softmax(logits.double(), dim=-1).unflatten(0, (self._secret.teachers, -1)).mean(1)
-        if isinstance(self.answer, VoteAnswer):
-            return functional.one_hot(answers.argmax(-1), answers.shape[-1]).sum(0).double()
-        return answers.mean(0)
-
-    def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
-        return onto_simplex(noised)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The secret weights of all teachers: the bundle stays on the trusted side."""
-        return {name: value.detach().cpu() for name, value in self._secret.networks.parameters.items()}
-
-    def description(self) -> dict[str, Any]:
-        """The queries that are gone, the noise, and the network's recipe."""
-        return {
-            **super().description(),
-            "teachers": self._secret.teachers,
-            "network": describe_network(self._secret.networks.network),
-        }
-
-    @classmethod
-    def _restored(cls, saved: Saved) -> Ensemble:
-        return Ensemble(StackedNetwork(saved.network, saved.tensors), saved.description["teachers"])
+        return self._answers_game(
+            f"one of {count} changes its mind", (release(0), release(1)), torch.zeros(1, 1), budget
+        )

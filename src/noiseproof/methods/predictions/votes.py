@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import ClassVar, get_args
 
 import torch
 from torch.nn import functional
 
+from noiseproof.data import Dataset
 from noiseproof.data.dataset import Kind as RecordKind
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
-from noiseproof.methods.predictions.answers import Moves, least_noise
-from noiseproof.methods.predictions.games import votes_game
+from noiseproof.methods.common import Share
+from noiseproof.methods.predictions.answers import ScoreChange, least_noise
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
+from noiseproof.networks import Network
+from noiseproof.privacy import Budget, Game, Randomness
+from noiseproof.privacy.budget import Neighbours
 from noiseproof.progress import SILENT, Progress
-
-if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.networks import Network
-    from noiseproof.privacy import Budget, Game, Randomness
-    from noiseproof.privacy.budget import Neighbours
-    from noiseproof.releases.release import Saved
-
 
 _ENTRIES = 1 << 24
 """Similarities that are in memory at once."""
+
+
+class VotesRelease(ScoreRelease):
+    """Answers by the votes of secret records: vectors of length 1, and their labels."""
+
+    def _scores(self, features: torch.Tensor) -> torch.Tensor:
+        method, classes = Votes(**self.settings), len(self.public.classes)
+        low, high = method.ramp(self.public.kind)
+        queries = unit(features, self.public.kind)
+        scores = torch.zeros(len(queries), classes, dtype=torch.float64)
+        rows = max(1, _ENTRIES // max(1, len(queries)))
+        voters, classes_of = self._tensors["records"], self._tensors["labels"]
+        for records, labels in zip(voters.split(rows), classes_of.split(rows), strict=True):
+            cosines = queries @ records.T
+            votes = cosines.sub_(low).div_(high - low).clamp_(-method.against, 1.0).double()
+            scores += votes @ functional.one_hot(labels, classes).double()
+        return scores
 
 
 @register
@@ -49,7 +62,7 @@ class Votes(ScoreMethod):
     """
 
     name: ClassVar[str] = "votes"
-    takes_network: ClassVar[bool] = False
+    release: ClassVar[type[ScoreRelease]] = VotesRelease
     assumptions: ClassVar[tuple[str, ...]] = (
         "the similarity's settings were not chosen by looking at the private records",
         "sums of votes are exact (floating-point error of the sum is not accounted for)",
@@ -58,99 +71,41 @@ class Votes(ScoreMethod):
     low: float | None = None
     high: float | None = None
     """The ends of the ramp; None takes 0.35 and 0.45, for pictures 0.5 and 0.7."""
-    against: float = 0.2
+    against: Share = 0.2
     """How much a record that is not similar votes against its class, at most."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for kind in get_args(RecordKind):
             low, high = self.ramp(kind)
-            if not (-1 <= low < high <= 1 and 0 <= self.against <= 1):
-                raise SettingError(
-                    f"votes needs -1 <= low < high <= 1 and 0 <= against <= 1, not {low}, {high} and {self.against}."
-                )
+            if not -1 <= low < high <= 1:
+                raise SettingError(f"votes needs -1 <= low < high <= 1, not {low} and {high}.")
 
     def ramp(self, kind: RecordKind) -> tuple[float, float]:
         """Where a vote is 0, and where it is 1, for records of that kind."""
         low, high = (0.5, 0.7) if kind == "image" else (0.35, 0.45)
         return low if self.low is None else self.low, high if self.high is None else self.high
 
-    def moves(self, neighbours: Neighbours) -> Moves:
+    def score_change(self, neighbours: Neighbours) -> ScoreChange:
         """How far one record moves a query's scores: one of them by 1 at most, or two."""
         if neighbours == "add-or-remove":
-            return Moves(l1=1.0, l2=1.0, span=1.0, neighbours=neighbours)
+            return ScoreChange(l1=1.0, l2=1.0, span=1.0, neighbours=neighbours)
         # Two classes by 1 each, or one class by at most 1 + against.
-        return Moves(l1=2.0, l2=max(math.sqrt(2), 1 + self.against), span=2.0, neighbours=neighbours)
+        return ScoreChange(l1=2.0, l2=max(math.sqrt(2), 1 + self.against), span=2.0, neighbours=neighbours)
 
     def fit(
-        self,
-        network: Network,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> VotesRelease:
         """Keep the records, and calibrate the noise."""
-        answer = least_noise(self.moves(budget.neighbours), self.answer, budget)
-        card = self.score_card(
-            dataset,
-            budget,
-            rng,
-            answer,
-            {
-                "standard deviation": answer.spread,
-                "ramp": list(self.ramp(dataset.public.kind)),
-            },
-        )
-        return VotesRelease(
-            Voters(unit(dataset.features, dataset.public.kind), dataset.labels),
-            answer,
-            card,
-            dataset.public,
-            self.settings(),
-            queries=budget.queries,
-            rng=rng,
-        )
+        kind = dataset.public.kind
+        answer = least_noise(self.score_change(budget.neighbours), self.answer, budget)
+        ran = {"standard deviation": answer.spread, "ramp": list(self.ramp(kind))}
+        voters = {"records": unit(dataset.features, kind), "labels": dataset.labels}
+        return self._release(voters, answer, dataset, budget, rng, ran)
 
     def game(self, budget: Budget) -> Game:
-        """One more record, equal to the query."""
-        return votes_game(self, budget)
-
-
-@dataclass(frozen=True)
-class Voters:
-    """The records, as vectors of length 1, and their labels."""
-
-    records: torch.Tensor
-    labels: torch.Tensor
-
-
-class VotesRelease(ScoreRelease[Voters]):
-    """Answers by the votes of secret records."""
-
-    def _scores(self, features: torch.Tensor) -> torch.Tensor:
-        method, classes = Votes(**self.settings), len(self.public.classes)
-        low, high = method.ramp(self.public.kind)
-        queries = unit(features, self.public.kind)
-        scores = torch.zeros(len(queries), classes, dtype=torch.float64)
-        rows = max(1, _ENTRIES // max(1, len(queries)))
-        for records, labels in zip(self._secret.records.split(rows), self._secret.labels.split(rows), strict=True):
-            cosines = queries @ records.T
-            votes = cosines.sub_(low).div_(high - low).clamp_(-method.against, 1.0).double()
-            scores += votes @ functional.one_hot(labels, classes).double()
-        return scores
-
-    def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(noised, dim=1)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The secret records themselves: the bundle stays on the trusted side."""
-        return {"records": self._secret.records, "labels": self._secret.labels}
-
-    @classmethod
-    def _restored(cls, saved: Saved) -> Voters:
-        return Voters(saved.tensors["records"], saved.tensors["labels"])
+        """A record equal to the query, beside two that are not."""
+        return self._record_game("a record equal to the query", torch.eye(2), budget)
 
 
 def unit(features: torch.Tensor, kind: RecordKind) -> torch.Tensor:

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from noiseproof.errors import SettingError
-from noiseproof.methods.predictions.accountings import NAMES, accounting, advanced_sigma, naive_sigma, zcdp_sigma
 from noiseproof.privacy import accountants, gaussian_dp
 from noiseproof.privacy.events import GaussianDpEvent, SelfComposedDpEvent
+from papers.lu.accountings import NAMES, accounting, advanced_sigma, naive_sigma, zcdp_sigma
 
 LOCATION = {"records": 1200, "batch_size": 100, "epochs": 100}
 DELTA = 1 / 12_000

@@ -98,3 +98,14 @@ def accounting(
         partition_epsilon=gaussian_dp.epsilon_of(math.sqrt(epochs) / sigma, chosen),
         poisson_epsilon=sampled.epsilon,
     )
+
+
+def limit_accuracy(accuracy: float, second: float, classes: int) -> float:
+    """The accuracy as epsilon goes to 0, where the baseline's best guess is right at `accuracy` and its second at `second`.
+
+    The neuron is any with equal chances and its noise swamps everything: half the time it wins, and is right once in
+    `classes`; half the time it is last, and the best of the others answers, which is the second best if the best one
+    was hit. So 1/2 (1/C) + 1/2 ((1 - 1/C) accuracy + (1/C) second), for two classes one half.
+    """
+    share = 1 / classes
+    return (share + (1 - share) * accuracy + share * second) / 2
