@@ -13,8 +13,7 @@ import torch
 
 from noiseproof.privacy import gaussian_dp
 from noiseproof.privacy.budget import check_delta, check_epsilon
-from noiseproof.privacy.card import Claim, Proof
-from noiseproof.privacy.game import Game
+from noiseproof.privacy.card import Claim, Game, Proof
 
 
 @dataclass(frozen=True)

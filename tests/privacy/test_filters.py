@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noiseproof.errors import BudgetError, SettingError, UnsupportedError
-from noiseproof.privacy import Budget, Filter, accountants, concentrated, gaussian_dp, renyi
+from noiseproof.privacy import Budget, Filter, accountants, gaussian_dp, renyi
 from noiseproof.privacy.events import (
     ComposedDpEvent,
     GaussianDpEvent,
@@ -47,7 +47,7 @@ def within(budget, accountant, order, events):
         at = np.array([order])
         return renyi.epsilon_at(at, renyi.curve(steps, [order]), budget.delta)[0] <= budget.epsilon * slack
     if accountant == "zcdp":
-        return concentrated.epsilon_of(concentrated.rho_of(steps), budget.delta) <= budget.epsilon * slack
+        return renyi.epsilon_of_rho(renyi.rho_of(steps), budget.delta) <= budget.epsilon * slack
     if accountant == "gdp":
         squares = 0.0
         for step in steps:

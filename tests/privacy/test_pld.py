@@ -9,7 +9,6 @@ from dp_accounting.pld import PLDAccountant
 from scipy.special import gammaln
 
 from noiseproof.privacy import gaussian_dp, pld, renyi
-from noiseproof.privacy.composition import compose, for_delta, for_epsilon
 from noiseproof.privacy.events import (
     ComposedDpEvent,
     GaussianDpEvent,
@@ -19,6 +18,7 @@ from noiseproof.privacy.events import (
     Step,
     read,
 )
+from noiseproof.privacy.pld import compose, for_delta, for_epsilon
 from tests.privacy import oracle
 
 

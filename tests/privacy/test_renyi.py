@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from noiseproof.privacy import renyi
+from noiseproof.privacy import gaussian_dp, renyi
 from noiseproof.privacy.events import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, Step
 from tests.privacy.oracle import theirs as theirs_of
 
@@ -124,3 +124,40 @@ def test_thousands_of_noise_levels_add_up_as_they_should():
     one_by_one = sum(renyi.curve([step], [order])[0] for step in steps)
     assert renyi.curve(steps, [order])[0] == pytest.approx(one_by_one, rel=1e-9)
     assert epsilon == pytest.approx(renyi.epsilon_at(np.array([order]), np.array([one_by_one]), 1e-5)[0], rel=1e-9)
+
+
+def test_a_gaussians_rho_is_one_over_two_sigma_squared_sampled_or_not():
+    assert renyi.rho_of([Step("gaussian", 4.0, count=5)]) == pytest.approx(5 / 32)
+    assert renyi.rho_of([Step("gaussian", 4.0, 0.01)]) == pytest.approx(1 / 32)
+    assert renyi.rho_of([Step("gaussian", 4.0, 0.01, exchange=True)]) == pytest.approx(1 / 8)
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.floats(1e-3, 20), st.booleans())
+def test_a_pure_loss_is_within_its_rho_at_every_order_and_tightly(epsilon, bounded_range):
+    step = Step("pure", epsilon, bounded_range=bounded_range)
+    rho = renyi.rho_of([step])
+    orders = np.concatenate((1 + np.geomspace(1e-4, 1, 40), np.geomspace(2, 1e5, 40)))
+    assert (renyi.curve([step], orders) <= rho * orders * (1 + 1e-6)).all()
+    assert rho <= epsilon**2 / (8 if bounded_range else 2) * (1 + 1e-12)
+    if not bounded_range:
+        assert renyi.curve([step], [1 + 1e-6])[0] == pytest.approx(rho, rel=1e-3)
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.floats(-6, 2), st.floats(-12, -1))
+def test_the_conversion_lies_between_the_exact_gaussian_and_the_closed_form(log_rho, log_delta):
+    rho, delta = 10**log_rho, 10**log_delta
+    epsilon = renyi.epsilon_of_rho(rho, delta)
+    # Bun and Steinke's closed form is looser; a Gaussian of that rho is an example, so nothing can be below its epsilon.
+    assert epsilon <= rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-12
+    assert epsilon >= gaussian_dp.epsilon_of(math.sqrt(2 * rho), delta) - 1e-9
+    if epsilon > 1e-6:
+        assert renyi.delta_of_rho(rho, epsilon) == pytest.approx(delta, rel=1e-3)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-5), (1.0, 1e-6), (50.0, 1e-9)])
+def test_the_largest_rho_within_a_budget_uses_it_up(epsilon, delta):
+    rho = renyi.rho_within(epsilon, delta)
+    assert renyi.epsilon_of_rho(rho, delta) <= epsilon
+    assert renyi.epsilon_of_rho(rho * 1.001, delta) > epsilon

@@ -16,7 +16,7 @@ import torch
 
 from noiseproof.methods.baseline import Baseline
 from noiseproof.privacy.card import Claim, Proof
-from noiseproof.privacy.game import Game
+from noiseproof.privacy.card import Game
 from noiseproof.methods import register
 from noiseproof.releases import DataRelease
 

@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from noiseproof.audits.two_worlds import Bound, Estimator, counting_bound, gaussian_bound
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.privacy.budget import Neighbours
-from noiseproof.privacy.card import Audit, Claim, Proof, Unit, Verdict, verdict
-from noiseproof.privacy.game import Game
+from noiseproof.privacy.card import Audit, Claim, Game, Proof, Unit, Verdict, verdict
 from noiseproof.progress import SILENT, Progress
 
 _CHUNK = 500

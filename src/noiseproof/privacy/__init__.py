@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from noiseproof.privacy import accountants, calibration
     from noiseproof.privacy.budget import Budget, Neighbours
-    from noiseproof.privacy.card import Audit, Card, Claim, Proof
+    from noiseproof.privacy.card import Audit, Card, Claim, Game, Proof
     from noiseproof.privacy.events import EventLog
     from noiseproof.privacy.filters import Filter
-    from noiseproof.privacy.game import Game
     from noiseproof.privacy.mechanisms import Exponential, Gaussian, Laplace, NoisyMax
     from noiseproof.privacy.randomness import Randomness
     from noiseproof.privacy.reproducible import Reproducible
     from noiseproof.privacy.secure import Secure
-
 
 __all__ = [
     "Audit",
@@ -44,10 +42,9 @@ __all__ = [
 
 _HOMES = {
     "budget": ("Budget", "Neighbours"),
-    "card": ("Audit", "Card", "Claim", "Proof"),
+    "card": ("Audit", "Card", "Claim", "Game", "Proof"),
     "events": ("EventLog",),
     "filters": ("Filter",),
-    "game": ("Game",),
     "mechanisms": ("Exponential", "Gaussian", "Laplace", "NoisyMax"),
     "randomness": ("Randomness",),
     "reproducible": ("Reproducible",),

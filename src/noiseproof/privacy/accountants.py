@@ -15,20 +15,21 @@ Reading a number changes nothing: everything here is a function of events, and w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
 from noiseproof.errors import SettingError, UnsupportedError
-from noiseproof.privacy import classical, concentrated, gaussian_dp, pld, renyi
+from noiseproof.privacy import gaussian_dp, pld, renyi
+from noiseproof.privacy.budget import ACCOUNTANTS as ACCOUNTANTS
 from noiseproof.privacy.budget import Neighbours, check_delta, check_neighbours
 from noiseproof.privacy.card import Proof
-from noiseproof.privacy.events import DpEvent, Step, merge_gaussians, read
-from noiseproof.privacy.search import border
+from noiseproof.privacy.events import DpEvent, Step, amplified, condense, merge_gaussians, read
 
-Accountant = Literal["pld", "rdp", "zcdp", "gdp", "advanced", "naive"]
-
-ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
+_KINDS = 64
+_FULL_RATE = "zCDP is not helped by sampling: every Gaussian step counts at full rate."
+_CENTRAL_LIMIT = "approximate: not a bound (the central limit of Poisson-sampled Gaussian steps)."
 
 
 @dataclass(frozen=True)
@@ -61,104 +62,93 @@ def epsilon(event: DpEvent, delta: float, *, accountant: str = "pld", neighbours
     *Formal guarantee.* Where the result's `bound` is true, what the event describes is (epsilon, delta)-DP for one
     record under `neighbours`, assuming that it describes what ran: noise multipliers over the norm of one record's
     contribution, Poisson samples drawn afresh, steps chosen adaptively from earlier results but with parameters fixed
-    beforehand. Events without a sound treatment raise `UnsupportedError`. References: `loss_distribution`, `renyi`,
-    `concentrated`, `gaussian_dp`, `classical`.
+    beforehand. References: `pld`, `renyi`, `gaussian_dp`, `naive` and `advanced`.
+
+    Args:
+        event: What was done to private data.
+        delta: The delta to state the epsilon at; at 0 only events without Gaussian noise have a finite one.
+        accountant: One of `ACCOUNTANTS`.
+        neighbours: The neighbouring relation, `add-or-remove` or `replace-one`.
+
+    Returns:
+        The epsilon with its delta, the accountant that gave it and what to know of it.
+
+    Raises:
+        SettingError: If a setting is impossible.
+        UnsupportedError: If no sound treatment of an event is known here.
+
+    >>> from noiseproof.privacy.events import sampled_gaussian
+    >>> round(epsilon(sampled_gaussian(0.01, 4.0, 10_000), 1e-5).epsilon, 2)
+    0.94
     """
-    name, relation, delta = _check(accountant), check_neighbours(neighbours), check_delta(delta)
-    steps = read(event, relation)
-    if steps is None:
-        return Spend(math.inf, delta, name, relation, note="an event in it protects nothing.")
-    value, used, bound, note = _epsilon(steps, delta, name)
-    return Spend(value, delta, used, relation, bound, note)
+    return _spend(event, check_delta(delta), "epsilon", accountant, neighbours)
 
 
 def delta(event: DpEvent, epsilon: float, *, accountant: str = "pld", neighbours: str = "add-or-remove") -> Spend:
-    """The delta that an event costs at epsilon; the guarantee is that of `epsilon`."""
-    name, relation = _check(accountant), check_neighbours(neighbours)
+    """The delta that an event costs at epsilon; guarantee, arguments and errors are those of `epsilon`."""
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise SettingError(f"epsilon must be a finite number, 0 or more, not {epsilon}.")
+    return _spend(event, float(epsilon), "delta", accountant, neighbours)
+
+
+def _spend(
+    event: DpEvent, given: float, wanted: Literal["epsilon", "delta"], accountant: str, neighbours: str
+) -> Spend:
+    if accountant not in ACCOUNTANTS:
+        raise SettingError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, not {accountant!r}.")
+    relation = check_neighbours(neighbours)
     steps = read(event, relation)
     if steps is None:
-        return Spend(epsilon, 1.0, name, relation, note="an event in it protects nothing.")
-    value, used, bound, note = _delta(steps, float(epsilon), name)
-    return Spend(float(epsilon), value, used, relation, bound, note)
+        nothing = math.inf if wanted == "epsilon" else 1.0
+        found: _Result = nothing, accountant, True, "an event in it protects nothing."
+    else:
+        found = _account(steps, given, wanted == "epsilon", accountant)
+    value, used, bound, note = found
+    pair = (value, given) if wanted == "epsilon" else (given, value)
+    return Spend(*pair, used, relation, bound, note)
 
 
 _Result = tuple[float, str, bool, str | None]
 
-_FULL_RATE = "zCDP is not helped by sampling: every Gaussian step counts at full rate."
-_CENTRAL_LIMIT = "approximate: not a bound (the central limit of Poisson-sampled Gaussian steps)."
-
-
-def _check(accountant: str) -> Accountant:
-    if accountant not in ACCOUNTANTS:
-        raise SettingError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, not {accountant!r}.")
-    return accountant  # type: ignore[return-value]
-
 
 @lru_cache(maxsize=64)
-def _epsilon(steps: tuple[Step, ...], delta: float, accountant: Accountant) -> _Result:
-    if not steps:
+def _account(steps: tuple[Step, ...], given: float, at_delta: bool, accountant: str) -> _Result:
+    """The epsilon at a delta, or the delta at an epsilon; who found it, whether it is a bound, and a note."""
+    pure = pure_epsilon(steps)
+    if not steps or (not at_delta and pure <= given):
         return 0.0, accountant, True, None
-    pure = classical.pure_epsilon(steps)
-    if delta == 0:
-        note = "Gaussian noise has no finite epsilon at delta 0." if math.isinf(pure) else None
-        return pure, "naive", True, note
-    if accountant == "naive":
-        return classical.naive(steps, delta), accountant, True, None
-    if accountant == "advanced":
-        return classical.advanced(steps, delta), accountant, True, None
-    if accountant == "zcdp":
-        value = concentrated.epsilon_of(concentrated.rho_of(steps), delta)
-        return value, accountant, True, _FULL_RATE if _has_sampled_gaussians(steps) else None
-    if accountant == "gdp":
-        mu, bound, note = _mu(steps)
-        return gaussian_dp.epsilon_of(mu, delta), accountant, bound, note
-    if accountant == "rdp":
-        return min(pure, renyi.epsilon_of(steps, delta)[0]), accountant, True, None
-    merged = merge_gaussians(steps)
-    if _is_one_gaussian(merged):
-        return gaussian_dp.epsilon_of(1 / merged[0].scale, delta), accountant, True, None
-    guess = min(pure, renyi.epsilon_of(merged, delta)[0])
-    if guess == 0:
-        return 0.0, "rdp", True, None
-    value, left = pld.epsilon_of(merged, delta, guess)
-    return _tighter(value, left, guess)
-
-
-@lru_cache(maxsize=64)
-def _delta(steps: tuple[Step, ...], epsilon: float, accountant: Accountant) -> _Result:
-    if not steps or classical.pure_epsilon(steps) <= epsilon:
-        return 0.0, accountant, True, None
+    if at_delta and given == 0:
+        return pure, "naive", True, "Gaussian noise has no finite epsilon at delta 0." if math.isinf(pure) else None
     if accountant in ("naive", "advanced"):
-        composed = classical.naive if accountant == "naive" else classical.advanced
+        composed = naive if accountant == "naive" else advanced
+        if at_delta:
+            return composed(steps, given), accountant, True, None
         # By the logarithm, as delta may be tiny.
-        exponent = border(lambda x: composed(steps, math.exp(x)) <= epsilon, fails=-690.0, holds=0.0)
+        exponent = gaussian_dp.border(lambda x: composed(steps, math.exp(x)) <= given, fails=-690.0, holds=0.0)
         return math.exp(exponent), accountant, True, None
     if accountant == "zcdp":
-        value = concentrated.delta_of(concentrated.rho_of(steps), epsilon)
-        return value, accountant, True, _FULL_RATE if _has_sampled_gaussians(steps) else None
+        convert = renyi.epsilon_of_rho if at_delta else renyi.delta_of_rho
+        sampled = any(step.law == "gaussian" and step.rate < 1 for step in steps)
+        return convert(renyi.rho_of(steps), given), accountant, True, _FULL_RATE if sampled else None
+    gaussian = gaussian_dp.epsilon_of if at_delta else gaussian_dp.delta_of
     if accountant == "gdp":
         mu, bound, note = _mu(steps)
-        return gaussian_dp.delta_of(mu, epsilon), accountant, bound, note
-    if accountant == "rdp":
-        return renyi.delta_of(steps, epsilon)[0], accountant, True, None
-    merged = merge_gaussians(steps)
-    if _is_one_gaussian(merged):
-        return gaussian_dp.delta_of(1 / merged[0].scale, epsilon), accountant, True, None
-    guess = renyi.delta_of(merged, epsilon)[0]
-    value, left = pld.delta_of(merged, epsilon, guess)
-    return _tighter(value, left, guess)
-
-
-def _tighter(value: float, left: float, renyi_value: float) -> _Result:
-    """The smaller of two bounds, and what a reader must know of it."""
-    if renyi_value < value:
-        return renyi_value, "rdp", True, "rdp, because the grid that time and memory allow is too coarse for pld."
+        return gaussian(mu, given), accountant, bound, note
+    merged = merge_gaussians(steps) if accountant == "pld" else steps
+    if accountant == "pld" and len(merged) == 1 and merged[0].law == "gaussian" and merged[0].rate == 1:
+        return gaussian(1 / merged[0].scale, given), accountant, True, None
+    by_renyi = (renyi.epsilon_of if at_delta else renyi.delta_of)(merged, given)[0]
+    if at_delta:
+        by_renyi = min(pure, by_renyi)
+    if accountant == "rdp" or by_renyi == 0:
+        return by_renyi, "rdp", True, None
+    value, left = (pld.epsilon_of if at_delta else pld.delta_of)(merged, given, by_renyi)
+    if by_renyi < value:
+        return by_renyi, "rdp", True, "rdp, because the grid that time and memory allow is too coarse for pld."
+    note = None
     if value > 0 and left > 10 * pld.TOLERANCE * value:
-        share = f"{100 * left / value:.2g}%"
-        return value, "pld", True, f"overstated by about {share}, on the finest grid that time and memory allow."
-    return value, "pld", True, None
+        note = f"overstated by about {100 * left / value:.2g}%, on the finest grid that time and memory allow."
+    return value, "pld", True, note
 
 
 def _mu(steps: tuple[Step, ...]) -> tuple[float, bool, str | None]:
@@ -184,9 +174,65 @@ def _mu(steps: tuple[Step, ...]) -> tuple[float, bool, str | None]:
     return math.sqrt(squares), bound, note
 
 
-def _has_sampled_gaussians(steps: tuple[Step, ...]) -> bool:
-    return any(step.law == "gaussian" and step.rate < 1 for step in steps)
+def pure_epsilon(steps: Sequence[Step]) -> float:
+    """The epsilon of all steps at delta 0: the sum of the largest losses, infinite with Gaussian noise."""
+    return math.fsum(step.count * step.pure_epsilon for step in steps)
 
 
-def _is_one_gaussian(steps: tuple[Step, ...]) -> bool:
-    return len(steps) == 1 and steps[0].law == "gaussian" and steps[0].rate == 1
+def naive(steps: Sequence[Step], delta: float) -> float:
+    """The sum of the steps' epsilons, with delta in equal parts for those that need one (Dwork and Roth 2014, 3.16)."""
+    return math.fsum(count * epsilon for epsilon, count in _each(condense(steps, _KINDS), delta))
+
+
+def advanced(steps: Sequence[Step], delta: float) -> float:
+    """Advanced composition for steps that differ, with the best split of delta (Kairouz, Oh and Viswanath 2015, 3.5).
+
+    With delta' for the composition and the rest in equal parts for the steps, the total is the least of the sum and of
+    sum epsilon tanh(epsilon / 2) + sqrt(2 sum epsilon^2 log(min(1 / delta', e + sqrt(sum epsilon^2) / delta'))).
+    """
+    few = condense(steps, _KINDS)
+    best = naive(steps, delta)
+    # From nearly all for the composition to nearly all for the steps.
+    for exponent in range(-12, 13):
+        share = 1 / (1 + 2.0**exponent)
+        each = _each(few, delta * (1 - share))
+        squares = math.fsum(count * epsilon**2 for epsilon, count in each)
+        drift = math.fsum(count * epsilon * math.tanh(epsilon / 2) for epsilon, count in each)
+        if not math.isfinite(squares):
+            continue
+        odds = min(1 / (delta * share), math.e + math.sqrt(squares) / (delta * share))
+        best = min(best, drift + math.sqrt(2 * squares * math.log(odds)))
+    return best
+
+
+def _each(steps: Sequence[Step], delta: float) -> list[tuple[float, int]]:
+    """Every kind of step's epsilon, at its part of delta, and its count."""
+    parts = sum(step.count for step in steps if step.law == "gaussian")
+    return [(_single(step, delta / parts if parts else delta), step.count) for step in steps]
+
+
+def _single(step: Step, delta: float) -> float:
+    """The epsilon of one step at delta.
+
+    A mechanism that is (epsilon, delta)-DP is (log(1 + rate (e^epsilon - 1)), rate delta)-DP on a Poisson sample under
+    add-or-remove (Balle, Barthe and Gaboardi 2018), and (2 epsilon, (1 + e^epsilon) delta)-DP under replace-one, whose
+    neighbours are two additions or removals apart. Without help from sampling, exchanged Gaussians are Gaussians of
+    half sigma.
+    """
+    if step.law != "gaussian":
+        return step.pure_epsilon
+    if not step.exchange:
+        return _sampled(step, delta)
+    best = gaussian_dp.epsilon_of(2 / step.scale, delta)
+    for halving in range(1, 100):
+        part = delta / 2**halving
+        once = _sampled(step, part)
+        if once < 500 and (1 + math.exp(once)) * part <= delta:
+            return min(best, 2 * once)
+    return best
+
+
+def _sampled(step: Step, delta: float) -> float:
+    if delta >= step.rate:
+        return 0.0
+    return amplified(gaussian_dp.epsilon_of(1 / step.scale, delta / step.rate), step.rate)

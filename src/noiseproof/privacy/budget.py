@@ -13,6 +13,9 @@ Neighbours = Literal["add-or-remove", "replace-one"]
 
 NEIGHBOURS: tuple[str, ...] = get_args(Neighbours)
 
+ACCOUNTANTS = ("pld", "rdp", "zcdp", "gdp", "advanced", "naive")
+"""The accountants' names; `noiseproof.privacy.accountants` has them, and needs numpy."""
+
 
 def check_epsilon(epsilon: float) -> float:
     """The epsilon, if it is one; else a `SettingError`."""

@@ -48,20 +48,14 @@ def sigma(
     (then the result's `note` says so). On the whole data (rate 1) the answer is exact for `pld` and `gdp` (Balle and
     Wang 2018). GDP's central limit is no bound and is refused where records are sampled.
     """
-    check_epsilon(epsilon)
-    _check_gaussian_delta(delta)
+    _check(epsilon, delta)
     check_neighbours(neighbours)
     sampled_gaussian(rate, 1.0, steps)  # refuses an impossible rate or number of steps
     if rate == 0 or steps == 0:
         raise SettingError("there is no noise to calibrate: with a rate or steps of 0 no record is ever looked at.")
 
     def spend(value: float) -> Spend:
-        found = accountants.epsilon(
-            sampled_gaussian(rate, value, steps), delta, accountant=accountant, neighbours=neighbours
-        )
-        if not found.bound:
-            raise SettingError(f"{accountant} gives no bound for sampled steps, so noise cannot rest on it; use pld.")
-        return found
+        return _spend(rate, value, steps, delta, accountant, neighbours)
 
     mu = gaussian_dp.mu_within(epsilon, delta)
     times = 2 if neighbours == "replace-one" else 1
@@ -91,19 +85,13 @@ def steps(
     neighbours: str = "add-or-remove",
 ) -> int:
     """How many Poisson-sampled Gaussian steps fit within (epsilon, delta): the most, to half a percent."""
-    check_epsilon(epsilon)
-    _check_gaussian_delta(delta)
+    _check(epsilon, delta)
     sampled_gaussian(rate, sigma)  # refuses an impossible rate or noise
     if rate == 0:
         raise SettingError("any number of steps fits: with a rate of 0 no record is ever looked at.")
 
     def fits(count: int) -> bool:
-        found = accountants.epsilon(
-            sampled_gaussian(rate, sigma, count), delta, accountant=accountant, neighbours=neighbours
-        )
-        if not found.bound:
-            raise SettingError(f"{accountant} gives no bound for sampled steps, so steps cannot rest on it; use pld.")
-        return found.epsilon <= epsilon
+        return _spend(rate, sigma, count, delta, accountant, neighbours).epsilon <= epsilon
 
     low, high = 0, 1
     while high <= _MOST_STEPS and fits(high):
@@ -169,9 +157,19 @@ def calibrate(
     return argument(safe[0])
 
 
-def _check_gaussian_delta(delta: float) -> None:
-    check_delta(delta)
-    if delta == 0:
+def _check(epsilon: float, delta: float) -> None:
+    check_epsilon(epsilon)
+    if check_delta(delta) == 0:
         raise SettingError(
             "Gaussian noise has no finite epsilon at delta 0; choose a delta such as 1e-5, or Laplace noise."
         )
+
+
+def _spend(rate: float, sigma: float, steps: int, delta: float, accountant: str, neighbours: str) -> Spend:
+    event = sampled_gaussian(rate, sigma, steps)
+    found = accountants.epsilon(event, delta, accountant=accountant, neighbours=neighbours)
+    if not found.bound:
+        raise SettingError(
+            f"{accountant} gives no bound for sampled steps, so nothing can be calibrated by it; use pld."
+        )
+    return found

@@ -9,17 +9,55 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from noiseproof.errors import BudgetError, SettingError, UnsupportedError
-from noiseproof.privacy import concentrated, gaussian_dp, renyi
-from noiseproof.privacy.accountants import Spend
+from noiseproof.privacy import gaussian_dp, renyi
+from noiseproof.privacy.accountants import Spend, pure_epsilon
 from noiseproof.privacy.budget import Budget
 from noiseproof.privacy.events import DpEvent, Step, read
 
-Currency = Literal["rdp", "zcdp", "gdp", "pure"]
 
-CURRENCIES: tuple[str, ...] = get_args(Currency)
+class _Sum(NamedTuple):
+    """A quantity that adds up: what steps cost, what a budget (epsilon, delta) allows, and the epsilon of a sum."""
+
+    price: Callable[[Sequence[Step]], float]
+    limit: Callable[[float, float], float]
+    epsilon: Callable[[float, float], float]
+
+
+def _mu_squared(steps: Sequence[Step]) -> float:
+    def mu(step: Step) -> float:
+        if step.law == "gaussian":  # Poisson sampling does not help it here
+            return (2 if step.exchange else 1) / step.scale
+        return gaussian_dp.mu_of_pure(step.pure_epsilon)
+
+    return math.fsum(step.count * mu(step) ** 2 for step in steps)
+
+
+def _at_order(order: float) -> _Sum:
+    """Renyi divergences of one order (Canonne, Kamath and Steinke 2020, proposition 12, in both directions)."""
+
+    def limit(epsilon: float, delta: float) -> float:
+        return epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)
+
+    return _Sum(
+        price=lambda steps: float(renyi.curve(steps, [order])[0]),
+        limit=limit,
+        epsilon=lambda paid, delta: max(0.0, paid - limit(0.0, delta)) if paid else 0.0,
+    )
+
+
+_SUMS = {
+    "zcdp": _Sum(renyi.rho_of, renyi.rho_within, renyi.epsilon_of_rho),
+    "gdp": _Sum(
+        _mu_squared,
+        limit=lambda epsilon, delta: gaussian_dp.mu_within(epsilon, delta) ** 2,
+        epsilon=lambda paid, delta: gaussian_dp.epsilon_of(math.sqrt(paid), delta),
+    ),
+    "pure": _Sum(pure_epsilon, limit=lambda epsilon, _: epsilon, epsilon=lambda paid, _: paid),
+}
 
 # Sums of a million terms are off by no more than this; ten tenths must fit into one.
 _ROUNDING = 1e-12
@@ -43,25 +81,18 @@ class Filter:
     """
 
     def __init__(self, budget: Budget, accountant: str = "rdp", *, planned: DpEvent | None = None) -> None:
-        if accountant not in CURRENCIES:
+        if accountant not in ("rdp", *_SUMS):
             raise UnsupportedError(
                 f"no filter is known to hold for {accountant!r} when events are chosen as one goes; "
-                f"use one of {', '.join(CURRENCIES)}."
+                f"use one of {', '.join(('rdp', *_SUMS))}."
             )
         if budget.delta == 0 and accountant != "pure":
             raise SettingError(f"a {accountant} filter needs a delta greater than 0; use a pure one at delta 0.")
         self.budget = budget
         self.accountant = accountant
-        self.order: float | None = None
-        if accountant == "rdp":
-            self.order = self._best_order(planned)
-            self._limit = self._renyi_limit(self.order)
-        elif accountant == "zcdp":
-            self._limit = concentrated.rho_within(budget.epsilon, budget.delta)
-        elif accountant == "gdp":
-            self._limit = gaussian_dp.mu_within(budget.epsilon, budget.delta) ** 2
-        else:
-            self._limit = budget.epsilon
+        self.order = self._best_order(planned) if accountant == "rdp" else None
+        self._sum = _at_order(self.order) if self.order is not None else _SUMS[accountant]
+        self._limit = self._sum.limit(budget.epsilon, budget.delta)
         self._lock = threading.Lock()
         self._paid = 0.0
 
@@ -100,29 +131,12 @@ class Filter:
 
     def _price(self, event: DpEvent) -> float:
         steps = read(event, self.budget.neighbours)
-        if steps is None:
-            return math.inf
-        if self.order is not None:
-            return float(renyi.curve(steps, [self.order])[0])
-        if self.accountant == "zcdp":
-            return concentrated.rho_of(steps)
-        if self.accountant == "gdp":
-            return math.fsum(step.count * _mu(step) ** 2 for step in steps)
-        return math.fsum(step.count * step.pure_epsilon for step in steps)
+        return math.inf if steps is None else self._sum.price(steps)
 
     def _spent(self, paid: float) -> Spend:
-        delta = self.budget.delta
-        if paid == 0:
-            epsilon = 0.0
-        elif self.order is not None:
-            epsilon = max(0.0, self.budget.epsilon - (self._limit - paid))
-        elif self.accountant == "zcdp":
-            epsilon = concentrated.epsilon_of(paid, delta)
-        elif self.accountant == "gdp":
-            epsilon = gaussian_dp.epsilon_of(math.sqrt(paid), delta)
-        else:
-            epsilon, delta = paid, 0.0
-        return Spend(min(epsilon, self.budget.epsilon), delta, self.accountant, self.budget.neighbours)
+        delta = 0.0 if self.accountant == "pure" else self.budget.delta
+        epsilon = min(self._sum.epsilon(paid, delta), self.budget.epsilon)
+        return Spend(epsilon, delta, self.accountant, self.budget.neighbours)
 
     def _best_order(self, planned: DpEvent | None) -> float:
         """The order at which the budget buys the most of what is planned."""
@@ -131,15 +145,6 @@ class Filter:
             raise SettingError(
                 "what is planned must look at private data, with noise, for an order to be chosen by it."
             )
-        return renyi.order_that_buys_most(steps, self._renyi_limit)
-
-    def _renyi_limit(self, order: float) -> float:
-        """The divergence of this order that the budget allows (Canonne, Kamath and Steinke 2020, proposition 12)."""
-        return self.budget.epsilon - math.log1p(-1 / order) + math.log(self.budget.delta * order) / (order - 1)
-
-
-def _mu(step: Step) -> float:
-    """The mu of one step; Poisson sampling does not help a Gaussian here."""
-    if step.law == "gaussian":
-        return (2 if step.exchange else 1) / step.scale
-    return gaussian_dp.mu_of_pure(step.pure_epsilon)
+        return renyi.order_that_buys_most(
+            steps, lambda order: _at_order(order).limit(self.budget.epsilon, self.budget.delta)
+        )

@@ -7,8 +7,7 @@ A mechanism is mu-GDP if telling its neighbours apart is no easier than telling 
 from __future__ import annotations
 
 import math
-
-from noiseproof.privacy.search import border
+from collections.abc import Callable
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -38,15 +37,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 def mu_within(epsilon: float, delta: float) -> float:
     """The largest mu whose mechanisms are (epsilon, delta)-DP; rounding is downwards."""
 
-    def holds(mu: float) -> bool:
-        return delta_of(mu, epsilon) <= delta
-
-    low = high = 1.0
-    while not holds(low):
-        low /= 2
-    while holds(high):
-        high *= 2
-    return border(holds, fails=high, holds=low)
+    return largest(lambda mu: delta_of(mu, epsilon) <= delta, 1.0)
 
 
 def mu_of_pure(epsilon: float) -> float:
@@ -59,3 +50,26 @@ def mu_of_pure(epsilon: float) -> float:
 
     # Phi^-1 of the small side keeps its digits where e^epsilon / (1 + e^epsilon) rounds to 1.
     return -2 * float(ndtri(1 / (1 + math.exp(epsilon)))) if epsilon < 700 else math.inf
+
+
+def border(test: Callable[[float], bool], *, fails: float, holds: float) -> float:
+    """The border between where a monotone test fails and where it holds, from the side where it holds."""
+    while abs(holds - fails) > 1e-14 * abs(holds):
+        middle = (fails + holds) / 2
+        if middle in (fails, holds):
+            break
+        if test(middle):
+            holds = middle
+        else:
+            fails = middle
+    return holds
+
+
+def largest(test: Callable[[float], bool], start: float) -> float:
+    """The largest positive argument at which a test holds that holds for small ones; rounding is downwards."""
+    low = high = start
+    while not test(low):
+        low /= 2
+    while test(high):
+        high *= 2
+    return border(test, fails=high, holds=low)

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from noiseproof.privacy.events import Step, amplified
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,6 @@ class LossGrid:
     @property
     def losses(self) -> Array:
         """The losses of the grid's points."""
-        import numpy as np
-
         return (self.start + np.arange(len(self.mass), dtype=float)) * self.interval
 
 
@@ -43,8 +39,7 @@ def span(step: Step, tail: float) -> tuple[float, float]:
     from scipy.special import ndtri
 
     if step.law != "gaussian":
-        epsilon = step.scale if step.law == "pure" else 1 / step.scale
-        return math.log1p(step.rate * math.expm1(-epsilon)), amplified(epsilon, step.rate)
+        return math.log1p(step.rate * math.expm1(-step.unsampled_epsilon)), step.pure_epsilon
     far = (0.5 - float(ndtri(tail)) * step.scale) / step.scale**2
     if step.rate == 1:
         return -far, far
@@ -54,8 +49,6 @@ def span(step: Step, tail: float) -> tuple[float, float]:
 
 def grids(step: Step, interval: float, tail: float) -> tuple[LossGrid, LossGrid]:
     """The losses of the record's removal and of its addition; one grid twice where they are alike."""
-    import numpy as np
-
     low, high = span(step, tail)
     start, stop = math.floor(low / interval), math.ceil(high / interval)
     losses = np.arange(start, stop + 1, dtype=float) * interval
@@ -80,8 +73,6 @@ def grids(step: Step, interval: float, tail: float) -> tuple[LossGrid, LossGrid]
 
 def _pure(step: Step, losses: Array) -> tuple[Array, Array]:
     """What randomised response, which dominates all that is epsilon-DP, puts between the losses on a Poisson sample."""
-    import numpy as np
-
     with_record, without = np.zeros(len(losses) + 1), np.zeros(len(losses) + 1)
     for epsilon in (step.scale, -step.scale):
         mass = 1 / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
@@ -96,7 +87,6 @@ def _pure(step: Step, losses: Array) -> tuple[Array, Array]:
 
 def _additive(step: Step, losses: Array) -> tuple[Array, Array]:
     """What a Gaussian or Laplace step puts between the losses, with bins for the two tails."""
-    import numpy as np
     from scipy.special import ndtr
 
     where = np.concatenate(([-np.inf], _inverse(step, losses), [np.inf]))
@@ -119,15 +109,11 @@ def _additive(step: Step, losses: Array) -> tuple[Array, Array]:
 
 
 def _laplace_cdf(z: Array) -> Array:
-    import numpy as np
-
     return np.where(z < 0, 0.5 * np.exp(np.minimum(z, 0.0)), 1 - 0.5 * np.exp(-np.maximum(z, 0.0)))
 
 
 def _inverse(step: Step, losses: Array) -> Array:
     """The outputs at which a step has these losses: where the law with the record is e^loss times that without."""
-    import numpy as np
-
     rate, scale = step.rate, step.scale
     if step.exchange:
         # t = e^(x / sigma^2) solves t - e^loss / t = (1 - rate) / rate (e^loss - 1) e^(1 / (2 sigma^2)).
@@ -149,6 +135,4 @@ def _inverse(step: Step, losses: Array) -> Array:
 
 
 def _log_sinh(x: Array) -> Array:
-    import numpy as np
-
     return x + np.log(-np.expm1(-2 * x)) - math.log(2)

@@ -1,22 +1,23 @@
-"""Renyi differential privacy: the curves of steps over orders, and what they say of epsilon and delta.
+"""Renyi and concentrated differential privacy: the curves of steps over orders, and what they say of epsilon and delta.
 
 The values agree with dp-accounting's, which computes them one order and one event at a time; here they are vectorised
 over events, so that a schedule of thousands of noise levels is read in about a second, and orders are searched for.
+A mechanism is rho-zCDP if its Renyi divergence is at most rho times the order, for all orders above 1 (Bun and Steinke
+2016). Rhos add up under composition, adaptive composition included.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from noiseproof.privacy.events import Step, amplified, condense
+from noiseproof.privacy.gaussian_dp import largest
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
+Array = npt.NDArray[np.float64]
 
 # Small orders for large epsilon, and few but large ones for small epsilon; the best is refined afterwards.
 _COARSE = (1.01, 1.025, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, *range(2, 13), *(round(13 * 1.12**k) for k in range(40)))
@@ -36,8 +37,6 @@ def curve(steps: Iterable[Step], orders: Sequence[float] | Array) -> Array:
     Laplace: exact (Mironov 2017). Pure: that of randomised response, which dominates; with a bounded range at most
     order epsilon^2 / 8 (Cesar and Rogers 2021). On a Poisson sample, Laplace is counted as pure.
     """
-    import numpy as np
-
     total = np.zeros(len(orders))
     at = np.asarray(orders, dtype=float)
     sampled: dict[bool, list[Step]] = {}
@@ -57,8 +56,6 @@ def curve(steps: Iterable[Step], orders: Sequence[float] | Array) -> Array:
 
 def epsilon_at(orders: Array, divergences: Array, delta: float) -> Array:
     """The epsilon that each order gives at delta (Canonne, Kamath and Steinke 2020, proposition 12)."""
-    import numpy as np
-
     values = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     # Total variation is at most sqrt(1 - e^-KL), and the divergence bounds KL: then delta alone is enough.
     values = np.where(-np.expm1(-divergences) <= delta**2, 0.0, values)
@@ -67,8 +64,6 @@ def epsilon_at(orders: Array, divergences: Array, delta: float) -> Array:
 
 def delta_at(orders: Array, divergences: Array, epsilon: float) -> Array:
     """The delta that each order gives at epsilon, by the same proposition."""
-    import numpy as np
-
     exponent = (orders - 1) * (divergences - epsilon + np.log1p(-1 / orders)) - np.log(orders)
     with np.errstate(over="ignore"):
         values = np.minimum(np.exp(np.minimum(exponent, 0.0)), 1.0)
@@ -85,33 +80,71 @@ def delta_of(steps: Sequence[Step], epsilon: float) -> tuple[float, float]:
     return _best(steps, lambda orders, values: delta_at(orders, values, epsilon))
 
 
-def best_conversion(convert: Callable[[Array], Array], near: float) -> tuple[float, float]:
-    """The least of a curve over orders around a guess, and its order, for curves that are given at every order."""
-    import numpy as np
-
-    centre, width = near - 1, 1e3
-    for _ in range(4):
-        orders = 1 + centre * np.geomspace(1 / width, width, 101)
-        values = convert(orders)
-        best = int(values.argmin())
-        centre, width = float(orders[best]) - 1, width**0.04
-    return float(values[best]), float(orders[best])
-
-
 def order_that_buys_most(steps: Sequence[Step], limit: Callable[[float], float]) -> float:
     """The order at which a budget, as its limit on the divergence of each order, buys the steps most often."""
-    import numpy as np
-
     orders = np.array([*_COARSE, *(_COARSE[-1] * 1.3**k for k in range(1, 27))], dtype=float)
     allowed = np.array([limit(float(order)) for order in orders])
     bought = allowed / np.maximum(curve(condense(steps, _KINDS), orders), 1e-300)
     return float(orders[int(bought.argmax())])
 
 
+def rho_of(steps: Iterable[Step]) -> float:
+    """The rho of all steps together.
+
+    A Gaussian has 1 / (2 sigma^2), exactly. Sampling does not help it here: at large orders a sampled Gaussian's
+    divergence is as large as an unsampled one's, so that it counts in full. What is epsilon-DP has
+    epsilon tanh(epsilon / 2): randomised response dominates it, whose divergence of order a is
+    (log cosh((a - 1/2) epsilon) - log cosh(epsilon / 2)) / (a - 1). Divided by a that is the slope of a chord of
+    log cosh(epsilon sqrt(v)), which is concave in v = (a - 1/2)^2, and so it is largest as a falls to 1. With a bounded
+    range it is at most epsilon^2 / 8 (Cesar and Rogers 2021).
+    """
+    total = 0.0
+    for step in steps:
+        if step.law == "gaussian":
+            total += step.count * (2 if step.exchange else 0.5) / step.scale**2
+        else:
+            epsilon = step.pure_epsilon
+            rho = epsilon * math.tanh(epsilon / 2)
+            total += step.count * (min(rho, epsilon**2 / 8) if step.bounded_range else rho)
+    return total
+
+
+def epsilon_of_rho(rho: float, delta: float) -> float:
+    """The smallest epsilon of a rho-zCDP mechanism at delta, over all orders."""
+    if rho == 0:
+        return 0.0
+    # Where rho * order + log(1 / delta) / (order - 1), which the conversion improves upon, is least.
+    near = 1 + math.sqrt(-math.log(delta) / rho)
+    return _least_around(lambda orders: epsilon_at(orders, rho * orders, delta), near)
+
+
+def delta_of_rho(rho: float, epsilon: float) -> float:
+    """The smallest delta of a rho-zCDP mechanism at epsilon, over all orders."""
+    if rho == 0:
+        return 0.0
+    # The exponent (a - 1)(a rho - epsilon) is least at a = (rho + epsilon) / (2 rho).
+    order = max(1.0 + 1e-3, (rho + epsilon) / (2 * rho))
+    return _least_around(lambda orders: delta_at(orders, rho * orders, epsilon), order)
+
+
+def rho_within(epsilon: float, delta: float) -> float:
+    """The largest rho whose mechanisms are (epsilon, delta)-DP; rounding is downwards."""
+    return largest(lambda rho: epsilon_of_rho(rho, delta) <= epsilon, epsilon)
+
+
+def _least_around(convert: Callable[[Array], Array], near: float) -> float:
+    """The least of a function of orders around a guess."""
+    centre, width = near - 1, 1e3
+    for _ in range(4):
+        orders = 1 + centre * np.geomspace(1 / width, width, 101)
+        values = convert(orders)
+        best = int(values.argmin())
+        centre, width = float(orders[best]) - 1, width**0.04
+    return float(values[best])
+
+
 def _best(steps: Sequence[Step], convert: Callable[[Array, Array], Array]) -> tuple[float, float]:
     """The least converted value over orders and its order. Every order is valid; more of them only tighten."""
-    import numpy as np
-
     # Where to look is found on fewer kinds of steps; what is found there is computed on all.
     few = condense(steps, _KINDS)
     orders = np.array(_COARSE, dtype=float)
@@ -134,9 +167,7 @@ def _best(steps: Sequence[Step], convert: Callable[[Array, Array], Array]) -> tu
 
 def _bounded_loss(step: Step, orders: Array) -> Array:
     """One step whose privacy loss is bounded: Laplace or pure, perhaps on a Poisson sample."""
-    import numpy as np
-
-    epsilon = step.scale if step.law == "pure" else 1 / step.scale
+    epsilon = step.unsampled_epsilon
     if step.rate < 1:
         return _sampled_response(epsilon, step.rate, orders)
     values: Array = (_log_cosh((orders - 0.5) * epsilon) - _log_cosh(np.array(epsilon / 2))) / (orders - 1)
@@ -149,15 +180,12 @@ def _bounded_loss(step: Step, orders: Array) -> Array:
 
 
 def _log_cosh(x: Array) -> Array:
-    import numpy as np
-
     small = np.log1p(2 * np.sinh(np.minimum(x, 20.0) / 2) ** 2)
     return np.where(x < 20, small, x - math.log(2) + np.log1p(np.exp(-2 * x)))
 
 
 def _sampled_response(epsilon: float, rate: float, orders: Array) -> Array:
     """Randomised response on a Poisson sample, the worse of the record's removal and its addition."""
-    import numpy as np
     from scipy.special import expit, logsumexp
 
     weights = np.array([expit(-epsilon), expit(epsilon)])
@@ -177,8 +205,6 @@ def _sampled_gaussian(order: float, sigma: Array, rate: Array, exchange: bool) -
     widths: a fraction of sigma, and of the distance (pi sigma^2) to where the mixture has its complex zeros. Where that
     takes too many points, the value without sampling stands in, which is never smaller.
     """
-    import numpy as np
-
     whole = (2 if exchange else 0.5) * order / sigma**2
     width = np.minimum(sigma / 2.5, sigma**2 / 6)
     if exchange:  # the second mixture, at power 1 - order, narrows the integrand
@@ -204,7 +230,6 @@ def _log_moment(order: float, x: Array, sigma: Array, rate: Array, exchange: boo
 
     P is the mixture (1-q) N(0) + q N(1); Q is N(0), or (1-q) N(0) + q N(-1) where records are exchanged.
     """
-    import numpy as np
     from scipy.special import logsumexp
 
     logs = -((x / sigma) ** 2) / 2 + order * _log_mixture(rate, (x - 0.5) / sigma**2)
@@ -218,7 +243,5 @@ def _log_moment(order: float, x: Array, sigma: Array, rate: Array, exchange: boo
 
 def _log_mixture(rate: Array, loss: Array) -> Array:
     """log(1 - rate + rate e^loss), with all digits where it is near 0."""
-    import numpy as np
-
     small = np.log1p(rate * np.expm1(np.minimum(loss, 30.0)))
     return np.where(loss <= 30, small, np.logaddexp(np.log1p(-rate), np.log(rate) + loss))

@@ -20,8 +20,8 @@ from noiseproof.methods.parameters.training import train_collection
 from noiseproof.networks import Network, Training
 from noiseproof.privacy import Budget, Exponential, Game, Gaussian, Proof, Randomness, accountants, calibration
 from noiseproof.privacy.card import Place
-from noiseproof.privacy.concentrated import rho_within
 from noiseproof.privacy.events import DpEvent, ReplaceOneDpEvent, SelfComposedDpEvent
+from noiseproof.privacy.renyi import rho_within
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
 

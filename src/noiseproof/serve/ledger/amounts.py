@@ -74,26 +74,27 @@ class Amount:
         Least is the epsilon at `delta`. Without a delta, what has bounded losses is charged its epsilon, and Gaussian
         noise mu^2, or Renyi divergences where it is on Poisson samples.
         """
-        from noiseproof.privacy import classical, concentrated, renyi
+        from noiseproof.privacy import renyi
+        from noiseproof.privacy.accountants import pure_epsilon
         from noiseproof.privacy.events import read
 
         steps = read(event, neighbours)
         if steps is None:
             raise UnsupportedError("an event that protects nothing has no price; it cannot be sold by the answer.")
         found = []
-        pure = classical.pure_epsilon(steps)
+        pure = pure_epsilon(steps)
         if math.isfinite(pure):
             found.append(cls.cost("pure", pure))
         elif all(step.law == "gaussian" and step.rate == 1 for step in steps):
             found.append(cls.cost("gdp", math.fsum(step.count / step.scale**2 for step in steps)))
         elif not any(step.law == "gaussian" and step.rate < 1 for step in steps):
-            found.append(cls.cost("zcdp", concentrated.rho_of(steps)))
+            found.append(cls.cost("zcdp", renyi.rho_of(steps)))
         orders: tuple[float, ...] = ORDERS
         if delta > 0 and steps:
             # The order that is best for all the answers, and larger ones, which are best while few of them are spent.
             best = renyi.epsilon_of([replace(step, count=step.count * answers) for step in steps], delta)[1]
             orders = tuple(max(best, 1.01) * 2.0**k for k in range(5))
-            found.append(cls.cost("zcdp", concentrated.rho_of(steps)))
+            found.append(cls.cost("zcdp", renyi.rho_of(steps)))
         if not found or delta > 0:
             found.append(cls.cost("rdp", *(float(value) for value in renyi.curve(steps, orders)), orders=orders))
         totals = [(amount * answers).epsilon(delta) for amount in found]
@@ -152,13 +153,11 @@ class Amount:
             from noiseproof.privacy import gaussian_dp
 
             return gaussian_dp.epsilon_of(math.sqrt(values[0]), delta)
-        if self.measure == "zcdp":
-            from noiseproof.privacy import concentrated
-
-            return concentrated.epsilon_of(values[0], delta)
-        import numpy as np
-
         from noiseproof.privacy import renyi
+
+        if self.measure == "zcdp":
+            return renyi.epsilon_of_rho(values[0], delta)
+        import numpy as np
 
         return float(renyi.epsilon_at(np.array(self.orders), np.array(values), delta).min())
 
