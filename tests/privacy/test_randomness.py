@@ -1,18 +1,21 @@
-"""ChaCha20's bits are ChaCha20's, uniform, and the same whichever way they are asked for."""
+"""Bits are ChaCha20's, blocks give the same whatever the threads, and a choice by logits has exactly its probabilities."""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 
+import mpmath
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import special, stats
 
 from noiseproof.errors import NoiseproofError, SettingError
-from noiseproof.privacy import Randomness, Reproducible, Secure
-from noiseproof.privacy.blocks import BLOCK
-from noiseproof.privacy.randomness import Bits
+from noiseproof.privacy import Randomness, Reproducible, Secure, randomness
+from noiseproof.privacy.randomness import BLOCK, Bits, add_in_blocks, check_value, choose, in_blocks
 
 KEY = bytes(range(32))
 
@@ -280,3 +283,222 @@ def test_the_generator_goes_on(make):
 
 def test_both_are_randomness(make):
     assert isinstance(make(20), Randomness)
+
+
+def streams(block):
+    return Bits(KEY, block)
+
+
+def add_bits(old, where, bits, new):
+    np.add(old, bits.uniform(old.shape), out=new, casting="same_kind")
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK, BLOCK + 1, 3 * BLOCK + 17])
+def test_blocks_cover_everything_once_with_a_stream_of_their_own(count, threads):
+    for number in (1, 3):
+        threads(number)
+        seen = np.zeros(count, dtype=int)
+        first = {}
+
+        def work(block, bits, seen=seen, first=first):
+            seen[block] += 1
+            first[block.start] = bits.integer(64)
+
+        in_blocks(count, streams, work)
+        assert (seen == 1).all()
+        pieces = -(-count // BLOCK)
+        starts = [count * piece // pieces for piece in range(pieces)]
+        assert first == {start: Bits(KEY, number).integer(64) for number, start in enumerate(starts)}
+
+
+def test_blocks_are_worked_on_in_a_forked_process_too(threads):
+    threads(3)
+    here = _sum_of_blocks()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(_sum_of_blocks).get(timeout=120) == here
+
+
+def _sum_of_blocks():
+    # Without torch's own operations, whose threads do not survive a fork.
+    values = np.empty(3 * BLOCK)
+
+    def work(block, bits):
+        values[block] = bits.uniform((block.stop - block.start,))
+
+    in_blocks(3 * BLOCK, streams, work)
+    return float(values.sum())
+
+
+def test_an_error_in_a_thread_is_an_error(threads):
+    threads(2)
+
+    def work(block, bits):
+        raise NoiseproofError("this block is bad.")
+
+    with pytest.raises(NoiseproofError, match="this block"):
+        in_blocks(2 * BLOCK, streams, work)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_shape_dtype_and_value_stay(dtype):
+    value = torch.arange(24.0).reshape(2, 3, 4).to(dtype)
+    result = add_in_blocks(value, None, streams, add_bits)
+    assert result.shape == value.shape
+    assert result.dtype == dtype
+    assert torch.equal(value, torch.arange(24.0).reshape(2, 3, 4).to(dtype))
+    work = torch.float64 if dtype == torch.float64 else torch.float32
+    expected = value.to(work) + torch.from_numpy(Bits(KEY, 0).uniform((2, 3, 4)))
+    assert torch.allclose(result, expected.to(dtype))
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided", "expanded", "needing gradients"])
+def test_the_layout_of_the_memory_does_not_matter(layout):
+    value = {
+        "transposed": torch.rand(30, 40).t(),
+        "strided": torch.rand(30, 40)[::2, 1::3],
+        "expanded": torch.rand(30, 1).expand(30, 40),
+        "needing gradients": torch.rand(30, 40, requires_grad=True),
+    }[layout]
+    plain = value.detach().clone(memory_format=torch.contiguous_format)
+    result = add_in_blocks(value, None, streams, add_bits)
+    assert torch.equal(result, add_in_blocks(plain, None, streams, add_bits))
+    assert not result.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_result_can_be_written_where_the_value_is_or_elsewhere(dtype):
+    value = torch.rand(BLOCK + 5, dtype=torch.float32).to(dtype)
+    expected = add_in_blocks(value, None, streams, add_bits)
+    elsewhere = torch.empty(2, BLOCK + 5, dtype=dtype).t()[:, 0]  # not contiguous
+    assert add_in_blocks(value, elsewhere, streams, add_bits) is elsewhere
+    assert torch.equal(elsewhere, expected)
+    assert add_in_blocks(value, value, streams, add_bits) is value
+    assert torch.equal(value, expected)
+
+
+def test_what_cannot_be_released_is_refused_without_being_told():
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        value = torch.tensor([271828.0, bad])
+        with pytest.raises(NoiseproofError, match="NaN or infinite") as error:
+            check_value(value)
+        assert "271828" not in str(error.value)
+    with pytest.raises(SettingError, match="int64"):
+        check_value(torch.tensor([271828]))
+    for out in (torch.empty(3), torch.empty(2, dtype=torch.float64)):
+        with pytest.raises(SettingError, match="out must have"):
+            check_value(torch.ones(2), out)
+
+
+def test_values_whose_sum_overflows_are_values():
+    check_value(torch.full((10,), 3e38))
+    check_value(torch.empty(0))
+
+
+INFINITY = float("inf")
+
+
+class Chosen:
+    """Bits that were chosen."""
+
+    def __init__(self, *values: int) -> None:
+        self.values = list(values)
+
+    def integer(self, bits: int) -> int:
+        return self.values.pop(0)
+
+
+def test_frequencies_are_the_probabilities():
+    # Chi-square: a false alarm once in 10^6 each.
+    for logits in ([0.0, 1.0, -2.0, 0.5], [5.0, 5.0], [-800.0, -801.0, -803.0], list(np.linspace(-4, 3, 30))):
+        chosen = choose(torch.tensor(logits).expand(200_000, -1), Bits(KEY))
+        counts = np.bincount(chosen.numpy(), minlength=len(logits))
+        assert stats.chisquare(counts, 200_000 * special.softmax(np.array(logits))).pvalue > 1e-6
+
+
+def test_rows_are_chosen_independently():
+    chosen = choose(torch.zeros(100_000, 2, 2), Bits(KEY))
+    assert chosen.shape == (100_000, 2)
+    counts = np.bincount((2 * chosen[:, 0] + chosen[:, 1]).numpy(), minlength=4)
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_large_and_small_tables_choose_alike(monkeypatch):
+    logits = torch.randn(1000, 7, generator=torch.Generator().manual_seed(0))
+    whole = choose(logits, Bits(KEY))
+    monkeypatch.setattr(randomness, "_ENTRIES", 100)
+    assert torch.equal(choose(logits, Bits(KEY)), whole)
+
+
+def test_what_is_impossible_is_never_chosen():
+    logits = torch.tensor([-INFINITY, 0.0, -INFINITY, -1.0, -INFINITY]).expand(50_000, -1)
+    assert set(choose(logits, Bits(KEY)).tolist()) == {1, 3}
+    assert choose(torch.tensor([-INFINITY, 3.0]), Bits(KEY)).item() == 1
+    assert choose(torch.tensor([-1e308, 1e308], dtype=torch.float64), Bits(KEY)).item() == 1
+
+
+def test_adding_a_number_to_all_logits_changes_nothing():
+    logits = torch.tensor([0.0, 0.25, -1.5], dtype=torch.float64).expand(10_000, -1)
+    assert torch.equal(choose(logits, Bits(KEY)), choose(logits + 2.0**20, Bits(KEY)))
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.floats(-30, 30), min_size=2, max_size=8), st.sampled_from([100, 250]), st.data())
+def test_a_boundary_is_decided_right_however_near(logits, exponent, data):
+    boundary = data.draw(st.integers(1, len(logits) - 1))
+    length = 64 + 256
+    with mpmath.workprec(500):
+        weights = [mpmath.exp(logit) for logit in logits]
+        uniform = int(mpmath.ldexp(sum(weights[:boundary]) / sum(weights), length))
+    for distance, index in ((-1, boundary - 1), (1, boundary)):
+        bits = uniform + distance * 2 ** (length - exponent)
+        more = Chosen(bits >> 128 & (2**128 - 1), bits & (2**128 - 1))
+        assert randomness._choose_exactly(np.array(logits), bits >> 256, more) == index
+        # At a distance of 2^-250 the first 192 bits were not enough.
+        assert len(more.values) == (1 if exponent == 100 else 0)
+
+
+def test_exact_choices_agree_with_float_ones():
+    logits = np.random.default_rng(0).normal(size=(300, 6)) * 3
+    quick = randomness._choose_rows(logits, Bits(KEY))
+    words = Bits(KEY).words(300)
+    rest = Bits(KEY, 1)
+    exact = [randomness._choose_exactly(row, int(word), rest) for row, word in zip(logits, words, strict=True)]
+    assert quick.tolist() == exact
+
+
+def test_rows_near_a_boundary_are_decided_exactly(monkeypatch):
+    decided = []
+    exact = randomness._choose_exactly
+
+    def spy(*arguments):
+        decided.append(arguments)
+        return exact(*arguments)
+
+    monkeypatch.setattr(randomness, "_choose_exactly", spy)
+
+    class Near:
+        def __init__(self, distance):
+            self.word = (1 << 63) + (distance << 11)
+
+        def words(self, count):
+            return np.array([self.word], dtype=np.uint64)
+
+        def integer(self, bits):
+            return 1 << 100
+
+    logits = np.zeros((1, 2))
+    for distance, chosen in ((-1, 0), (0, 1), (1, 1)):
+        assert randomness._choose_rows(logits, Near(distance)).tolist() == [chosen]
+    assert len(decided) == 3
+    assert randomness._choose_rows(logits, Near(1 << 20)).tolist() == [1]
+    assert len(decided) == 3
+
+
+@pytest.mark.parametrize("logits", [[0.0, float("nan")], [INFINITY, 0.0], [-INFINITY, -INFINITY], [], 3.0], ids=str)
+def test_what_cannot_be_chosen_by_is_refused(logits):
+    with pytest.raises(NoiseproofError):
+        choose(torch.tensor(logits), Bits(KEY))
+
+
+def test_no_rows_are_no_choices():
+    assert choose(torch.empty(0, 3), Bits(KEY)).shape == (0,)

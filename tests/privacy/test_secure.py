@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from noiseproof.errors import SettingError
-from noiseproof.privacy import Secure, secure, strips
+from noiseproof.privacy import Secure, discrete_noise, randomness, secure
 from noiseproof.privacy.randomness import Bits
 from noiseproof.privacy.secure import _below
 
 KEY = bytes(range(32))
-LAWS = {"gaussian": strips.gaussian, "laplace": strips.laplace}
+LAWS = {"gaussian": discrete_noise.gaussian, "laplace": discrete_noise.laplace}
 property_test = settings(deadline=None, derandomize=True, max_examples=60)
 any_scale = st.floats(1e-250, 1e250)
 
@@ -107,15 +107,15 @@ def test_what_is_no_scale_is_refused(scale):
     with pytest.raises(SettingError, match="greater than 0"):
         secure.step(scale)
     with pytest.raises(SettingError, match="greater than 0"):
-        secure.check_scales(torch.tensor([1.0, scale], dtype=torch.float64), torch.Size([2]))
+        randomness.check_scales(torch.tensor([1.0, scale], dtype=torch.float64), torch.Size([2]))
 
 
 def test_scales_must_fit_the_value():
     with pytest.raises(SettingError, match="do not fit"):
-        secure.check_scales(torch.ones(3), torch.Size([2]))
+        randomness.check_scales(torch.ones(3), torch.Size([2]))
     with pytest.raises(SettingError, match="do not fit"):
-        secure.check_scales(torch.ones(2, 2), torch.Size([2]))
-    assert secure.check_scales(torch.ones(2), torch.Size([3, 2])).dtype == torch.float64
+        randomness.check_scales(torch.ones(2, 2), torch.Size([2]))
+    assert randomness.check_scales(torch.ones(2), torch.Size([3, 2])).dtype == torch.float64
 
 
 # What holds of secure randomness alone; the rest is in test_randomness.py.

@@ -55,22 +55,28 @@ def add_normals(value: torch.Tensor, key: bytes, call: int, scale: float, out: t
 
 
 def propose(
-    random: Words, ends: tuple[Integers, Words], certain: Words, side: int, drawn: Integers, doubts: Integers
+    random: Words, ends: tuple[Integers, Words], accept_below: Words, mask: int, drawn: Integers, undecided: Integers
 ) -> int:
-    """`strips.draw`'s proposals at one scale: how many their first bits leave open, whose places begin `doubts`."""
-    places = (array.ctypes.data for array in (*ends, certain))
-    found: int = compiled.propose(random.ctypes.data, random.size, *places, side, drawn.ctypes.data, doubts.ctypes.data)
+    """`discrete_noise.sample`'s proposals at one scale: how many the first bits leave undecided, whose indices begin it."""
+    addresses = (array.ctypes.data for array in (*ends, accept_below))
+    outputs = drawn.ctypes.data, undecided.ctypes.data
+    found: int = compiled.propose(random.ctypes.data, random.size, *addresses, mask, *outputs)
     return found
 
 
 def propose_each(
-    random: Words, scale: Reals, ends: tuple[Reals, Reals], certain: Words, side: int, drawn: Integers, doubts: Integers
+    random: Words,
+    scale: Reals,
+    ends: tuple[Reals, Reals],
+    accept_below: Words,
+    mask: int,
+    drawn: Integers,
+    undecided: Integers,
 ) -> int:
     """The same with a scale a draw; `ends` are in units of it."""
-    places = (array.ctypes.data for array in (scale, *ends, certain))
-    found: int = compiled.propose_each(
-        random.ctypes.data, random.size, *places, side, drawn.ctypes.data, doubts.ctypes.data
-    )
+    addresses = (array.ctypes.data for array in (scale, *ends, accept_below))
+    outputs = drawn.ctypes.data, undecided.ctypes.data
+    found: int = compiled.propose_each(random.ctypes.data, random.size, *addresses, mask, *outputs)
     return found
 
 
@@ -82,8 +88,8 @@ def add_on_lattice(value: Floats, noise: Integers, steps: float | Reals, out: Fl
         return False
     each = not isinstance(steps, float)
     at = np.ascontiguousarray(steps, dtype=np.float64)
-    places = (value.ctypes.data, noise.ctypes.data, noise.size, at.ctypes.data, each, out.ctypes.data)
-    compiled.add_on_lattice(*places, wide)
+    given = (value.ctypes.data, noise.ctypes.data, noise.size, at.ctypes.data, each, out.ctypes.data)
+    compiled.add_on_lattice(*given, wide)
     return True
 
 

@@ -1,60 +1,61 @@
-/* Lattice: secure noise, integers all the way but for exact products with powers of two; see strips.py and lattice.py,
- * whose lines give the same numbers to the last bit. */
+/* Lattice: secure noise, integers all the way but for exact products with powers of two; see discrete_noise.py and
+ * secure.py, whose lines give the same numbers to the last bit. */
 #include "kernels.h"
 #include "vectors.h"
 
 #define FIRST_BITS 33
-#define RUN 64 /* draws between two looks for doubtful ones */
+#define RUN 64 /* draws between two looks for undecided ones */
 
-/* A proposal from the strip [left, left + width), and whether its first bits leave it open. */
-HELPER int64_t proposed(uint64_t word, int64_t left, uint64_t width, uint64_t certain, uint8_t *open) {
+/* A proposal from the interval [left, left + width), and whether its first bits leave it open. */
+HELPER int64_t proposed(uint64_t word, int64_t left, uint64_t width, uint64_t accept_below, uint8_t *open) {
     const uint64_t product = (word >> (64 - FIRST_BITS)) * width;
-    *open = (product & (((uint64_t)1 << FIRST_BITS) - 1)) >= certain;
+    *open = (product & (((uint64_t)1 << FIRST_BITS) - 1)) >= accept_below;
     return left + (int64_t)(product >> FIRST_BITS);
 }
 
 /* Note the places of open proposals, of which there are few. */
-HELPER int64_t noted(const uint8_t open[RUN], int64_t first, int64_t *doubts, int64_t found) {
+HELPER int64_t noted(const uint8_t open[RUN], int64_t first, int64_t *undecided, int64_t found) {
     for (int part = 0; part < RUN; part += 8) {
         uint64_t any_of_eight;
         memcpy(&any_of_eight, open + part, sizeof any_of_eight);
         if (!any_of_eight) continue; /* nine times in ten */
         for (int i = part; i < part + 8; i++) {
-            if (open[i]) doubts[found++] = first + i;
+            if (open[i]) undecided[found++] = first + i;
         }
     }
     return found;
 }
 
 CLONED int64_t propose(const uint64_t *restrict random, int64_t count, const int64_t *restrict left,
-                       const uint64_t *restrict width, const uint64_t *restrict certain, uint64_t side,
-                       int64_t *restrict drawn, int64_t *restrict doubts) {
+                       const uint64_t *restrict width, const uint64_t *restrict accept_below, uint64_t entry_mask,
+                       int64_t *restrict drawn, int64_t *restrict undecided) {
     int64_t found = 0;
     for (int64_t first = 0; first < count; first += RUN) {
         const int64_t here = count - first < RUN ? count - first : RUN;
         uint8_t open[RUN] = {0};
         for (int64_t i = 0; i < here; i++) {
-            const uint64_t word = random[first + i], slot = word & side;
-            drawn[first + i] = proposed(word, left[slot], width[slot], certain[slot], open + i);
+            const uint64_t word = random[first + i], entry = word & entry_mask;
+            drawn[first + i] = proposed(word, left[entry], width[entry], accept_below[entry], open + i);
         }
-        found = noted(open, first, doubts, found);
+        found = noted(open, first, undecided, found);
     }
     return found;
 }
 
 CLONED int64_t propose_each(const uint64_t *restrict random, int64_t count, const double *restrict scale,
-                            const double *restrict left, const double *restrict right, const uint64_t *restrict certain,
-                            uint64_t side, int64_t *restrict drawn, int64_t *restrict doubts) {
+                            const double *restrict left, const double *restrict right, const uint64_t *restrict accept_below,
+                            uint64_t entry_mask, int64_t *restrict drawn, int64_t *restrict undecided) {
     int64_t found = 0;
     for (int64_t first = 0; first < count; first += RUN) {
         const int64_t here = count - first < RUN ? count - first : RUN;
         uint8_t open[RUN] = {0};
         for (int64_t i = 0; i < here; i++) {
-            const uint64_t word = random[first + i], slot = word & side;
-            const int64_t begin = (int64_t)(left[slot] * scale[first + i]), end = (int64_t)(right[slot] * scale[first + i]);
-            drawn[first + i] = proposed(word, begin, (uint64_t)(end - begin), certain[slot], open + i);
+            const uint64_t word = random[first + i], entry = word & entry_mask;
+            const double here_scale = scale[first + i];
+            const int64_t begin = (int64_t)(left[entry] * here_scale), end = (int64_t)(right[entry] * here_scale);
+            drawn[first + i] = proposed(word, begin, (uint64_t)(end - begin), accept_below[entry], open + i);
         }
-        found = noted(open, first, doubts, found);
+        found = noted(open, first, undecided, found);
     }
     return found;
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -109,7 +109,35 @@ class Laplace:
 
 
 @dataclass(frozen=True)
-class Exponential:
+class _Selection:
+    """What mechanisms share that choose one index a row by its score."""
+
+    sensitivity: float
+    epsilon: float
+    neighbours: Neighbours = "add-or-remove"
+    monotone: bool = False
+    _bounded_range: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_sensitivity(self.sensitivity)
+        if check_epsilon(self.epsilon) < _FINEST_EPSILON:
+            raise SettingError(f"epsilon must be at least 2^-30 to choose by, not {self.epsilon}.")
+        if check_neighbours(self.neighbours) == "replace-one" and self.monotone:
+            raise SettingError("scores are not monotone where one record is replaced; leave monotone off.")
+
+    @property
+    def event(self) -> DpEvent:
+        """What the choice of one row is, for accountants."""
+        return PureDpEvent(self.epsilon, self.neighbours, self._bounded_range)
+
+    @property
+    def _times(self) -> int:
+        """How many sensitivities a neighbour may move two scores apart by."""
+        return 1 if self.monotone else 2
+
+
+@dataclass(frozen=True)
+class Exponential(_Selection):
     """One index a row, the likelier the higher its score: with probability proportional to exp(epsilon u / 2 Du).
 
     `monotone` says that a record more moves no score of a row down (or none up), as for counts; the 2 is dropped then.
@@ -124,18 +152,7 @@ class Exponential:
     Assumptions: the randomness's. References: McSherry and Talwar 2007; Dong, Durfee and Rogers 2020.
     """
 
-    sensitivity: float
-    epsilon: float
-    neighbours: Neighbours = "add-or-remove"
-    monotone: bool = False
-
-    def __post_init__(self) -> None:
-        _check_selection(self.sensitivity, self.epsilon, self.neighbours, self.monotone)
-
-    @property
-    def event(self) -> DpEvent:
-        """What the choice of one row is, for accountants."""
-        return PureDpEvent(self.epsilon, neighbours=self.neighbours, bounded_range=True)
+    _bounded_range = True
 
     def release(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """One index for every row of the last dimension."""
@@ -143,12 +160,12 @@ class Exponential:
         step = math.ldexp(1.0, math.frexp(self.sensitivity)[1] - 31)
         rounded = (scores / step).clamp(-(2.0**61), 2.0**61).round().long()
         best = rounded.amax(-1, keepdim=True)
-        rate = (self.epsilon - 2.0**-40) / ((1 if self.monotone else 2) * (self.sensitivity / step + 1))
+        rate = (self.epsilon - 2.0**-40) / (self._times * (self.sensitivity / step + 1))
         return rng.choose(((rounded - best).double() * rate).clamp(min=-_FAR))
 
 
 @dataclass(frozen=True)
-class NoisyMax:
+class NoisyMax(_Selection):
     """The index of the highest score of a row after Laplace noise of 2 Du / epsilon on each (Du / epsilon if monotone).
 
     Formal guarantee
@@ -160,31 +177,10 @@ class NoisyMax:
     Assumptions: the randomness's. Reference: Dwork and Roth 2014, claim 3.9.
     """
 
-    sensitivity: float
-    epsilon: float
-    neighbours: Neighbours = "add-or-remove"
-    monotone: bool = False
-
-    def __post_init__(self) -> None:
-        _check_selection(self.sensitivity, self.epsilon, self.neighbours, self.monotone)
-
-    @property
-    def event(self) -> DpEvent:
-        """What the choice of one row is, for accountants."""
-        return PureDpEvent(self.epsilon, neighbours=self.neighbours)
-
     def release(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """One index for every row of the last dimension."""
-        scale = _scale((1 if self.monotone else 2) / self.epsilon, self.sensitivity, rng, 1, 1)
+        scale = _scale(self._times / self.epsilon, self.sensitivity, rng, 1, 1)
         return rng.add_laplace(_check_scores(scores), scale).argmax(-1)
-
-
-def _check_selection(sensitivity: float, epsilon: float, neighbours: str, monotone: bool) -> None:
-    _check_sensitivity(sensitivity)
-    if check_epsilon(epsilon) < _FINEST_EPSILON:
-        raise SettingError(f"epsilon must be at least 2^-30 to choose by, not {epsilon}.")
-    if check_neighbours(neighbours) == "replace-one" and monotone:
-        raise SettingError("scores are not monotone where one record is replaced; leave monotone off.")
 
 
 def _check_scores(scores: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -12,19 +12,8 @@ import torch
 
 from noiseproof import kernels
 from noiseproof.errors import SettingError
-from noiseproof.privacy.blocks import (
-    Floats,
-    add_in_blocks,
-    check_finite,
-    check_kind,
-    check_value,
-    closed,
-    in_torch,
-    opened,
-)
-from noiseproof.privacy.randomness import KEY_BYTES, Bits, Randomness, Streams, check_sample
-from noiseproof.privacy.secure import check_scale, check_scales
-from noiseproof.privacy.selection import choose
+from noiseproof.privacy import randomness
+from noiseproof.privacy.randomness import BLOCK, KEY_BYTES, Bits, Floats, Randomness, Streams
 from noiseproof.tensors import all_finite
 
 
@@ -65,45 +54,43 @@ class Reproducible(Randomness):
 
     def add_gaussian(self, value: torch.Tensor, scale: float, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """`value` plus independent Normal(0, scale^2) on every coordinate, of `value`'s dtype and device."""
-        check_scale(scale)
-        check_kind(value, out)
+        randomness.check_scale(scale)
+        randomness.check_kind(value, out)
         if value.device.type != "cpu":
-            check_finite(all_finite(value))
+            randomness.check_finite(all_finite(value))
             normals = torch.empty_like(value).normal_(generator=self._on(value.device))
             return torch.add(value.detach(), normals, alpha=scale, out=out)
-        if kernels.suit(value) and (out is None or out is value):
-            result = torch.empty_like(value.detach()) if out is None else out
-            self._add_normals(value, result, scale)
-            return result
-        source, result = opened(value, out)
-        self._add_normals(source, result, scale)
-        return closed(value, out, result)
-
-    def _add_normals(self, source: torch.Tensor, result: torch.Tensor, scale: float) -> None:
-        """Into `result`, by a kernel or by torch."""
+        direct = kernels.suit(value) and (out is None or out is value)
+        source, result = (
+            (value, torch.empty_like(value.detach()) if out is None else out)
+            if direct
+            else randomness.on_cpu(value, out)
+        )
         streams = self._streams()
         if kernels.suit(source, result):
-            check_finite(kernels.add_normals(source, self._key, self._calls, scale, result))
-            return
-
-        def noisy(old: torch.Tensor, whole: torch.Tensor, new: torch.Tensor) -> None:
-            # A uniform u between -1 and 1 becomes the normal sqrt(2) erfinv(u). As far from 0 as an integer goes becomes
-            # the last number before 1, whose normal is finite.
-            most = (1 - torch.finfo(old.dtype).eps / 2) / -float(torch.iinfo(whole.dtype).min)
+            randomness.check_finite(kernels.add_normals(source, self._key, self._calls, scale, result))
+            return result if direct else randomness.returned(value, out, result)
+        randomness.check_finite(all_finite(source))
+        width = torch.int32 if source.dtype == torch.float32 else torch.int64
+        # As far from 0 as an integer goes becomes the last number before 1, whose normal is finite.
+        most = (1 - torch.finfo(source.dtype).eps / 2) / -float(torch.iinfo(width).min)
+        # Threads of our own would only be in torch's way: its own go on spinning for a while after each operation.
+        for number, (old, new) in enumerate(zip(source.split(BLOCK), result.split(BLOCK), strict=True)):
+            whole = torch.empty(old.shape, dtype=width)
+            streams(number).fill(whole.numpy())
+            # A uniform u between -1 and 1 becomes the normal sqrt(2) erfinv(u).
             torch.add(old, whole.to(old.dtype).mul_(most).erfinv_(), alpha=math.sqrt(2) * scale, out=new)
-
-        check_finite(all_finite(source))
-        in_torch(source, result, streams, noisy)
+        return randomness.returned(value, out, result)
 
     def add_laplace(
         self, value: torch.Tensor, scale: float | torch.Tensor, *, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """`value` plus independent Laplace(scale) on every coordinate; `scale` may be a tensor that broadcasts."""
-        check_value(value, out)
+        randomness.check_value(value, out)
         if isinstance(scale, torch.Tensor):
-            scales = check_scales(scale, value.shape)
+            scales = randomness.check_scales(scale, value.shape)
         else:
-            scales = torch.tensor(check_scale(scale), dtype=torch.float64)
+            scales = torch.tensor(randomness.check_scale(scale), dtype=torch.float64)
         if value.device.type != "cpu":
             sides = torch.empty_like(value, dtype=torch.float64).uniform_(-1, 1, generator=self._on(value.device))
             noise = -sides.sign() * torch.log1p(-sides.abs()) * scales.to(value.device)
@@ -115,18 +102,10 @@ class Reproducible(Randomness):
             noise *= scales.item() if each is None else each[where]
             np.add(old, noise, out=new, casting="same_kind")
 
-        return add_in_blocks(value, out, self._streams(), noisy)
+        return randomness.add_in_blocks(value, out, self._streams(), noisy)
 
-    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """Independent float64 uniforms in [0, 1), multiples of 2^-53."""
-        return torch.from_numpy(self._streams()(0).uniform(shape))
-
-    def poisson_sample(self, records: int, rate: float) -> torch.Tensor:
-        """The indices of a Poisson sample, in order, in time proportional to its size: by the gaps between them."""
-        check_sample(records, rate)
-        streams = self._streams()
-        if rate in (0, 1):
-            return torch.arange(records if rate == 1 else 0)
+    def _sample(self, records: int, rate: float, streams: Streams) -> npt.NDArray[np.int64]:
+        """In time proportional to the sample's size: by the gaps between records."""
         bits = streams(0)
         found: list[npt.NDArray[np.int64]] = []
         last, likely = -1, int(records * rate + 6 * math.sqrt(records * rate) + 8)
@@ -138,11 +117,7 @@ class Reproducible(Randomness):
             found.append(indices)
             last = int(indices[-1])
         sample = np.concatenate(found)
-        return torch.from_numpy(sample[: np.searchsorted(sample, records)])
-
-    def choose(self, logits: torch.Tensor) -> torch.Tensor:
-        """One index a row, drawn with probability proportional to exp(logits), over the last dimension."""
-        return choose(logits, self._streams()(0))
+        return sample[: np.searchsorted(sample, records)]
 
     @property
     def generator(self) -> torch.Generator:

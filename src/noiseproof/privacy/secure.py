@@ -1,10 +1,30 @@
-"""Secure randomness: the operating system's entropy, ChaCha20, and noise that floating point cannot betray."""
+"""Secure randomness: the operating system's entropy, ChaCha20, and noise that floating point cannot betray.
+
+Noise lives on a lattice, the multiples of a power of two.
+
+Formal guarantee
+----------------
+What leaves is step * (n + k): n is the value over the step, rounded to an integer, and k the integer nearest to a
+continuous noise variable of scale s = scale / step, drawn exactly (`noiseproof.privacy.discrete_noise`). As n is an integer,
+n + k is also n plus the continuous variable, *then* rounded: post-processing of the continuous Gaussian or Laplace
+mechanism with noise `scale` applied to step * n. Every accountant of that mechanism therefore applies as it is, for
+(sub-sampled, adaptive) compositions too, and nothing is to be added to epsilon or delta. Three things are to be known.
+
+- *Sensitivity.* Rounding moves each coordinate of the difference of two neighbours by at most one step, so that the
+  sensitivity of step * n is at most that of the value plus `step * sqrt(P)` in L2 and `step * P` in L1, P coordinates.
+  The step is at most 2^-31 of the scale.
+- *Support.* n + k ranges over the same integers with positive probability whatever the value, and the last
+  operations (an integer to a float64, times a power of two, perhaps to a float32) see n + k alone. There are no holes
+  in the range of floating-point noise to tell neighbours apart by (Mironov 2012).
+- *Range.* n is clipped to +-2^61, some 2^29 scales or more; clipping is the same for all and widens no difference.
+  The scale, and with it the step, is taken to be public.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -14,14 +34,15 @@ import torch
 
 from noiseproof import kernels
 from noiseproof.errors import SettingError
-from noiseproof.privacy.blocks import Floats, add_in_blocks, check_value, in_blocks
-from noiseproof.privacy.randomness import KEY_BYTES, Bits, Randomness, Streams, check_sample
-from noiseproof.privacy.selection import choose
-from noiseproof.privacy.strips import Law, draw, gaussian, laplace
+from noiseproof.privacy import randomness
+from noiseproof.privacy.discrete_noise import Distribution, gaussian, laplace, sample
+from noiseproof.privacy.randomness import KEY_BYTES, Bits, Floats, Randomness, Streams
 
+_SCALE_BITS = 32
+_LARGEST = 2.0**61
 _SAMPLE_BLOCK = 1 << 20
 _NOISE_BLOCK = 1 << 19
-"""Larger than others': what a block's few doubtful draws cost is the same for any size, and threads wait for each other in it."""
+"""Larger than others': what a block's few undecided draws cost is the same for any size, and threads wait for them."""
 
 
 class Secure(Randomness):
@@ -35,7 +56,7 @@ class Secure(Randomness):
     ----------------
     `add_gaussian` and `add_laplace` are post-processing of the continuous mechanism applied to the value rounded to a
     lattice, so that every accountant applies with the sensitivity raised by `rounding` (`noiseproof.privacy.secure`
-    has the argument, `noiseproof.privacy.strips` the sampler). In particular `add_laplace` is purely
+    has the argument, `noiseproof.privacy.discrete_noise` the sampler). In particular `add_laplace` is purely
     (L1 sensitivity + rounding) / scale-DP. `poisson_sample` and `choose` have exactly the stated probabilities, those
     of the float64 numbers they are given. Assumptions: ChaCha20's output cannot be told from random bits; the scale is
     public; nobody times single draws. Units and neighbours are those of the sensitivity.
@@ -75,30 +96,23 @@ class Secure(Randomness):
         return self._add(laplace(), value, scale, out)
 
     def _add(
-        self, law: Law, value: torch.Tensor, scale: float | torch.Tensor, out: torch.Tensor | None
+        self, law: Distribution, value: torch.Tensor, scale: float | torch.Tensor, out: torch.Tensor | None
     ) -> torch.Tensor:
-        check_value(value, out)
-        each: npt.NDArray[np.float64] | None = None
-        one = 1.0
+        randomness.check_value(value, out)
+        scales: float | npt.NDArray[np.float64]
         if isinstance(scale, torch.Tensor) and scale.numel() != 1:
-            each = check_scales(scale, value.shape).cpu().expand(value.shape).reshape(-1).numpy()
+            checked = randomness.check_scales(scale, value.shape)
+            scales = checked.cpu().expand(value.shape).reshape(-1).numpy()
         else:
-            one = check_scale(float(scale))
+            scales = randomness.check_scale(float(scale))
 
         def noisy(old: Floats, where: slice, bits: Bits, new: Floats) -> None:
-            add(law, old, one if each is None else each[where], bits, new)
+            add(law, old, scales if isinstance(scales, float) else scales[where], bits, new)
 
-        return add_in_blocks(value, out, self._streams(), noisy, _NOISE_BLOCK)
+        return randomness.add_in_blocks(value, out, self._streams(), noisy, _NOISE_BLOCK)
 
-    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """Independent float64 uniforms in [0, 1), multiples of 2^-53."""
-        return torch.from_numpy(self._streams()(0).uniform(shape))
-
-    def poisson_sample(self, records: int, rate: float) -> torch.Tensor:
-        """The indices of a Poisson sample, in order; the probability is exactly the float64 `rate`."""
-        check_sample(records, rate)
-        if rate in (0, 1):
-            return torch.arange(records if rate == 1 else 0)
+    def _sample(self, records: int, rate: float, streams: Streams) -> npt.NDArray[np.int64]:
+        """The probability is exactly the float64 `rate`."""
         # A record is in if a uniform's first 16 bits are below the rate's; if they are the same, the rest decides.
         first = int(Fraction(rate) * 2**16)
         rest = Fraction(rate) * 2**16 - first
@@ -114,13 +128,8 @@ class Secure(Randomness):
                 keep[tie] = _below(rest, bits)
             found[block.start] = within[keep] + block.start
 
-        in_blocks(records, self._streams(), work, size=_SAMPLE_BLOCK)
-        parts = [found[start] for start in sorted(found)]
-        return torch.from_numpy(np.concatenate(parts) if parts else np.empty(0, dtype=np.int64))
-
-    def choose(self, logits: torch.Tensor) -> torch.Tensor:
-        """One index a row, drawn with probability proportional to exp(logits), over the last dimension."""
-        return choose(logits, self._streams()(0))
+        randomness.in_blocks(records, streams, work, size=_SAMPLE_BLOCK)
+        return np.concatenate([np.empty(0, dtype=np.int64), *(found[start] for start in sorted(found))])
 
     @property
     def generator(self) -> torch.Generator:
@@ -155,70 +164,17 @@ def _below(limit: Fraction, bits: Bits) -> bool:
         limit -= whole
 
 
-# Lattice: the multiples of a power of two that safe noise lives on, and adding noise to values on it.
-#
-# Formal guarantee
-# ----------------
-# What leaves is step * (n + k): n is the value over the step, rounded to an integer, and k the integer nearest to a
-# continuous noise variable of scale s = scale / step, drawn exactly (`noiseproof.privacy.strips`). As n is an integer,
-# n + k is also n plus the continuous variable, *then* rounded: post-processing of the continuous Gaussian or Laplace
-# mechanism with noise `scale` applied to step * n. Every accountant of that mechanism therefore applies as it is, for
-# (sub-sampled, adaptive) compositions too, and nothing is to be added to epsilon or delta. Three things are to be known.
-#
-# - *Sensitivity.* Rounding moves each coordinate of the difference of two neighbours by at most one step, so that the
-#   sensitivity of step * n is at most that of the value plus `step * sqrt(P)` in L2 and `step * P` in L1, P coordinates.
-#   The step is at most 2^-31 of the scale.
-# - *Support.* n + k ranges over the same integers with positive probability whatever the value, and the last
-#   operations (an integer to a float64, times a power of two, perhaps to a float32) see n + k alone. There are no holes
-#   in the range of floating-point noise to tell neighbours apart by (Mironov 2012).
-# - *Range.* n is clipped to +-2^61, some 2^29 scales or more; clipping is the same for all and widens no difference.
-#   The scale, and with it the step, is taken to be public.
-
-
-_SCALE_BITS = 32
-_LARGEST = 2.0**61
-_EXPONENTS = 900
-
-
 def step(scale: float) -> float:
     """The power of two of which noise of this scale is a multiple: between 2^-32 and 2^-31 of the scale."""
-    return math.ldexp(1.0, math.frexp(check_scale(scale))[1] - _SCALE_BITS)
+    return math.ldexp(1.0, math.frexp(randomness.check_scale(scale))[1] - _SCALE_BITS)
 
 
-def check_scale(scale: float) -> float:
-    """The scale, if noise can have it; else a `SettingError`."""
-    if not 2.0**-_EXPONENTS < scale < 2.0**_EXPONENTS:
-        raise SettingError(f"the scale of noise must be greater than 0 (and from 2^-900 to 2^900), not {scale}.")
-    return float(scale)
-
-
-def check_scales(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """A tensor of scales, if they are ones for a value of that shape; else a `SettingError`."""
-    try:
-        torch.broadcast_to(scale, shape)
-    except RuntimeError:
-        raise SettingError(
-            f"scales of shape {tuple(scale.shape)} do not fit a value of shape {tuple(shape)}; give one, or one a "
-            "coordinate."
-        ) from None
-    scale = scale.detach().double()
-    if scale.numel() and not bool(((scale > 2.0**-_EXPONENTS) & (scale < 2.0**_EXPONENTS)).all()):
-        raise SettingError("the scales of noise must all be greater than 0 (and from 2^-900 to 2^900).")
-    return scale
-
-
-def add(law: Law, value: Floats, scale: float | npt.NDArray[np.float64], bits: Bits, out: Floats) -> None:
+def add(law: Distribution, value: Floats, scale: float | npt.NDArray[np.float64], bits: Bits, out: Floats) -> None:
     """Write `value`, rounded to the lattice, plus noise on it to `out`, for one scale or one a coordinate."""
-    steps: float | npt.NDArray[np.float64]
-    ratio: float | npt.NDArray[np.float64]
-    if isinstance(scale, float):
-        steps = step(scale)
-        ratio = scale / steps
-    else:
-        mantissa, exponent = np.frexp(scale)
-        steps = np.ldexp(1.0, exponent - _SCALE_BITS)
-        ratio = mantissa * 2.0**_SCALE_BITS
-    noisy = draw(law, ratio, value.size, bits)
+    mantissa, exponent = np.frexp(scale)
+    steps = np.ldexp(1.0, exponent - _SCALE_BITS)
+    ratio = mantissa * 2.0**_SCALE_BITS
+    noisy = sample(law, ratio, value.size, bits)
     if kernels.add_on_lattice(value, noisy, steps, out):
         return
     # Times a power of two: exact, but for overflow, which is clipped, and underflow, which would round to 0 as well.

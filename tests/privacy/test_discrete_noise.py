@@ -12,92 +12,92 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from noiseproof.privacy import strips
+from noiseproof.privacy import discrete_noise
 from noiseproof.privacy.randomness import Bits
 
 KEY = bytes(range(32))
-LAWS = {"gaussian": strips.gaussian, "laplace": strips.laplace, "geometric": strips.geometric}
+LAWS = {"gaussian": discrete_noise.gaussian, "laplace": discrete_noise.laplace, "geometric": discrete_noise.geometric}
 TWO_SIDED = {"gaussian": stats.norm, "laplace": stats.laplace}
 SCALES = [2.0**31, 2.0**31 * math.sqrt(2), math.nextafter(2.0**32, 0)]
-SLOTS = 1024
+ENTRIES = 1024
 property_test = settings(deadline=None, derandomize=True, max_examples=60)
 any_law = st.sampled_from(sorted(LAWS)).map(lambda name: LAWS[name]())
-any_scale = st.floats(strips.SMALLEST_SCALE, strips.LARGEST_SCALE, exclude_max=True)
+any_scale = st.floats(discrete_noise.SMALLEST_SCALE, discrete_noise.LARGEST_SCALE, exclude_max=True)
 
 
-def proposal(law, scale, slot, beyond=0):
-    left, width = strips._integer_ends(law, np.array([slot]), scale)
-    return strips._Proposal(law, scale, slot, int(left[0]), max(int(width[0]), 1), beyond)
+def proposal(law, scale, entry, excess=0):
+    left, width = law.intervals(np.array([entry]), scale)
+    return discrete_noise._Proposal(law, scale, entry, int(left[0]), max(int(width[0]), 1), excess)
 
 
 def whole_parts(proposal):
-    """The whole parts that give the strip's likeliest and least likely integers."""
+    """The whole parts that give the interval's likeliest and least likely integers."""
     ends = 0, proposal.width - 1
-    return ends if proposal.slot < SLOTS else ends[::-1]
+    return ends if proposal.entry < ENTRIES else ends[::-1]
 
 
 @property_test
 @given(any_law, any_scale)
-def test_strips_cover_the_integers_without_gap_or_overlap(law, scale):
-    left, width = strips._integer_ends(law, np.arange(2 * SLOTS), scale)
+def test_intervals_cover_the_integers_without_gap_or_overlap(law, scale):
+    left, width = law.intervals(np.arange(2 * ENTRIES), scale)
     width = width.astype(np.int64)
-    count = SLOTS - law.strips.tail
+    count = ENTRIES - law.tail
     assert left[0] == 0
     assert np.array_equal(left[1 : count + 1], (left + width)[:count])
     assert (width[:count] > 0).all()
     # What is multiplied by 33 bits must fit into 64.
     assert width.max() < 2**31
     # x on one side is -1 - x on the other.
-    assert np.array_equal(left[SLOTS:], -(left + width)[:SLOTS])
-    assert (width[count:SLOTS] == 0).all()
+    assert np.array_equal(left[ENTRIES:], -(left + width)[:ENTRIES])
+    assert (width[count:ENTRIES] == 0).all()
 
 
 @property_test
-@given(any_law, any_scale, st.integers(0, 2 * SLOTS - 1), st.integers(0, 2**36))
-def test_no_integer_is_accepted_with_more_than_certainty(law, scale, slot, beyond):
-    it = proposal(law, scale, slot if law.sides == 2 else slot % SLOTS, beyond)
+@given(any_law, any_scale, st.integers(0, 2 * ENTRIES - 1), st.integers(0, 2**36))
+def test_no_integer_is_accepted_with_more_than_certainty(law, scale, entry, excess):
+    it = proposal(law, scale, entry if law.sides == 2 else entry % ENTRIES, excess)
     best, worst = whole_parts(it)
     with mpmath.workprec(200):
         assert 0 < it.limit(it.integer(worst)) <= it.limit(it.integer(best)) <= 1
         # What the first 33 bits accept is accepted whatever bits follow.
-        assert int(law.strips.certain[slot]) + it.width <= it.limit(it.integer(worst)) * 2**33 or it.in_tail
-    assert (law.strips.certain[slot] == 0) == it.in_tail
+        assert int(law.accept_below[entry]) + it.width <= it.limit(it.integer(worst)) * 2**33 or it.in_tail
+    assert (law.accept_below[entry] == 0) == it.in_tail
 
 
 @property_test
-@given(any_law, any_scale, st.integers(0, 2 * SLOTS - 1), st.floats(0, 1), st.integers(0, 2**36))
-def test_float_limits_are_the_exact_ones_nearly(law, scale, slot, where, beyond):
-    it = proposal(law, scale, slot if law.sides == 2 else slot % SLOTS, beyond)
-    it = strips._Proposal(law, scale, it.slot, it.left, it.width, beyond if it.in_tail else 0)
+@given(any_law, any_scale, st.integers(0, 2 * ENTRIES - 1), st.floats(0, 1), st.integers(0, 2**36))
+def test_float_limits_are_the_exact_ones_nearly(law, scale, entry, where, excess):
+    it = proposal(law, scale, entry if law.sides == 2 else entry % ENTRIES, excess)
+    it = discrete_noise._Proposal(law, scale, it.entry, it.left, it.width, excess if it.in_tail else 0)
     x = it.integer(int(where * (it.width - 1)))
-    one = {"slots": it.slot, "left": it.left, "beyond": it.beyond, "drawn": x}
+    one = {"entries": it.entry, "left": it.left, "excess": it.excess, "drawn": x}
     arrays = {name: np.array([value]) for name, value in one.items()}
-    limit = strips._limits(law, np.array([scale]), width=np.array([it.width], dtype=np.uint64), **arrays)
+    limit = discrete_noise._limits(law, np.array([scale]), width=np.array([it.width], dtype=np.uint64), **arrays)
     with mpmath.workprec(200):
         assert abs(it.limit(x) - float(limit[0])) < 2.0**-29
 
 
 def test_every_integer_comes_out_in_proportion_to_its_exact_weight():
-    # P(x) = P(slot) P(whole part) P(accept): in a strip 1/2N * 1/m * limit, in a tail K/2N * geometric * limit.
+    # P(x) = P(entry) P(whole part) P(accept): in a interval 1/2N * 1/m * limit, in a tail K/2N * geometric * limit.
     scale = 2.0**31 * 1.1
     for law in LAWS.values():
         law = law()
-        sides = law.sides * SLOTS
+        sides = law.sides * ENTRIES
         with mpmath.workprec(300):
             ratios = []
-            for slot in (0, 1, 500, SLOTS - law.strips.tail - 1, SLOTS + 3, 2 * SLOTS - law.strips.tail - 1):
-                it = proposal(law, scale, slot % sides)
+            for entry in (0, 1, 500, ENTRIES - law.tail - 1, ENTRIES + 3, 2 * ENTRIES - law.tail - 1):
+                it = proposal(law, scale, entry % sides)
                 for whole in (0, it.width // 3, it.width - 1):
                     x = it.integer(whole)
                     ratios.append(it.limit(x) / (sides * it.width) / law.weight(x, mpmath.mpf(scale)))
-            for slot in (SLOTS - 1, 2 * SLOTS - 1):
-                for beyond in (0, 12345, 2**33):
-                    it = proposal(law, scale, slot % sides, beyond)
+            for entry in (ENTRIES - 1, 2 * ENTRIES - 1):
+                for excess in (0, 12345, 2**33):
+                    it = proposal(law, scale, entry % sides, excess)
                     h = mpmath.mpf(law.tail_scale(scale, float(abs(it.left))))
-                    geometric = (1 - mpmath.exp(-1 / h)) * mpmath.exp(-beyond / h)
-                    slots = mpmath.mpf(law.strips.tail) / sides
+                    geometric = (1 - mpmath.exp(-1 / h)) * mpmath.exp(-excess / h)
+                    entries = mpmath.mpf(law.tail) / sides
                     x = it.integer(0)
-                    ratios.append(slots * geometric * it.limit(x) / law.weight(x, mpmath.mpf(scale)))
+                    ratios.append(entries * geometric * it.limit(x) / law.weight(x, mpmath.mpf(scale)))
             assert max(abs(ratio / ratios[0] - 1) for ratio in ratios) < mpmath.mpf(2) ** -200
 
 
@@ -107,8 +107,8 @@ def test_weights_are_those_of_the_continuous_law_rounded():
         for x in range(-9, 10):
             gaussian = mpmath.quad(lambda t: mpmath.exp(-t * t / (2 * s * s)), [x - 0.5, x + 0.5])
             laplace = mpmath.quad(lambda t: mpmath.exp(-abs(t) / s), [x - 0.5, x, x + 0.5])
-            assert abs(strips._gaussian_weight(x, s) - gaussian) < mpmath.mpf(2) ** -150
-            assert abs(strips._laplace_weight(x, s) - laplace) < mpmath.mpf(2) ** -150
+            assert abs(discrete_noise._gaussian_weight(x, s) - gaussian) < mpmath.mpf(2) ** -150
+            assert abs(discrete_noise._laplace_weight(x, s) - laplace) < mpmath.mpf(2) ** -150
 
 
 def test_the_rounded_laws_are_the_discrete_ones_nearly():
@@ -134,9 +134,9 @@ class Chosen:
 
 
 @pytest.mark.parametrize("name", LAWS)
-@pytest.mark.parametrize("slot", [0, 700, SLOTS - 1])
-def test_a_comparison_is_decided_right_at_a_distance_of_two_to_the_minus_100(name, slot):
-    it = proposal(LAWS[name](), SCALES[1], slot, beyond=10**9 if slot == SLOTS - 1 else 0)
+@pytest.mark.parametrize("entry", [0, 700, ENTRIES - 1])
+def test_a_comparison_is_decided_right_at_a_distance_of_two_to_the_minus_100(name, entry):
+    it = proposal(LAWS[name](), SCALES[1], entry, excess=10**9 if entry == ENTRIES - 1 else 0)
     length, whole = 65 + 128, it.width // 2
     with mpmath.workprec(400):
         limit = int(mpmath.ldexp(it.limit(it.integer(whole)), length))
@@ -149,7 +149,7 @@ def test_a_comparison_is_decided_right_at_a_distance_of_two_to_the_minus_100(nam
 
 
 def test_bits_are_taken_until_the_integer_itself_is_certain():
-    it = proposal(strips.gaussian(), SCALES[1], 3)
+    it = proposal(discrete_noise.gaussian(), SCALES[1], 3)
     length, whole = 65 + 256, it.width // 2 + 1
     boundary = whole * 2**length // it.width
     for uniform, expected in ((boundary + 1, whole), (boundary - 1, whole - 1)):
@@ -161,28 +161,28 @@ def test_bits_are_taken_until_the_integer_itself_is_certain():
 
 
 @pytest.mark.parametrize("name", TWO_SIDED)
-def test_tails_begin_where_strips_end(name, monkeypatch):
+def test_tails_begin_where_intervals_end(name, monkeypatch):
     law, count = LAWS[name](), 64
     sides = np.arange(count, dtype=np.uint64) % 2
-    words = (sides * SLOTS + SLOTS - 1) | (Bits(KEY).words(count) >> 31 << 31)
-    beyond = np.arange(count)
-    monkeypatch.setattr(strips, "draw", lambda *_: beyond)
-    drawn, _ = strips._settle(law, np.full(count, SCALES[1]), words, Bits(KEY, 1))
-    end = int(law.strips.edges[-1] * SCALES[1])
-    assert np.array_equal(drawn, np.where(sides == 0, end + beyond, -end - 1 - beyond))
+    words = (sides * ENTRIES + ENTRIES - 1) | (Bits(KEY).words(count) >> 31 << 31)
+    excess = np.arange(count)
+    monkeypatch.setattr(discrete_noise, "sample", lambda *_: excess)
+    drawn, _ = discrete_noise._accept(law, np.full(count, SCALES[1]), words, Bits(KEY, 1))
+    end = int(law.edges[-1] * SCALES[1])
+    assert np.array_equal(drawn, np.where(sides == 0, end + excess, -end - 1 - excess))
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_exact_decisions_agree_with_float_ones(name, monkeypatch):
     law = LAWS[name]()
     words = Bits(KEY, 5).words(60_000)
-    slots = strips._slots(law, words)
-    doubtful = (slots % SLOTS) > 900  # where acceptance is least certain
-    words = words[doubtful & (slots % SLOTS < SLOTS - law.strips.tail)][:1500]
+    entries = law.entries(words)
+    doubtful = (entries % ENTRIES) > 900  # where acceptance is least certain
+    words = words[doubtful & (entries % ENTRIES < ENTRIES - law.tail)][:1500]
     scale = np.full(words.size, SCALES[0])
-    quick = strips._settle(law, scale, words, Bits(KEY, 6))
-    monkeypatch.setattr(strips, "_DOUBT", 2.0)
-    exact = strips._settle(law, scale, words, Bits(KEY, 6))
+    quick = discrete_noise._accept(law, scale, words, Bits(KEY, 6))
+    monkeypatch.setattr(discrete_noise, "_FLOAT_ERROR", 2.0)
+    exact = discrete_noise._accept(law, scale, words, Bits(KEY, 6))
     assert 0 < quick[1].sum() < words.size
     assert np.array_equal(quick[0], exact[0])
     assert np.array_equal(quick[1], exact[1])
@@ -192,7 +192,7 @@ def test_exact_decisions_agree_with_float_ones(name, monkeypatch):
 @pytest.mark.parametrize("scale", SCALES)
 def test_draws_fill_the_bins_of_the_law_evenly(name, scale):
     # Chi-square with 400 bins of equal probability: a false alarm once in 10^6.
-    drawn = strips.draw(LAWS[name](), scale, 400_000, Bits(KEY, 1))
+    drawn = discrete_noise.sample(LAWS[name](), scale, 400_000, Bits(KEY, 1))
     bins = np.floor(TWO_SIDED[name].cdf(drawn / scale) * 400).astype(int)
     assert stats.chisquare(np.bincount(bins, minlength=400)).pvalue > 1e-6
     # The lowest digits are even as well, to 2^-31.
@@ -203,7 +203,7 @@ def test_draws_fill_the_bins_of_the_law_evenly(name, scale):
 def test_moments_are_those_of_the_law(name):
     # Five standard errors: a false alarm less than once in 10^6.
     scale, count = 3.1e9, 1_000_000
-    drawn = strips.draw(LAWS[name](), scale, count, Bits(KEY, 2)) / scale
+    drawn = discrete_noise.sample(LAWS[name](), scale, count, Bits(KEY, 2)) / scale
     # E x^k is k! for the Laplace law, and (k - 1)(k - 3)...1 for the normal one; 0 if k is odd.
     even = {2: (1, 2), 4: (3, 24), 6: (15, 720), 8: (105, 40320)}
     moments = {order: both[name == "laplace"] for order, both in even.items()}
@@ -215,8 +215,8 @@ def test_moments_are_those_of_the_law(name):
 @pytest.mark.parametrize("name", TWO_SIDED)
 def test_tails_have_the_law_of_tails(name):
     law, scale = LAWS[name](), 2.5e9
-    edge = law.strips.edges[-1]
-    drawn = np.abs(strips.draw(law, scale, 2_000_000, Bits(KEY, 3))) / scale
+    edge = law.edges[-1]
+    drawn = np.abs(discrete_noise.sample(law, scale, 2_000_000, Bits(KEY, 3))) / scale
     far = drawn[drawn > edge]
     survival = TWO_SIDED[name].sf
     assert stats.binomtest(len(far), len(drawn), 2 * survival(edge)).pvalue > 1e-6
@@ -225,7 +225,7 @@ def test_tails_have_the_law_of_tails(name):
 
 def test_geometric_draws_have_their_law():
     scale = 2.0**29.7
-    drawn = strips.draw(strips.geometric(), scale, 400_000, Bits(KEY, 4))
+    drawn = discrete_noise.sample(discrete_noise.geometric(), scale, 400_000, Bits(KEY, 4))
     assert drawn.min() >= 0
     bins = np.floor(stats.expon.cdf((drawn + 0.5) / scale) * 400).astype(int)
     assert stats.chisquare(np.bincount(bins, minlength=400)).pvalue > 1e-6
@@ -242,7 +242,7 @@ def test_opendp_draws_from_the_same_law(name):
         else:
             oracle = opendp.m.make_laplace(domain, opendp.l1_distance(T=opendp.i64), scale=scale)
         theirs = np.array(oracle([0] * 10_000))
-        ours = strips.draw(LAWS[name](), scale, 200_000, Bits(KEY, 10 + number))
+        ours = discrete_noise.sample(LAWS[name](), scale, 200_000, Bits(KEY, 10 + number))
         assert stats.ks_2samp(ours, theirs).pvalue > 1e-6
         assert stats.ks_2samp(np.abs(ours), np.abs(theirs)).pvalue > 1e-6
 
@@ -250,18 +250,18 @@ def test_opendp_draws_from_the_same_law(name):
 @pytest.mark.parametrize("name", LAWS)
 def test_one_scale_for_all_is_the_same_as_that_scale_for_each(name):
     law = LAWS[name]()
-    one = strips.draw(law, 3.3e9, 50_000, Bits(KEY, 7))
-    each = strips.draw(law, np.full(50_000, 3.3e9), 50_000, Bits(KEY, 7))
+    one = discrete_noise.sample(law, 3.3e9, 50_000, Bits(KEY, 7))
+    each = discrete_noise.sample(law, np.full(50_000, 3.3e9), 50_000, Bits(KEY, 7))
     assert np.array_equal(one, each)
 
 
 def test_each_coordinate_has_its_own_scale():
     scale = np.linspace(2.0**31, 2.0**32 - 1, 300_000)
-    drawn = strips.draw(strips.laplace(), scale, scale.size, Bits(KEY, 8))
+    drawn = discrete_noise.sample(discrete_noise.laplace(), scale, scale.size, Bits(KEY, 8))
     assert stats.kstest(drawn / scale, "laplace").pvalue > 1e-6
     assert stats.kstest((drawn / scale)[:50_000], "laplace").pvalue > 1e-6
 
 
 def test_nothing_is_drawn_where_nothing_is_asked_for():
-    assert strips.draw(strips.gaussian(), 3e9, 0, Bits(KEY)).size == 0
-    assert strips.draw(strips.laplace(), np.empty(0), 0, Bits(KEY)).size == 0
+    assert discrete_noise.sample(discrete_noise.gaussian(), 3e9, 0, Bits(KEY)).size == 0
+    assert discrete_noise.sample(discrete_noise.laplace(), np.empty(0), 0, Bits(KEY)).size == 0
