@@ -25,6 +25,7 @@ _HOMES = {
     "compare": "noiseproof.run",
     "load": "noiseproof.data",
     "load_bundle": "noiseproof.releases",
+    "make_private": "noiseproof.engine",
     "train": "noiseproof.run",
 }
 _MODULES = ("attacks", "audits", "data", "engine", "methods", "networks", "privacy", "releases", "run")
@@ -34,7 +35,7 @@ __all__ = [*_HOMES, *_MODULES]
 if TYPE_CHECKING:
     from noiseproof import attacks, audits, data, engine, methods, networks, privacy, releases, run
     from noiseproof.data import Dataset, load
-    from noiseproof.engine import PrivateGradients
+    from noiseproof.engine import PrivateGradients, make_private
     from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Card
     from noiseproof.releases import accuracy, load_bundle

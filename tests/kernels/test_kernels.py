@@ -17,7 +17,6 @@ from torch import nn
 
 from noiseproof import kernels
 from noiseproof.engine import PerRecordGradients, clip_weights
-from noiseproof.engine.clipping import clipped_rows
 from noiseproof.errors import NoiseproofError
 from noiseproof.methods.predictions import NeuronNoise
 from noiseproof.methods.predictions.neuron import NoiseAhead
@@ -129,7 +128,7 @@ def test_clipped_sums_are_those_of_weights_by_norms(widths, records, bias, clip)
     module = layers_of(widths, bias)
     batch = gradients_of(module, torch.randn(records, widths[0], generator=torch.Generator().manual_seed(records)))
     expected = batch.weighted_vector(clip_weights(batch.squared_norms(), clip, 0.25))
-    found = clipped_rows(batch._contributions, batch._flat, clip, 0.25)
+    found = batch._clipped_rows(clip, 0.25)
     assert found is not None
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
 

@@ -1,10 +1,22 @@
-"""Per-record gradients from one forward and one backward pass: norms first, then any weighted sum of them."""
+"""Per-record gradients from one forward and one backward pass, clipped and noised for a training loop of your own."""
 
 from __future__ import annotations
 
-from noiseproof.engine.clipping import clip_weights
-from noiseproof.engine.per_record import PerRecordGradients, RecordGradients
-from noiseproof.engine.private_gradients import PrivateGradients
+from noiseproof.engine.clipping import RecordGradients, clip_weights
+from noiseproof.engine.contributions import Contribution
+from noiseproof.engine.per_record import PerRecordGradients
+from noiseproof.engine.private_gradients import PrivateGradients, make_private
+from noiseproof.engine.rules import LayerRule, register_rule
 from noiseproof.engine.sampling import PoissonSampler
 
-__all__ = ["PerRecordGradients", "PoissonSampler", "PrivateGradients", "RecordGradients", "clip_weights"]
+__all__ = [
+    "Contribution",
+    "LayerRule",
+    "PerRecordGradients",
+    "PoissonSampler",
+    "PrivateGradients",
+    "RecordGradients",
+    "clip_weights",
+    "make_private",
+    "register_rule",
+]

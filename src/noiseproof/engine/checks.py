@@ -17,36 +17,36 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
-from noiseproof.engine.tape import Capture
+from noiseproof.engine.graph import LayerUse
 from noiseproof.errors import UnsupportedError
 
 
-def check_shapes(captures: Sequence[Capture], errors: Sequence[torch.Tensor | None], records: int) -> None:
+def check_shapes(uses: Sequence[LayerUse], errors: Sequence[torch.Tensor | None], records: int) -> None:
     """Refuse errors whose record dimension does not count the records."""
-    for capture, error in zip(captures, errors, strict=True):
-        if error is not None and (error.dim() <= capture.record_dim or error.shape[capture.record_dim] != records):
+    for use, error in zip(uses, errors, strict=True):
+        if error is not None and (error.dim() <= use.record_dim or error.shape[use.record_dim] != records):
             raise UnsupportedError(
-                f"the layer {capture.path} gave an output of shape {tuple(error.shape)} for {records} records; "
-                f"dimension {capture.record_dim} must count the records."
+                f"the layer {use.path} gave an output of shape {tuple(error.shape)} for {records} records; "
+                f"dimension {use.record_dim} must count the records."
             )
 
 
 class Separation:
     """The test for one graph: `Separation(...)` before the graph's own backward pass, `check` with its errors."""
 
-    def __init__(self, losses: torch.Tensor, targets: Sequence[Any], captures: Sequence[Capture]) -> None:
+    def __init__(self, losses: torch.Tensor, targets: Sequence[Any], uses: Sequence[LayerUse]) -> None:
         # Powers of two, because scaling by them is exact: a separate error comes out scaled to the bit.
         exponents = torch.randint(4, losses.shape, generator=torch.Generator().manual_seed(1))
-        self._captures = captures
+        self._uses = uses
         self._weights = (2.0**exponents).to(losses)
         errors = torch.autograd.grad(losses, targets, self._weights, retain_graph=True, allow_unused=True)
-        check_shapes(captures, errors, len(losses))
+        check_shapes(uses, errors, len(losses))
         # Only lengths are kept, so that the test does not hold every error twice.
         self._lengths = self._lengths_of(errors)
 
     def check(self, errors: Sequence[torch.Tensor | None]) -> None:
         """Refuse a network whose errors do not scale record by record."""
-        for capture, found, length in zip(self._captures, self._lengths, self._lengths_of(errors), strict=True):
+        for use, found, length in zip(self._uses, self._lengths, self._lengths_of(errors), strict=True):
             if found is None or length is None:
                 continue
             expected = length * self._weights.to(length)
@@ -55,15 +55,15 @@ class Separation:
             floor = precision * float(expected.nan_to_num(0.0, 0.0).max())
             if not torch.allclose(found, expected, rtol=64 * precision, atol=floor, equal_nan=True):
                 raise UnsupportedError(
-                    f"the network mixes records around the layer {capture.path} (or does not have them in dimension "
-                    f"{capture.record_dim} there), so no record has a gradient of its own; compute each by itself."
+                    f"the network mixes records around the layer {use.path} (or does not have them in dimension "
+                    f"{use.record_dim} there), so no record has a gradient of its own; compute each by itself."
                 )
 
     def _lengths_of(self, errors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The length of every record's error, (B,), for each capture."""
+        """The length of every record's error, (B,), for each use."""
         return [
-            None if error is None else _lengths(error, capture.record_dim)
-            for capture, error in zip(self._captures, errors, strict=True)
+            None if error is None else _lengths(error, use.record_dim)
+            for use, error in zip(self._uses, errors, strict=True)
         ]
 
 

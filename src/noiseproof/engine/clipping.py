@@ -1,59 +1,20 @@
-"""Clipping: the sum of records' gradients, none longer than a norm."""
+"""The gradients of one batch, record by record: norms, weighted and clipped sums, inner products."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch._utils import _unflatten_dense_tensors
 
 from noiseproof import kernels
-from noiseproof.engine.contributions import Contribution
-from noiseproof.engine.outer_products import matrix_product
+from noiseproof.engine.contributions import Contribution, MemoryLimit, matrix_product, widened
+from noiseproof.errors import SettingError
 
-
-def clip_weights(squared_norms: torch.Tensor, max_grad_norm: float, share: float = 1.0) -> torch.Tensor:
-    """What each record's gradient is multiplied by, so that its norm is at most `clip`; `share` multiplies all alike.
-
-    A hair below clip / norm, so that float32's rounding of the norm cannot push a record over. A record whose gradient
-    is not finite has the weight 0 or NaN, with which it is left out of a weighted sum, since no factor could bound it.
-    """
-    return squared_norms.rsqrt().mul_(max_grad_norm * share * (1 - 1e-5)).clamp_max_(share)
-
-
-def clipped_rows(
-    contributions: Sequence[Contribution | None], flat: Flat, max_grad_norm: float, share: float
-) -> torch.Tensor | None:
-    """The sum of the clipped gradients as one vector, where every layer saw one row a record; None where not.
-
-    A kernel does in one pass what norms, weights, products with them and sums of biases would in some twenty operations,
-    which take longer than their arithmetic if a batch is small.
-    """
-    every = [() if part is None else part.rows for part in contributions]
-    if not all(every) or not all(kernels.suit(*rows) for rows in every):
-        return None
-    layers: dict[int, kernels.Layer] = {}
-    products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
-    vector = flat.empty()
-    for rows, place in zip(every, flat.places(vector), strict=True):
-        errors = rows[0]
-        # A weight and the bias beside it share their errors.
-        layer = layers.setdefault(id(errors), kernels.Layer(errors))
-        if len(rows) == 1 and layer.sums is None:
-            layer.sums = place
-        elif len(rows) == 2 and layer.activations is None:
-            layer.activations, layer.scaled = rows[1], torch.empty_like(errors)
-            products.append((layer.scaled, layer.activations, place))
-        else:
-            return None
-    if not kernels.clip_layers(layers.values(), max_grad_norm, share):
-        return None
-    for product in products:
-        matrix_product(*product)
-    return vector
-
-
-# Flat: all of a network's parameters as one vector, and back.
+By = Literal["all", "tensor", "layer"]
+Column = torch.Tensor | None
+"""One number a record, for one parameter; None if the losses do not depend on it."""
 
 
 class Flat:
@@ -61,30 +22,182 @@ class Flat:
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self.parameters = parameters
-        self.sizes = [parameter.numel() for parameter in parameters]
-        self.size = sum(self.sizes)
-        # Shapes alone: a parameter that moves elsewhere must not be kept where it was.
+        self.size = sum(parameter.numel() for parameter in parameters)
         self._last: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+        # Shapes alone: a parameter that moves elsewhere must not be kept where it was.
         self._like = [torch.empty(parameter.shape, device="meta") for parameter in parameters]
 
-    @property
-    def uniform(self) -> bool:
-        """Whether all are of the first one's dtype and device, which are the vector's."""
-        first = self.parameters[0]
-        return all(p.dtype == first.dtype and p.device == first.device for p in self.parameters)
-
-    def empty(self) -> torch.Tensor:
-        """A vector with nothing in it yet, of the first tensor's dtype and device."""
-        first = self.parameters[0]
-        return torch.empty(self.size, dtype=first.dtype, device=first.device)
+    def zeros(self, *shape: int) -> torch.Tensor:
+        """Zeros of the first tensor's device and dtype, float32 if that is shorter."""
+        first = self.parameters[0].detach()
+        return widened(first.new_zeros(shape), first.dtype)
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of a vector, one of each tensor's shape."""
         last, self._last = self._last, None
-        return last[1] if last is not None and last[0] is vector else list(_unflatten_dense_tensors(vector, self._like))
+        if last is not None and last[0] is vector:
+            return last[1]
+        # Mostly a vector is filled and then split once more.
+        self._last = vector, list(_unflatten_dense_tensors(vector, self._like))
+        return self._last[1]
 
-    def places(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        """As `split`, for a vector that is filled now and split next."""
-        views = self.split(vector)
-        self._last = vector, views
-        return views
+
+def clip_weights(squared_norms: torch.Tensor, max_grad_norm: float, share: float = 1.0) -> torch.Tensor:
+    """What each record's gradient is multiplied by, so that its norm is at most `max_grad_norm`; `share` multiplies all.
+
+    A hair below max_grad_norm / norm, so that float32's rounding of the norm cannot push a record over. A record whose
+    gradient is not finite has the weight 0 or NaN, with which it is left out of a weighted sum, since no factor could
+    bound it.
+    """
+    return squared_norms.rsqrt().mul_(max_grad_norm * share * (1 - 1e-5)).clamp_max_(share)
+
+
+class RecordGradients:
+    """The gradients g_1 .. g_B of a batch's records, one list of parameter tensors each, mostly not written out.
+
+    `by` says over what norms are taken and weights are given: `"all"` parameters together, every parameter
+    `"tensor"`, or every `"layer"` (a module that owns parameters).
+    """
+
+    def __init__(
+        self, records: int, flat: Flat, layers: Sequence[Sequence[int]], contributions: Sequence[Contribution | None]
+    ) -> None:
+        self.records = records
+        self._flat, self._layers, self._contributions = flat, layers, contributions
+        memory = MemoryLimit()
+        for part in contributions:
+            if part is not None:
+                part.share(memory)
+        self._norms: list[Column] | None = None
+
+    def squared_norms(self, by: By = "all") -> torch.Tensor:
+        """||g_i||^2, or more by what rounding may hide: (B,), or (B, tensors), or (B, layers)."""
+        if self._norms is None:
+            self._norms = [None if part is None else part.squared_norms() for part in self._contributions]
+        if by == "all":
+            return self._total(self._norms)
+        if by not in ("tensor", "layer"):
+            raise SettingError(f"by={by!r} is not one of all, tensor, layer.")
+        groups = [[index] for index in range(len(self._norms))] if by == "tensor" else self._layers
+        return torch.stack([self._total([self._norms[index] for index in group]) for group in groups], dim=1)
+
+    def weighted_sum(self, weights: torch.Tensor, by: By = "all") -> list[torch.Tensor]:
+        """sum_i w_i g_i, one tensor a parameter; weights (B,), or (B, tensors) or (B, layers) with `by`.
+
+        A record of weight zero or NaN is left out, even if its gradient is not finite (zero times infinity would not be).
+        """
+        each = zip(self._flat.parameters, self._weighted_parts(weights, by), strict=True)
+        return [
+            self._flat.zeros(*parameter.shape) if part is None else part.weighted_sum(column)
+            for parameter, (part, column) in each
+        ]
+
+    def weighted_vector(self, weights: torch.Tensor, by: By = "all") -> torch.Tensor:
+        """`weighted_sum` as one vector, parameter after parameter; `PerRecordGradients.split` gives it back its shapes."""
+        vector = torch.empty_like(self._flat.zeros(1).expand(self._flat.size), memory_format=torch.contiguous_format)
+        for out, (part, column) in zip(self._flat.split(vector), self._weighted_parts(weights, by), strict=True):
+            if part is None:
+                out.zero_()
+            elif column.dtype == out.dtype and column.device == out.device:
+                part.write_sum(column, out)
+            else:
+                out.copy_(part.weighted_sum(column))
+        return vector
+
+    def clipped_vector(self, max_grad_norm: float, share: float = 1.0) -> torch.Tensor:
+        """The sum of the gradients, each scaled to that norm at most and then by `share`, as one vector.
+
+        A record whose gradient is not finite is left out.
+        """
+        vector = self._clipped_rows(max_grad_norm, share)
+        if vector is not None:
+            return vector
+        return self.weighted_vector(clip_weights(self.squared_norms(), max_grad_norm, share))
+
+    def inner(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """<g_i, v>, (B,), for one list of tensors shaped like the parameters."""
+        pairs = zip(self._contributions, vectors, strict=True)
+        return self._total([None if part is None else part.inner(vector.detach()) for part, vector in pairs])
+
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k> over all parameters, (B, B)."""
+        total = self._flat.zeros(self.records, self.records)
+        for part in self._contributions:
+            if part is not None:
+                total += part.gram()
+        return total
+
+    def materialise(self) -> list[torch.Tensor]:
+        """The gradients written out, one (B, *shape) a parameter: B times the memory of the network."""
+        return [
+            self._flat.zeros(self.records, *parameter.shape) if part is None else part.explicit()
+            for parameter, part in zip(self._flat.parameters, self._contributions, strict=True)
+        ]
+
+    def only(self, records: torch.Tensor) -> RecordGradients:
+        """The gradients of some records, by index."""
+        parts = [None if part is None else part.only(records) for part in self._contributions]
+        return RecordGradients(len(records), self._flat, self._layers, parts)
+
+    def _total(self, columns: list[Column]) -> torch.Tensor:
+        """(B,), the sum of the columns that are there."""
+        there = [column for column in columns if column is not None]
+        total = there[0] if there else self._flat.zeros(self.records)
+        for column in there[1:]:
+            total = total + column.to(total.device)
+        return total
+
+    def _weighted_parts(self, weights: torch.Tensor, by: By) -> list[tuple[Contribution | None, torch.Tensor]]:
+        """For every parameter the contribution to sum up and the weights to do it with; None if there is nothing."""
+        parameters = self._flat.parameters
+        expected = {"all": (), "tensor": (len(parameters),), "layer": (len(self._layers),)}
+        if by not in expected:
+            raise SettingError(f"by={by!r} is not one of all, tensor, layer.")
+        if tuple(weights.shape) != (self.records, *expected[by]):
+            raise SettingError(
+                f"weights by {by} must have the shape {(self.records, *expected[by])}, not {tuple(weights.shape)}."
+            )
+        weights = weights.detach()
+        columns = [weights] * len(parameters) if by == "all" else list(weights.unbind(1))
+        if by == "layer":
+            of = {index: layer for layer, members in enumerate(self._layers) for index in members}
+            columns = [columns[of[index]] for index in range(len(parameters))]
+        # Mostly all weights are positive, which one reduction tells.
+        leave_out = bool(len(weights)) and not float(weights.min()) > 0 and not bool(weights.nan_to_num(nan=0.0).all())
+        found: list[tuple[Contribution | None, torch.Tensor]] = []
+        for parameter, part, weight in zip(parameters, self._contributions, columns, strict=True):
+            column = widened(weight, parameter.dtype)
+            if part is not None and leave_out:
+                there = column.nan_to_num(nan=0.0).nonzero().squeeze(1)
+                part, column = part.only(there) if len(there) else None, column[there]
+            found.append((part, column))
+        return found
+
+    def _clipped_rows(self, max_grad_norm: float, share: float) -> torch.Tensor | None:
+        """`clipped_vector` where every layer saw one row a record; None where not.
+
+        A kernel does in one pass what norms, weights, products with them and sums of biases would in some twenty
+        operations, which take longer than their arithmetic if a batch is small.
+        """
+        every = [() if part is None else part.rows for part in self._contributions]
+        if not all(every) or not all(kernels.suit(*rows) for rows in every):
+            return None
+        layers: dict[int, kernels.Layer] = {}
+        products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        vector = torch.empty(self._flat.size)
+        for rows, out in zip(every, self._flat.split(vector), strict=True):
+            errors = rows[0]
+            # A weight and the bias beside it share their errors.
+            layer = layers.setdefault(id(errors), kernels.Layer(errors))
+            if len(rows) == 1 and layer.sums is None:
+                layer.sums = out
+            elif len(rows) == 2 and layer.activations is None:
+                layer.activations, layer.scaled = rows[1], torch.empty_like(errors)
+                products.append((layer.scaled, layer.activations, out))
+            else:
+                return None
+        if not kernels.clip_layers(layers.values(), max_grad_norm, share):
+            return None
+        for product in products:
+            matrix_product(*product)
+        return vector

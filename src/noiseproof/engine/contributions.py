@@ -1,16 +1,41 @@
-"""Contribution: what one use of one parameter adds to every record's gradient, in whatever form is cheapest."""
+"""Contributions: every record's gradient in one parameter, in whatever form is cheapest, and never too short a norm.
+
+Norms are upper bounds. Where they come from sums that may cancel, what rounding could hide of them is added, so that a
+clipped record's share of a sum is at most the clipping norm whatever the scale of its inputs.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
+from math import prod, sqrt
 
 import torch
 
 PIECE = 4096
 """Numbers that are summed up at a time. Of more, float32's rounding would add up: of 400,000 equal ones to 2e-5 of the length,
 and a record that passes for shorter than it is would not be clipped enough."""
+PIECE_BYTES = 32 * 2**20
+"""What is written out at a time where it is not kept. (Beyond 32 MiB the C library would fetch fresh pages each time.)"""
+KEPT_BYTES = 128 * 2**20
+"""What one batch may keep of written-out gradients, over all its layers."""
+PASS_COST = 60
+"""Multiplications that take as long as writing a number and reading it twice (measured; it only has to be near)."""
+FEW = 4
+"""A product with so many times more rows than columns is faster made the other way round and turned (measured)."""
+NEGLIGIBLE = 0.02
+"""The share of a squared norm that may be added for rounding before the norm is worked out again in float64."""
+
+NOTHING = 1e-24
+"""A squared norm below which nothing is clipped anyway."""
+
+
+def widened(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`tensor` in that dtype, or float32 if that is shorter: norms and sums in half precision would be too short."""
+    wide = dtype if dtype in (torch.float32, torch.float64) else torch.promote_types(dtype, torch.float32)
+    return tensor if tensor.dtype == wide else tensor.to(wide)
 
 
 def squared_lengths(rows: torch.Tensor) -> torch.Tensor:
@@ -24,6 +49,26 @@ def squared_lengths(rows: torch.Tensor) -> torch.Tensor:
     return pieces if whole == columns else pieces + squared_lengths(rows[:, whole:])
 
 
+def in_pieces(bytes_each: int) -> int:
+    """How many things of that size make up a piece, at least one."""
+    return max(1, PIECE_BYTES // max(1, bytes_each))
+
+
+class MemoryLimit:
+    """Bytes that are left for gradients to be kept, shared by the layers of one batch."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self._left = KEPT_BYTES if size is None else size
+
+    def has(self, size: int) -> bool:
+        """Whether so many bytes would fit."""
+        return size <= self._left
+
+    def take(self, size: int) -> None:
+        """Use so many bytes up."""
+        self._left -= size
+
+
 class Contribution(ABC):
     """The gradients g_1 .. g_B of B records with respect to one parameter tensor, not necessarily written out."""
 
@@ -33,7 +78,7 @@ class Contribution(ABC):
 
     @abstractmethod
     def squared_norms(self) -> torch.Tensor:
-        """||g_i||^2, (B,)."""
+        """||g_i||^2 or a little more, (B,)."""
 
     @property
     def rows(self) -> tuple[torch.Tensor, ...]:
@@ -53,15 +98,29 @@ class Contribution(ABC):
         """<g_i, v>, (B,)."""
 
     @abstractmethod
-    def gram(self) -> torch.Tensor:
-        """<g_i, g_k>, (B, B)."""
-
-    @abstractmethod
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
 
-    def share(self, room: Room) -> None:
-        """Keep what is written out only as far as there is room; for kinds that keep anything."""
+    @property
+    @abstractmethod
+    def size(self) -> tuple[int, int]:
+        """How many records there are, and how many bytes the gradient of one takes if it is written out."""
+
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k>, (B, B), from some records' gradients at a time."""
+        records, step = self.size[0], in_pieces(self.size[1])
+        if records <= step:
+            rows = self.explicit().flatten(1)
+            return rows @ rows.T
+        pieces = [self.only(some) for some in torch.arange(records).split(step)]
+        blocks = []
+        for piece in pieces:
+            rows = piece.explicit().flatten(1)
+            blocks.append(torch.cat([rows @ other.explicit().flatten(1).T for other in pieces], dim=1))
+        return torch.cat(blocks)
+
+    def share(self, memory: MemoryLimit) -> None:
+        """Keep what is written out only as far as memory allows; for kinds that keep anything."""
         return
 
     def plus(self, others: Sequence[Contribution]) -> Contribution:
@@ -72,25 +131,29 @@ class Contribution(ABC):
         return Explicit(total)
 
 
+def added(parts: Sequence[Contribution]) -> Contribution:
+    """One contribution for all uses of a parameter, of which there is at least one."""
+    return parts[0] if len(parts) == 1 else parts[0].plus(parts[1:])
+
+
 class Explicit(Contribution):
     """Gradients that are written out: small ones (biases), and those for which no rule is known."""
 
     def __init__(self, gradients: torch.Tensor) -> None:
-        self._gradients = gradients
-        self._rows = gradients if gradients.dim() == 2 else gradients.reshape(len(gradients), -1)
+        self._gradients = widened(gradients, gradients.dtype)
+        self._rows = self._gradients if gradients.dim() == 2 else self._gradients.reshape(len(gradients), -1)
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, *shape)."""
         return self._gradients
 
     def squared_norms(self) -> torch.Tensor:
-        """||g_i||^2, (B,)."""
+        """||g_i||^2 or a little more, (B,)."""
         return squared_lengths(self._rows)
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the parameter's shape."""
-        total = weights @ self._rows
-        return total if self._gradients.dim() == 2 else total.view(self._gradients.shape[1:])
+        return (weights @ self._rows).view(self._gradients.shape[1:])
 
     def write_sum(self, weights: torch.Tensor, out: torch.Tensor) -> None:
         """sum_i w_i g_i into `out`."""
@@ -100,13 +163,18 @@ class Explicit(Contribution):
         """<g_i, v>, (B,)."""
         return self._rows @ vector.reshape(-1)
 
-    def gram(self) -> torch.Tensor:
-        """<g_i, g_k>, (B, B)."""
-        return self._rows @ self._rows.T
-
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
         return Explicit(self._gradients[records])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many records there are, and the bytes of one gradient."""
+        return len(self._rows), self._rows.shape[1] * self._rows.element_size()
+
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k>, (B, B)."""
+        return self._rows @ self._rows.T
 
 
 class Blocks(Contribution):
@@ -125,7 +193,7 @@ class Blocks(Contribution):
         return total
 
     def squared_norms(self) -> torch.Tensor:
-        """||g_i||^2, (B,)."""
+        """||g_i||^2 or a little more, (B,)."""
         return torch.stack([part.squared_norms() for _, part in self._blocks]).sum(0)
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -139,18 +207,24 @@ class Blocks(Contribution):
         """<g_i, v>, (B,)."""
         return torch.stack([part.inner(vector[rows]) for rows, part in self._blocks]).sum(0)
 
-    def gram(self) -> torch.Tensor:
-        """<g_i, g_k>, (B, B)."""
-        return torch.stack([part.gram() for _, part in self._blocks]).sum(0)
-
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
         return Blocks([(rows, part.only(records)) for rows, part in self._blocks], self._shape)
 
-    def share(self, room: Room) -> None:
-        """Keep what is written out only as far as there is room."""
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many records there are, and the bytes of one gradient."""
+        sizes = [part.size for _, part in self._blocks]
+        return sizes[0][0], sum(each for _, each in sizes)
+
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k>, (B, B)."""
+        return torch.stack([part.gram() for _, part in self._blocks]).sum(0)
+
+    def share(self, memory: MemoryLimit) -> None:
+        """Keep what is written out only as far as memory allows."""
         for _, part in self._blocks:
-            part.share(room)
+            part.share(memory)
 
     def plus(self, others: Sequence[Contribution]) -> Contribution:
         """The sum with other uses: the same rows add, other rows stand beside them."""
@@ -166,35 +240,239 @@ class Blocks(Contribution):
         return Blocks([(slice(*rows), added(parts[rows])) for rows in ends], self._shape)
 
 
-def added(parts: Sequence[Contribution]) -> Contribution:
-    """One contribution for all uses of a parameter, of which there is at least one."""
-    return parts[0] if len(parts) == 1 else parts[0].plus(parts[1:])
+class SparseRows(Contribution):
+    """Gradients with few rows that are not zero (an embedding's): the rows, and which record and row each belongs to."""
+
+    def __init__(
+        self, values: torch.Tensor, owners: torch.Tensor, rows: torch.Tensor, records: int, shape: torch.Size
+    ) -> None:
+        # A row that a record looked up several times is summed here once and for all: norms and sums then agree.
+        places, which = torch.unique(owners * shape[0] + rows, return_inverse=True)
+        self._values = values.new_zeros(len(places), shape[1]).index_add_(0, which, values)
+        self._owners, self._rows = places // shape[0], places % shape[0]
+        self._records, self._shape = records, shape
+
+    def explicit(self) -> torch.Tensor:
+        """The gradients themselves, (B, *shape)."""
+        gradients = self._values.new_zeros(self._records, *self._shape)
+        gradients[self._owners, self._rows] = self._values
+        return gradients
+
+    def squared_norms(self) -> torch.Tensor:
+        """||g_i||^2 or a little more, (B,)."""
+        return self._by_record(squared_lengths(self._values))
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """sum_i w_i g_i, of the parameter's shape."""
+        total = self._values.new_zeros(self._shape)
+        return total.index_add_(0, self._rows, self._values * weights[self._owners, None])
+
+    def inner(self, vector: torch.Tensor) -> torch.Tensor:
+        """<g_i, v>, (B,)."""
+        return self._by_record((self._values * vector[self._rows]).sum(1))
+
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        positions = self._owners.new_full((self._records,), -1)
+        positions[records] = torch.arange(len(records), device=positions.device)
+        there = positions[self._owners] >= 0
+        owners = positions[self._owners][there]
+        return SparseRows(self._values[there], owners, self._rows[there], len(records), self._shape)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many records there are, and the bytes of one gradient."""
+        return self._records, prod(self._shape) * self._values.element_size()
+
+    def plus(self, others: Sequence[Contribution]) -> Contribution:
+        """The sum with other uses of the same table: further rows."""
+        uses = [self, *(other for other in others if isinstance(other, SparseRows))]
+        if len(uses) <= len(others):
+            return super().plus(others)
+        parts = zip(*((use._values, use._owners, use._rows) for use in uses), strict=True)
+        values, owners, rows = (torch.cat(part) for part in parts)
+        return SparseRows(values, owners, rows, self._records, self._shape)
+
+    def _by_record(self, values: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(self._records, dtype=torch.float64, device=values.device)
+        return total.index_add_(0, self._owners, values.double()).to(values.dtype)
 
 
-# Room: how much memory a batch's written-out gradients may take.
+def norms_from_products(
+    errors: torch.Tensor, activations: torch.Tensor, widths: tuple[int, int], terms: int, unit: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """||sum_t e_t a_t^T||^2 at most, from the inner products of positions (B, T, T); and where this is too coarse.
+
+    Positions may cancel, which leaves of the sum what rounding made of the parts. So two things are added, in units of
+    sum_t ||e_t|| ||a_t||: the rounding of inner products over `widths` numbers (and what falls below the smallest
+    number), and, with `unit` for the precision, that of the weighted sum of `terms` pairs which is made of them later.
+    Rounding errors are taken to add up like independent ones.
+    """
+    precision = torch.finfo(errors.dtype)
+    squared = (errors * activations).sum((1, 2)).double().clamp_min(0)
+    of_errors, of_activations = (part.diagonal(dim1=1, dim2=2).double() for part in (errors, activations))
+    lengths = (of_errors * of_activations).sqrt().sum(1)
+    doubt = precision.eps * (16 + 4 * sqrt(widths[0]) + 4 * sqrt(widths[1])) * lengths.square()
+    lost = widths[0] * of_activations.amax(1) + widths[1] * of_errors.amax(1)
+    doubt += errors.shape[1] ** 2 * precision.tiny * lost
+    bound = ((squared + doubt).sqrt() + 2 * sqrt(terms) * unit * lengths).square()
+    return bound, (doubt > NEGLIGIBLE * squared) & (bound > NOTHING)
 
 
-PIECE_BYTES = 32 * 2**20
-"""What is written out at a time where it is not kept. (Beyond 32 MiB the C library would fetch fresh pages each time.)"""
-KEPT_BYTES = 128 * 2**20
-"""What one batch may keep of written-out gradients, over all its layers."""
+class Factor:
+    """One side of a sum of outer products: vectors at `T` positions of `B` records, (B, T, D).
+
+    Two parameters may share a factor, and then share the inner products of its positions too.
+    """
+
+    def __init__(self, vectors: torch.Tensor) -> None:
+        self._given = vectors
+        self.rows = vectors if vectors.dim() == 2 else None
+        """The vectors of records that have only one each, (B, D)."""
+        if self.rows is None and self.vectors.shape[1] == 1:
+            self.rows = self.vectors[:, 0]
+
+    @cached_property
+    def vectors(self) -> torch.Tensor:
+        """The vectors at all positions, (B, T, D)."""
+        return self._given.unsqueeze(1) if self._given.dim() == 2 else self._given.flatten(1, -2)
+
+    @cached_property
+    def products(self) -> torch.Tensor:
+        """Inner products between the positions of each record, (B, T, T)."""
+        return torch.bmm(self.vectors, self.vectors.transpose(1, 2))
+
+    @cached_property
+    def squared_norms(self) -> torch.Tensor:
+        """Squared length of each record's one vector, (B,), in float64: a small one times a large one must not vanish."""
+        assert self.rows is not None
+        return torch.linalg.vector_norm(self.rows, dim=1, dtype=torch.float64).square_()
 
 
-class Room:
-    """Bytes that are left for gradients to be kept, shared by the layers of one batch."""
+class Sums(Explicit):
+    """g_i = sum_t e_it: the gradients of what was added at every position, a bias."""
 
-    def __init__(self, size: int | None = None) -> None:
-        self._left = KEPT_BYTES if size is None else size
+    def __init__(self, errors: Factor) -> None:
+        self._errors = errors
+        super().__init__(errors.vectors.sum(1) if errors.rows is None else errors.rows)
 
-    def has(self, size: int) -> bool:
-        """Whether so many bytes would fit."""
-        return size <= self._left
-
-    def take(self, size: int) -> None:
-        """Use so many bytes up."""
-        self._left -= size
+    @property
+    def rows(self) -> tuple[torch.Tensor, ...]:
+        """Errors and activations, a row a record, or errors alone."""
+        return () if self._errors.rows is None else (self._errors.rows,)
 
 
-def in_pieces(bytes_each: int) -> int:
-    """How many things of that size make up a piece, at least one."""
-    return max(1, PIECE_BYTES // max(1, bytes_each))
+class OuterProducts(Contribution):
+    """g_i = sum_t e_it a_it^T, from errors e (B, T, rows) and activations a (B, T, columns)."""
+
+    def __init__(self, errors: Factor, activations: Factor) -> None:
+        self._errors, self._activations = errors, activations
+        self._kept: torch.Tensor | None = None
+        self._memory = MemoryLimit()
+
+    def explicit(self) -> torch.Tensor:
+        """The gradients themselves, (B, *shape)."""
+        if self._kept is not None:
+            return self._kept
+        return torch.bmm(self._errors.vectors.transpose(1, 2), self._activations.vectors)
+
+    def squared_norms(self) -> torch.Tensor:
+        """By whichever is cheaper: inner products of positions, or the gradients written out."""
+        errors, activations = self._errors, self._activations
+        if errors.rows is not None:
+            return (errors.squared_norms * activations.squared_norms).to(errors.rows.dtype)
+        if self._kept is None and self._explicit_is_cheaper():
+            self._kept = self.explicit()
+            self._memory.take(prod(self.size))
+        if self._kept is not None:
+            return squared_lengths(self._kept.flatten(1))
+        records, positions, width = errors.vectors.shape
+        about = (width, activations.vectors.shape[2]), records * positions, torch.finfo(errors.vectors.dtype).eps
+        bound, coarse = norms_from_products(errors.products, activations.products, *about)
+        if coarse.any():
+            some = coarse.nonzero().squeeze(1)
+            exact = (Factor(part.vectors[some].double()).products for part in (errors, activations))
+            bound[some] = norms_from_products(next(exact), next(exact), *about)[0]
+        return bound.to(errors.vectors.dtype)
+
+    @property
+    def rows(self) -> tuple[torch.Tensor, ...]:
+        """Errors and activations, a row a record, or errors alone."""
+        if self._errors.rows is None or self._activations.rows is None:
+            return ()
+        return self._errors.rows, self._activations.rows
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """One matrix product over all records and positions."""
+        shape = self._errors.vectors.shape[2], self._activations.vectors.shape[2]
+        total = self._errors.vectors.new_empty(shape)
+        self.write_sum(weights, total)
+        return total
+
+    def write_sum(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """sum_i w_i g_i into `out`."""
+        if self._kept is not None:
+            out.copy_((weights @ self._kept.flatten(1)).view(out.shape))
+        elif self._errors.rows is not None and self._activations.rows is not None:
+            matrix_product(self._errors.rows * weights.unsqueeze(1), self._activations.rows, out)
+        else:
+            errors, activations, weights = self._errors.vectors, self._activations.vectors, weights[:, None, None]
+            if errors.stride(0) < errors.stride(1):
+                # Time-major memory: rows in memory order make flattening free.
+                errors, activations, weights = (part.transpose(0, 1) for part in (errors, activations, weights))
+            if errors.shape[-1] <= activations.shape[-1]:
+                errors = errors * weights
+            else:
+                activations = activations * weights
+            matrix_product(errors.flatten(0, 1), activations.flatten(0, 1), out)
+
+    def inner(self, vector: torch.Tensor) -> torch.Tensor:
+        """<g_i, V> = sum_t e_it^T V a_it, (B,)."""
+        if self._kept is not None:
+            return self._kept.flatten(1) @ vector.reshape(-1)
+        return ((self._activations.vectors @ vector.T) * self._errors.vectors).sum((1, 2))
+
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k>, (B, B)."""
+        if self._errors.rows is not None and self._activations.rows is not None:
+            return (self._errors.rows @ self._errors.rows.T) * (self._activations.rows @ self._activations.rows.T)
+        return super().gram()
+
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        if self._kept is not None:
+            return Explicit(self._kept[records])
+        return OuterProducts(Factor(self._errors.vectors[records]), Factor(self._activations.vectors[records]))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many records there are, and the bytes of one gradient."""
+        records, _, rows = self._errors.vectors.shape
+        return records, rows * self._activations.vectors.shape[2] * self._errors.vectors.element_size()
+
+    def share(self, memory: MemoryLimit) -> None:
+        """Keep what is written out only as far as memory allows."""
+        self._memory = memory
+
+    def plus(self, others: Sequence[Contribution]) -> Contribution:
+        """The sum with other uses of the same matrix: their positions are further positions."""
+        uses = [self, *(other for other in others if isinstance(other, OuterProducts))]
+        if len(uses) <= len(others):
+            return super().plus(others)
+        return OuterProducts(
+            Factor(torch.cat([use._errors.vectors for use in uses], dim=1)),
+            Factor(torch.cat([use._activations.vectors for use in uses], dim=1)),
+        )
+
+    def _explicit_is_cheaper(self) -> bool:
+        _, positions, rows = self._errors.vectors.shape
+        columns = self._activations.vectors.shape[2]
+        return self._memory.has(prod(self.size)) and PASS_COST * rows * columns < positions**2 * (rows + columns)
+
+
+def matrix_product(errors: torch.Tensor, activations: torch.Tensor, out: torch.Tensor) -> None:
+    """`out` becomes the sum of the outer products of two matrices' rows."""
+    if FEW * activations.shape[1] <= errors.shape[1]:
+        out.copy_((activations.T @ errors).T)
+    else:
+        torch.mm(errors.T, activations, out=out)

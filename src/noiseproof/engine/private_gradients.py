@@ -1,9 +1,10 @@
-"""Batch gradients: what every way of noising gradients shares: sampling, micro-batches, one event a step."""
+"""Private gradients for a training loop of your own: sampling, micro-batches, clipping, noise, one event a step."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,11 +12,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from noiseproof.engine.per_record import PerRecordGradients, RecordGradients
+from noiseproof.engine.clipping import RecordGradients
+from noiseproof.engine.per_record import PerRecordGradients
 from noiseproof.engine.ranks import ALONE, Ranks, unwrapped
-from noiseproof.engine.sampling import PoissonSampler, Schedule, check_loader
+from noiseproof.engine.sampling import PoissonSampler, Schedule, check_loader, with_empty_batches
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
-from noiseproof.privacy import Gaussian, Neighbours, accountants
+from noiseproof.privacy import Gaussian, Neighbours, Secure, accountants, calibration
 from noiseproof.privacy.events import DpEvent, EventLog, sampled_gaussian
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BatchGradients(ABC):
-    """Turns per-record losses into the `.grad` of a step, for any torch optimizer and the user's own loop.
+    """Turns per-record losses into the `.grad` of a step, for any torch optimizer and a loop of your own.
 
     `batches` draws the records, `backward` takes their losses; after the last micro-batch of a step it writes `.grad`
     and returns True. A step is logged in `events` before its gradient is visible. Losses that do not come from a batch
@@ -33,19 +35,23 @@ class BatchGradients(ABC):
     shareable: ClassVar[bool] = False
     """Whether several ranks can take a step together, each with a part of its records."""
 
-    def __init__(self, module: nn.Module, *, sample_rate: float, rng: Randomness) -> None:
+    def __init__(
+        self, module: nn.Module, *, sample_rate: float, rng: Randomness, vmapped: Collection[str] = ()
+    ) -> None:
         if not 0 < sample_rate <= 1:
             raise SettingError(f"the sampling rate must lie in (0, 1], not {sample_rate}.")
         self.sample_rate = sample_rate
         self.events = EventLog()
         self.steps = 0
+        self.most_steps: int | None = None
+        """Steps after which no more are taken, if a budget was planned for so many."""
         self.expected_batch = 0.0
         """Records a step draws on average, by which sums are divided. A public constant: if it is not set before the first
         batch, it is taken from the number of records, which is then taken to be public."""
         self._rng = self._sampling = rng
         self.ranks: Ranks = ALONE
         module, self._wrapped = unwrapped(module)
-        self._engine = PerRecordGradients(module)
+        self._engine = PerRecordGradients(module, vmapped=vmapped)
         self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
         self._sizes: list[int] = []
         """Sizes of the micro-batches of this step whose losses are still to come."""
@@ -101,23 +107,44 @@ class BatchGradients(ABC):
             self._check_finished()
 
     def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        """Batches of the user's loader, if it samples with `PoissonSampler` at this rate; else it is refused."""
+        """Batches of a loader, if it samples with `PoissonSampler` at this rate.
+
+        An empty batch has the shapes of the others, with no record: call `backward` with its losses, or with None.
+
+        Raises:
+            UnsupportedError: If the loader samples in another way.
+        """
         records = len(loader.dataset)  # type: ignore[arg-type]
         check_loader(loader, self.sample_rate, records, self.ranks)
         self._expect(records)
-        for batch in loader:
-            first = batch[0] if isinstance(batch, list | tuple) else batch
+        for batch in with_empty_batches(loader):
+            first = batch
+            while not isinstance(first, torch.Tensor):
+                first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
             self._start([len(first)])
             yield batch
             self._check_finished()
 
     def backward(self, losses: torch.Tensor | None) -> bool:
-        """Take one loss a record; True when the step is complete and its gradient stands in `.grad`."""
+        """Take one loss a record of the batch that was drawn last.
+
+        Args:
+            losses: One loss a record, (records,), not reduced; None for an empty batch.
+
+        Returns:
+            True when the step is complete and its gradient stands in `.grad`, False if micro-batches are to come.
+
+        Raises:
+            NoiseproofError: If these are not the losses of the batch that was drawn.
+            UnsupportedError: If no gradient can be had for each record by itself; nothing is released then.
+        """
         if not self._sizes:
             raise NoiseproofError(
                 "these losses belong to no batch drawn by `batches` or `load`; the sampling that is accounted for must be "
                 "the one that ran, so draw the records there and call `backward` once for each batch."
             )
+        if self.most_steps is not None and self.steps >= self.most_steps:
+            raise NoiseproofError(f"the {self.most_steps} steps that the budget was planned for have been taken.")
         expected = self._sizes[0]
         found = 0 if losses is None else (losses.shape[0] if losses.dim() == 1 else -1)
         if found != expected:
@@ -135,7 +162,7 @@ class BatchGradients(ABC):
             self.ranks.agree("what a step costs", self._event())
         self.events.append(self._event())
         for parameter, gradient in zip(self.parameters, self._engine.split(self._finish()), strict=True):
-            parameter.grad = gradient
+            parameter.grad = gradient.to(parameter.dtype)
         self.steps += 1
         return True
 
@@ -144,13 +171,18 @@ class BatchGradients(ABC):
         """What samples and noise are drawn with."""
         return (self._rng,) if self._sampling is self._rng else (self._sampling, self._rng)
 
-    def state(self) -> dict[str, float]:
-        """What must be remembered between two steps, besides weights, randomness and events."""
-        return {"steps": self.steps, "expected_batch": self.expected_batch}
+    def state(self) -> dict[str, Any]:
+        """What must be remembered between two steps, besides weights and randomness; what was spent is part of it."""
+        return {"steps": self.steps, "expected_batch": self.expected_batch, "events": self.events.runs}
 
-    def restore(self, state: Mapping[str, float]) -> None:
-        """Go on from a state that `state` gave."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that `state` gave. What this object has spent itself, if more, stays spent."""
         self.steps, self.expected_batch = int(state["steps"]), state["expected_batch"]
+        spent = state.get("events", ())
+        if sum(count for _, count in spent) > len(self.events):
+            self.events = EventLog()
+            for event, count in spent:
+                self.events.append(event, count)
 
     def paused(self) -> AbstractContextManager[None]:
         """While it lasts, forward passes are not watched: for generated or public records in the same step."""
@@ -170,7 +202,8 @@ class BatchGradients(ABC):
         self.expected_batch = self.expected_batch or self.sample_rate * together
 
     def _start(self, sizes: list[int]) -> None:
-        self._sizes, self._records_in_step = sizes, 0
+        # What an interrupted step has left must not be added to this one.
+        self._sizes, self._records_in_step, self._sum = sizes, 0, None
 
     def _check_finished(self) -> None:
         if self._sizes:
@@ -183,7 +216,7 @@ class BatchGradients(ABC):
 
     def _take_sum(self) -> torch.Tensor:
         total, self._sum = self._sum, None
-        return self.parameters[0].detach().new_zeros(self.coordinates) if total is None else total
+        return self._engine.zeros() if total is None else total
 
     @abstractmethod
     def _accumulate(self, gradients: RecordGradients) -> None:
@@ -198,14 +231,32 @@ class BatchGradients(ABC):
         """The step's gradient as one vector, parameter after parameter; resets what was accumulated."""
 
 
-# Private gradients: clip every record's gradient, sum, add Gaussian noise once (DP-SGD, Abadi et al. 2016).
-
-
 class PrivateGradients(BatchGradients):
-    """DP-SGD's gradient for the user's own loop: `backward(losses)`, then any optimizer's `step()`.
+    """DP-SGD's gradient for a loop of your own: `backward(losses)`, then any optimizer's `step()`.
 
-    `clip` and `sigma` are numbers or `Schedule`s; the noise on the sum has standard deviation sigma * clip.
-    With `bound=True` the noisy mean is clipped to `clip` again, so that no update leaves that ball.
+    >>> network = torch.nn.Linear(4, 2)
+    >>> optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    >>> engine = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.1, sample_rate=0.1)
+    >>> for x, y in engine.batches(torch.randn(100, 4), torch.randint(2, (100,)), steps=5):
+    ...     losses = torch.nn.functional.cross_entropy(network(x), y, reduction="none")
+    ...     if engine.backward(losses):
+    ...         optimizer.step()
+    >>> round(engine.epsilon(delta=1e-5), 1)
+    1.4
+
+    Args:
+        module: The network; every trainable parameter gets a private gradient.
+        max_grad_norm: The L2 norm that each record's gradient is clipped to: a number, or a `Schedule` by step.
+        noise_multiplier: The noise on the sum has the standard deviation noise_multiplier * max_grad_norm; also a
+            number or a `Schedule`.
+        sample_rate: The probability with which each record is in a batch.
+        rng: Where samples and noise come from; `Secure()` if not given.
+        bound: Whether the noisy mean is clipped to `max_grad_norm` again, so that no update leaves that ball.
+        vmapped: Modules that use parameters in ways of their own, see `PerRecordGradients`.
+
+    Raises:
+        UnsupportedError: If the network has layers that mix records, or is sharded.
+        SettingError: If a setting is out of range.
 
     Formal guarantee
     ----------------
@@ -213,8 +264,9 @@ class PrivateGradients(BatchGradients):
     of L2 norm at most clip(t); the whole is their adaptive composition, and everything computed from the gradients is
     post-processing. Unit: record. Neighbours: add-or-remove (replace-one doubles the sensitivity; the accountant is
     told). Assumes that each loss depends on its own record and the public state only (layers that mix records are
-    refused), that the rate and `expected_batch` are public, that sums are exact (floating-point error of a sum is not
-    accounted for), and that the sample stays secret. Abadi et al. 2016; Mironov et al. 2019.
+    refused), that the rate and `expected_batch` are public, that sums over records are exact (what rounding adds to one
+    record's own share is bounded, see `contributions`), and that the sample stays secret. Abadi et al. 2016; Mironov et
+    al. 2019.
     """
 
     shareable = True
@@ -228,10 +280,9 @@ class PrivateGradients(BatchGradients):
         sample_rate: float,
         rng: Randomness | None = None,
         bound: bool = False,
+        vmapped: Collection[str] = (),
     ) -> None:
-        from noiseproof.privacy import Secure
-
-        super().__init__(module, sample_rate=sample_rate, rng=rng if rng is not None else Secure())
+        super().__init__(module, sample_rate=sample_rate, rng=Secure() if rng is None else rng, vmapped=vmapped)
         self._clip = max_grad_norm if isinstance(max_grad_norm, Schedule) else Schedule(max_grad_norm)
         self._sigma = noise_multiplier if isinstance(noise_multiplier, Schedule) else Schedule(noise_multiplier)
         self.bound = bound
@@ -271,6 +322,87 @@ class PrivateGradients(BatchGradients):
 
 
 def bounded(gradient: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
-    """The gradient, scaled down to norm `clip` if it is longer."""
+    """The gradient, scaled down to that norm if it is longer."""
     norm = torch.linalg.vector_norm(gradient)
     return gradient * (max_grad_norm / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp(max=1)
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader[Any],
+    *,
+    epsilon: float,
+    delta: float,
+    epochs: int,
+    max_grad_norm: float,
+    rng: Randomness | None = None,
+    vmapped: Collection[str] = (),
+) -> tuple[PrivateGradients, torch.optim.Optimizer, DataLoader[Any]]:
+    """What an ordinary training loop needs to become a private one that spends at most (epsilon, delta).
+
+    >>> network = torch.nn.Linear(4, 2)
+    >>> optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    >>> data = torch.utils.data.TensorDataset(torch.randn(100, 4), torch.randint(2, (100,)))
+    >>> engine, optimizer, loader = make_private(
+    ...     network, optimizer, DataLoader(data, batch_size=10), epsilon=3, delta=1e-5, epochs=2, max_grad_norm=1.0
+    ... )
+    >>> for epoch in range(2):
+    ...     for x, y in engine.load(loader):
+    ...         engine.backward(torch.nn.functional.cross_entropy(network(x), y, reduction="none"))
+    ...         optimizer.step()
+    >>> engine.epsilon(1e-5) <= 3
+    True
+
+    Args:
+        model: The network.
+        optimizer: Its optimizer, which from now on refuses to step where no new private gradient is.
+        loader: Whose data set, batch size (the expected one from now on) and way of loading are taken over.
+        epsilon: What `epochs` epochs may spend, at `delta`; further steps are refused.
+        delta: See `epsilon`.
+        epochs: How often the loader will be run through.
+        max_grad_norm: The L2 norm that each record's gradient is clipped to.
+        rng: Where samples and noise come from; `Secure()` if not given.
+        vmapped: See `PrivateGradients`.
+
+    Returns:
+        The engine, the optimizer, and a loader that samples as is accounted for, for `engine.load`.
+
+    Raises:
+        SettingError: If the loader has no batch size, or the optimizer has parameters that are not the model's.
+
+    Formal guarantee
+    ----------------
+    That of `PrivateGradients`, at the noise with which `epochs` epochs of steps spend (epsilon, delta), add-or-remove.
+    """
+    if loader.batch_size is None:
+        raise SettingError("make_private needs a loader with a batch size, from which the sampling rate follows.")
+    records = len(loader.dataset)  # type: ignore[arg-type]
+    rate = min(1.0, loader.batch_size / records)
+    steps = math.ceil(1 / rate)
+    sigma = calibration.sigma(epsilon, delta, rate, epochs * steps).sigma
+    engine = PrivateGradients(
+        model, max_grad_norm=max_grad_norm, noise_multiplier=sigma, sample_rate=rate, rng=rng, vmapped=vmapped
+    )
+    engine.most_steps = epochs * steps
+    own = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
+        engine.close()
+        raise SettingError(
+            "the optimizer has parameters that are not the model's, which would be updated without noise."
+        )
+    taken = 0
+
+    def before_step(*_: Any) -> None:
+        nonlocal taken
+        if engine.steps == taken:
+            raise NoiseproofError(
+                "there is no new private gradient to step with; call the engine's `backward` with the losses first."
+            )
+        taken = engine.steps
+
+    optimizer.register_step_pre_hook(before_step)
+    sampler = PoissonSampler(records, rate, steps, engine.randomness[0])
+    names = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+    options = {name: getattr(loader, name) for name in (*names, "prefetch_factor", "persistent_workers")}
+    return engine, optimizer, DataLoader(loader.dataset, batch_sampler=sampler, **options)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.engine.ranks import ALONE, Ranks
@@ -66,7 +67,29 @@ def check_loader(loader: DataLoader[object], sample_rate: float, records: int, r
         raise UnsupportedError("the loader's PoissonSampler must be given the ranks that share the training.")
 
 
-# Schedules: settings that change from step to step in a way fixed before training, so that accountants can follow.
+class _Collate:
+    """A loader's own way of putting records together, which also makes a batch of none."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._own, self._dataset = loader.collate_fn, loader.dataset
+
+    def __call__(self, records: list[Any]) -> Any:
+        if records:
+            return self._own(records)
+        # Of the record that lends its shapes nothing else is left.
+        return tree_map(
+            lambda leaf: leaf[:0] if isinstance(leaf, torch.Tensor) else leaf, self._own([self._dataset[0]])
+        )
+
+
+def with_empty_batches(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The loader's batches, where one without records has the shapes of the others."""
+    own, loader.collate_fn = loader.collate_fn, _Collate(loader)
+    try:
+        batches = iter(loader)
+    finally:
+        loader.collate_fn = own
+    return batches
 
 
 Decay = Literal["constant", "time", "exponential", "step"]
@@ -78,7 +101,8 @@ class Schedule:
 
     `constant`; `time`: start / (1 + decay t); `exponential`: start e^(-decay t); `step`: start decay^floor(t / every).
 
-    It depends on no record, so it costs nothing; the noise that it sets is accounted for step by step.
+    It is fixed before the training and depends on no record, so it costs nothing; the noise that it sets is accounted for
+    step by step.
     """
 
     start: float

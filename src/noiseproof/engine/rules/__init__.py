@@ -1,7 +1,9 @@
-"""One file a kind of layer: how its (activation, error) pairs become per-record gradients."""
+"""One file a kind of layer: how its inputs and errors become per-record gradients."""
 
 from __future__ import annotations
 
-from noiseproof.engine.rules.register import rules_for
+from noiseproof.engine.rules import convolution, linear, recurrent
+from noiseproof.engine.rules.rule import LayerRule, register_rule, rules_for
+from noiseproof.engine.rules.vmap import VmapRule
 
-__all__ = ["rules_for"]
+__all__ = ["LayerRule", "VmapRule", "convolution", "linear", "recurrent", "register_rule", "rules_for"]

@@ -1,88 +1,296 @@
-"""Convolutions in one and two dimensions, and their transposes."""
+"""Convolutions in one and two dimensions, their transposes, and the gradients of kernels without unfolding whole inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod, sqrt
+from typing import Any
+
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
-from noiseproof.engine.contributions import Explicit
-from noiseproof.engine.correlations import Correlations, Geometry
-from noiseproof.engine.rules.rule import PairRule, matched
-from noiseproof.engine.tape import Contributions, Settle
+from noiseproof.engine.contributions import (
+    PASS_COST,
+    Contribution,
+    Explicit,
+    MemoryLimit,
+    in_pieces,
+    norms_from_products,
+    squared_lengths,
+    widened,
+)
+from noiseproof.engine.graph import Contributions
+from noiseproof.engine.rules.rule import LayerRule, register_rule
 
-
-def _plane(tensor: torch.Tensor) -> torch.Tensor:
-    """A sequence as an image of height 1; an image as it is."""
-    return tensor.unsqueeze(-2) if tensor.dim() == 3 else tensor
-
-
-def _pair(values: tuple[int, ...], height: int) -> tuple[int, int]:
-    """(height, width) values, where a sequence has only the latter."""
-    return (values[0], values[1]) if len(values) == 2 else (height, values[0])
-
-
-class ConvolutionRule(PairRule):
-    """`nn.Conv1d` and `nn.Conv2d` with any stride, padding, dilation and groups."""
-
-    module: nn.Conv1d | nn.Conv2d
-
-    def settle(self, activation: torch.Tensor) -> Settle:
-        """The function from the output's error to the contributions of the layer's parameters."""
-        layer = self.module
-
-        def settle(error: torch.Tensor) -> Contributions:
-            inputs, padding = matched(activation, layer.weight.dtype), layer.padding
-            sides = layer._reversed_padding_repeated_twice
-            lopsided = isinstance(padding, str) and sides[::2] != sides[1::2]
-            if layer.padding_mode != "zeros" or lopsided:
-                mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-                inputs, padding = F.pad(inputs, sides, mode), (0,) * len(layer.kernel_size)
-            elif isinstance(padding, str):
-                padding = tuple(reversed(sides[::2]))
-            return _contributions(layer, inputs, error, padding)
-
-        return settle
+CHUNK_BYTES = 8 * 2**20
+"""Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""
+NARROW = 48
+"""With fewer columns than this a matrix product is slow, so the kernel's height is unfolded too."""
 
 
-class TransposedConvolutionRule(PairRule):
-    """`nn.ConvTranspose1d` and `nn.ConvTranspose2d`: the same correlation with input and error changing places."""
+@dataclass(frozen=True)
+class Geometry:
+    """How a kernel of (height, width) moves over the input."""
 
-    module: nn.ConvTranspose1d | nn.ConvTranspose2d
-
-    def settle(self, activation: torch.Tensor) -> Settle:
-        """The function from the output's error to the contributions of the layer's parameters."""
-
-        def settle(error: torch.Tensor) -> Contributions:
-            return _contributions(self.module, activation, error, self.module.padding, transposed=True)
-
-        return settle
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
 
 
-def _contributions(
-    layer: nn.modules.conv._ConvNd,
-    inputs: torch.Tensor,
-    error: torch.Tensor,
-    padding: tuple[int, ...] | str,
-    *,
-    transposed: bool = False,
-) -> Contributions:
-    assert not isinstance(padding, str)
-    weight, bias = layer.weight, layer.bias
-    error = matched(error, weight.dtype)
-    found: Contributions = []
-    if weight.requires_grad:
-        geometry = Geometry(
-            _pair(layer.kernel_size, 1),
-            _pair(layer.stride, 1),
-            _pair(padding, 0),
-            _pair(layer.dilation, 1),
-            layer.groups,
+class Correlations(Contribution):
+    """g_i[o, c, u, v] = sum over places p of e_i[o, p] x_i[c, p * stride + (u, v) * dilation].
+
+    Inputs x (B, C, H, W) and errors e (B, O, H', W'). The input is unfolded along the width only, with channels last;
+    a row u of the kernel is then one slice of it, and a batched matrix product with the errors as they are. What is
+    written out has the shape (slabs, B, entries): a slab is a row of the kernel, or all of it where channels are few.
+    """
+
+    def __init__(self, inputs: torch.Tensor, errors: torch.Tensor, shape: torch.Size, geometry: Geometry) -> None:
+        self._inputs, self._errors, self._shape, self._geometry = inputs, errors, shape, geometry
+        self._records, self._all_rows = errors.shape[:2]
+        self._rows = errors.shape[1] // geometry.groups
+        self._channels = inputs.shape[1] // geometry.groups
+        self._by_row = geometry.kernel[0] > 1 and self._channels * geometry.kernel[1] >= NARROW
+        self._dtype_size = errors.element_size()
+        self._kept: torch.Tensor | None = None
+        self._memory = MemoryLimit()
+
+    def explicit(self) -> torch.Tensor:
+        """The gradients themselves, (B, *shape)."""
+        slabs = self._slabs() if self._kept is None else self._kept
+        return self._in_order(slabs, 1).reshape(self._records, *self._shape)
+
+    def squared_norms(self) -> torch.Tensor:
+        """By whichever is cheaper: the gradients written out, or inner products of places."""
+        if self._kept is None and self._products_are_cheaper:
+            return self._norms_from_products()
+        self._keep_if_there_is_room()
+        if self._kept is not None:
+            return _slab_norms(self._kept)
+        pieces = self._pieces(in_pieces(self.size[1]))
+        lengths = torch.cat([_slab_norms(self._slabs(some)) for some in pieces]).double().sqrt()
+        # The sum is made from the pairs again, where large parts that cancel leave their rounding.
+        parts = (squared_lengths(part.flatten(1)).double() for part in (self._errors, self._inputs))
+        most = prod(parts, start=torch.tensor(prod(self._geometry.kernel))).sqrt()
+        rounding = 2 * sqrt(self._records * self._places) * torch.finfo(self._errors.dtype).eps
+        return (lengths + rounding * most).square().to(self._errors.dtype)
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """sum_i w_i g_i, of the parameter's shape."""
+        if self._kept is not None:
+            return self._in_order(torch.matmul(weights, self._kept), 0).reshape(self._shape)
+        geometry = self._geometry
+        total: torch.Tensor = torch.ops.aten.convolution_backward(
+            self._errors * weights[:, None, None, None],
+            self._inputs,
+            self._inputs.new_empty(self._errors.shape[1], self._channels, *geometry.kernel),
+            None,
+            geometry.stride,
+            geometry.padding,
+            geometry.dilation,
+            False,
+            [0, 0],
+            geometry.groups,
+            [False, True, False],
+        )[1]
+        return total.view(self._shape)
+
+    def inner(self, vector: torch.Tensor) -> torch.Tensor:
+        """<g_i, v>, (B,)."""
+        geometry = self._geometry
+        kernel = vector.reshape(self._all_rows, self._channels, *geometry.kernel)
+        if self._kept is None:
+            # <g_i, v> = <e_i, conv(x_i, v)>.
+            where = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+            return (functional.conv2d(self._inputs, kernel, None, *where) * self._errors).sum((1, 2, 3))
+        if self._by_row:
+            kernel = kernel.permute(2, 0, 3, 1)
+        return torch.bmm(self._kept, kernel.reshape(len(self._kept), -1, 1)).sum((0, 2))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many records there are, and the bytes of one gradient."""
+        return self._records, prod(self._shape) * self._dtype_size
+
+    def share(self, memory: MemoryLimit) -> None:
+        """Keep what is written out only as far as memory allows."""
+        self._memory = memory
+
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        if self._kept is not None:
+            return Explicit(self.explicit()[records])
+        return Correlations(self._inputs[records], self._errors[records], self._shape, self._geometry)
+
+    @property
+    def _slab_count(self) -> int:
+        return self._geometry.kernel[0] if self._by_row else 1
+
+    @property
+    def _places(self) -> int:
+        return self._errors.shape[2] * self._errors.shape[3]
+
+    def _keep_if_there_is_room(self) -> None:
+        if self._kept is None and self._memory.has(prod(self.size)):
+            self._kept = self._slabs()
+            self._memory.take(prod(self.size))
+            # The pair is not needed any more, and may be larger than what was made of it.
+            self._inputs = self._errors = self._errors.new_empty(0)
+
+    @property
+    def _products_are_cheaper(self) -> bool:
+        columns = self._channels * prod(self._geometry.kernel)
+        # Without room for the gradients, the weighted sum is made from the pairs again.
+        again = 0 if self._memory.has(prod(self.size)) else self._places
+        return self._places**2 * (self._rows + columns) < self._rows * columns * (PASS_COST + again)
+
+    def _norms_from_products(self) -> torch.Tensor:
+        """Sums over pairs of places, of the errors' inner product times that of the input's windows."""
+        columns = self._channels * prod(self._geometry.kernel)
+        dtype = self._errors.dtype
+        about = (self._rows, columns), self._records * self._places, torch.finfo(dtype).eps
+        found = []
+        for some in self._pieces(self._chunk(self._places * columns)):
+            errors, windows = self._errors[some].reshape(-1, self._rows, self._places), self._windows(some)
+            bound, coarse = norms_from_products(_products(errors), _products(windows), *about)
+            if coarse.any():
+                exact = (_products(part[coarse].double()) for part in (errors, windows))
+                bound[coarse] = norms_from_products(next(exact), next(exact), *about)[0]
+            found.append(bound.view(-1, self._geometry.groups).sum(1))
+        return torch.cat(found).to(dtype)
+
+    def _slabs(self, some: slice = slice(None), rows: range | None = None) -> torch.Tensor:
+        """The gradients of some records written out: (slabs, records, entries)."""
+        geometry, places = self._geometry, self._errors.shape[2:]
+        records = len(self._inputs[some])
+        if rows is None:
+            rows = range(self._slab_count)
+        columns = self._channels * geometry.kernel[1] * (1 if self._by_row else geometry.kernel[0])
+        out = self._errors.new_empty(len(rows), records * geometry.groups, self._rows, columns)
+        per_record = (
+            columns * places[1] * (self._inputs.shape[2] + 2 * geometry.padding[0])
+            if self._by_row
+            else columns * self._places
         )
-        moved, still = _plane(matched(inputs, weight.dtype)), _plane(error)
-        if transposed:
-            moved, still = still, moved
-        found.append((weight, Correlations(moved, still, weight.shape, geometry)))
-    if bias is not None and bias.requires_grad:
-        found.append((bias, Explicit(error.flatten(2).sum(2))))
-    return found
+        start = 0
+        for piece in self._pieces(self._chunk(per_record), some):
+            errors = self._errors[piece].reshape(-1, self._rows, self._places)
+            into = out[:, start : start + len(errors)]
+            start += len(errors)
+            if not self._by_row:
+                torch.bmm(errors, self._windows(piece).transpose(1, 2), out=into[0])
+                continue
+            bands = self._bands(piece)
+            for slab, row in enumerate(rows):
+                first, phase = divmod(row * geometry.dilation[0], geometry.stride[0])
+                band = bands[:, phase, first : first + places[0]].reshape(len(errors), self._places, columns)
+                torch.bmm(errors, band, out=into[slab])
+        return out.view(len(rows), records, -1)
+
+    def _windows(self, some: slice) -> torch.Tensor:
+        """The input unfolded: (records x groups, columns as in the kernel, places)."""
+        inputs, geometry = self._inputs[some], self._geometry
+        padding = geometry.padding
+        if geometry.kernel == (1, 1) and geometry.stride == (1, 1) and padding == (0, 0):
+            return inputs.reshape(len(inputs) * geometry.groups, self._channels, self._places)
+        if padding != (0, 0):
+            inputs = functional.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
+        inputs = inputs.contiguous()
+        channel, down, right = inputs.stride()[1:]
+        windows = inputs.as_strided(
+            (len(inputs) * geometry.groups, self._channels, *geometry.kernel, *self._errors.shape[2:]),
+            (
+                channel * self._channels,
+                channel,
+                down * geometry.dilation[0],
+                right * geometry.dilation[1],
+                down * geometry.stride[0],
+                right * geometry.stride[1],
+            ),
+        )
+        return windows.reshape(len(windows), -1, self._places)
+
+    def _bands(self, some: slice) -> torch.Tensor:
+        """The input unfolded along the width: (records x groups, phases, rows, places across, kernel width x channels).
+
+        Rows are sorted by their phase in the vertical stride, so that any row of the kernel meets consecutive ones.
+        """
+        inputs, geometry = self._inputs[some], self._geometry
+        records, _, height, width = inputs.shape
+        phases, across = geometry.stride[0], self._errors.shape[3]
+        high = ceil((height + 2 * geometry.padding[0]) / phases) * phases
+        wide = width + 2 * geometry.padding[1]
+        padded = inputs.new_zeros(records, geometry.groups, high, wide, self._channels)
+        inside = padded.narrow(2, geometry.padding[0], height).narrow(3, geometry.padding[1], width)
+        inside.copy_(inputs.reshape(records, geometry.groups, self._channels, height, width).permute(0, 1, 3, 4, 2))
+        group, down, right = padded.stride()[1:4]
+        bands = padded.as_strided(
+            (records * geometry.groups, phases, high // phases, across, geometry.kernel[1], self._channels),
+            (group, down, down * phases, right * geometry.stride[1], right * geometry.dilation[1], 1),
+        )
+        # Copied once here, or else every slice of it would be copied again.
+        return bands.contiguous().view(*bands.shape[:4], -1)
+
+    def _in_order(self, slabs: torch.Tensor, records_dims: int) -> torch.Tensor:
+        """Slabs (slabs, [B,] entries) with the kernel's own order of entries, ([B,] O, C, U, V)."""
+        batch = slabs.shape[1 : 1 + records_dims]
+        if not self._by_row:
+            return slabs.view(*batch, self._all_rows, self._channels, *self._geometry.kernel)
+        split = slabs.view(len(slabs), *batch, self._all_rows, self._geometry.kernel[1], self._channels)
+        return split.movedim((0, -1, -2), (-2, -3, -1))
+
+    def _chunk(self, numbers: int) -> int:
+        """How many records to take at a time, if each needs room for so many `numbers`."""
+        return max(1, CHUNK_BYTES // max(1, self._inputs.element_size() * numbers * self._geometry.groups))
+
+    def _pieces(self, size: int, some: slice = slice(None)) -> Iterator[slice]:
+        """`some` of the records in pieces of `size`."""
+        start, stop, _ = some.indices(self._records)
+        return (slice(first, min(first + size, stop)) for first in range(start, stop, size))
+
+
+def _products(vectors: torch.Tensor) -> torch.Tensor:
+    """Inner products between the columns of each matrix."""
+    return torch.bmm(vectors.transpose(1, 2), vectors)
+
+
+def _slab_norms(slabs: torch.Tensor) -> torch.Tensor:
+    """||g_i||^2 from (slabs, B, entries); rows first, which torch reduces twice as fast as both dimensions at once."""
+    return squared_lengths(slabs.flatten(0, 1)).view(slabs.shape[:2]).sum(0)
+
+
+@register_rule(nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+class ConvolutionRule(LayerRule):
+    """`nn.Conv1d` and `nn.Conv2d` with any stride, padding, dilation and groups, and their transposes."""
+
+    layer: nn.modules.conv._ConvNd
+    names = ("weight", "bias")
+
+    def contributions(self, inputs: torch.Tensor, errors: torch.Tensor) -> Contributions:
+        """Every record's gradient in the layer's parameters."""
+        layer, padding, dims = self.layer, self.layer.padding, len(self.layer.kernel_size)
+        inputs, errors = (widened(part, layer.weight.dtype) for part in (inputs, errors))
+        found: Contributions = []
+        if layer.bias is not None and layer.bias.requires_grad:
+            found.append((layer.bias, errors.flatten(2).sum(2)))
+        if not layer.weight.requires_grad:
+            return found
+        sides = layer._reversed_padding_repeated_twice
+        lopsided = isinstance(padding, str) and sides[::2] != sides[1::2]
+        if layer.padding_mode != "zeros" or lopsided:
+            mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+            inputs, padding = functional.pad(inputs, sides, mode), (0,) * dims
+        elif isinstance(padding, str):
+            padding = tuple(reversed(sides[::2]))
+        if dims == 1:  # a sequence is an image of height 1
+            inputs, errors = inputs.unsqueeze(-2), errors.unsqueeze(-2)
+        pairs = ((layer.kernel_size, 1), (layer.stride, 1), (padding, 0), (layer.dilation, 1))
+        shapes: list[Any] = [own if dims == 2 else (high, *own) for own, high in pairs]
+        geometry = Geometry(*shapes[:4], groups=layer.groups)
+        if layer.transposed:  # the same correlation, with input and error changing places
+            inputs, errors = errors, inputs
+        return [(layer.weight, Correlations(inputs, errors, layer.weight.shape, geometry)), *found]

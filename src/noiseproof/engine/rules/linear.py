@@ -1,194 +1,250 @@
-"""Linear layers: the weight's gradient is a sum of outer products over positions, the bias's a sum of errors."""
+"""Layers whose weights act on vectors: linear, embeddings, scales of layers that normalise each record, attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from abc import abstractmethod
+from functools import partial
+from math import sqrt
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from noiseproof.engine.contributions import Blocks, Contribution, Explicit, in_pieces
-from noiseproof.engine.outer_products import Factor, OuterProducts, Sums
-from noiseproof.engine.rules.rule import PairRule, matched, records_first
-from noiseproof.engine.tape import Contributions, Settle
+from noiseproof.engine.contributions import Blocks, Contribution, Factor, OuterProducts, SparseRows, Sums, widened
+from noiseproof.engine.graph import Contributions
+from noiseproof.engine.rules.rule import InterceptRule, LayerRule, register_rule
 
 
-def settle_linear(
-    activation: torch.Tensor,
+def linear_contributions(
+    inputs: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    record_dim: int = 0,
-    *,
-    weight_rows: slice | None = None,
-    bias_rows: slice | None = None,
-) -> Settle:
-    """Contributions of y = W x + b at the positions of `activation`, where only some rows of W or b may be in use."""
-
-    def settle(error: torch.Tensor) -> Contributions:
-        errors = Factor(records_first(matched(error, weight.dtype), record_dim))
-        activations = Factor(records_first(matched(activation, weight.dtype), record_dim))
-        found: Contributions = []
-        if weight.requires_grad:
-            found.append((weight, _placed(OuterProducts(errors, activations), weight, weight_rows)))
-        if bias is not None and bias.requires_grad:
-            found.append((bias, _placed(Sums(errors), bias, bias_rows)))
-        return found
-
-    return settle
+    record_dim: int,
+    weight_rows: slice | None,
+    bias_rows: slice | None,
+    errors: torch.Tensor,
+) -> Contributions:
+    """Those of y = W x + b at every position of `inputs`, where only some rows of W or b may be in use."""
+    parts = (widened(part, weight.dtype) for part in (errors, inputs))
+    outer, inner = (Factor(part.movedim(record_dim, 0) if record_dim else part) for part in parts)
+    found: Contributions = []
+    if weight.requires_grad:
+        found.append((weight, _placed(OuterProducts(outer, inner), weight, weight_rows)))
+    if bias is not None and bias.requires_grad:
+        found.append((bias, _placed(Sums(outer), bias, bias_rows)))
+    return found
 
 
 def _placed(part: Contribution, parameter: torch.Tensor, rows: slice | None) -> Contribution:
     return part if rows is None else Blocks([(rows, part)], parameter.shape)
 
 
-class LinearRule(PairRule):
+@register_rule(nn.Linear, NonDynamicallyQuantizableLinear)
+class LinearRule(LayerRule):
     """`nn.Linear`, with any number of dimensions between the records and the features."""
 
-    module: nn.Linear
+    layer: nn.Linear
+    names = ("weight", "bias")
 
-    def settle(self, activation: torch.Tensor) -> Settle:
-        """The function from the output's error to the contributions of the layer's parameters."""
-        return settle_linear(activation, self.module.weight, self.module.bias, self.record_dim)
-
-
-# Embeddings: a record's gradient has the errors of its positions in the rows that they looked up.
+    def contributions(self, inputs: torch.Tensor, errors: torch.Tensor) -> Contributions:
+        """Outer products for the weight, sums for the bias."""
+        return linear_contributions(inputs, self.layer.weight, self.layer.bias, self.record_dim, None, None, errors)
 
 
-class Lookups(Contribution):
-    """Row `index[i, t]` of g_i gets the error e_it; errors (B, T, D), indices (B, T)."""
+@register_rule(nn.Embedding)
+class EmbeddingRule(LayerRule):
+    """`nn.Embedding`: a record has the errors of its positions in the rows that they looked up, but for the padding's."""
 
-    def __init__(self, errors: torch.Tensor, indices: torch.Tensor, rows: int) -> None:
-        self._errors, self._indices, self._rows = errors, indices, rows
+    layer: nn.Embedding
+    names = ("weight",)
 
-    def explicit(self) -> torch.Tensor:
-        """The gradients themselves, (B, rows, D)."""
-        records, _, width = self._errors.shape
-        gradients = self._errors.new_zeros(records, self._rows, width)
-        return gradients.scatter_add_(1, self._indices.unsqueeze(2).expand_as(self._errors), self._errors)
-
-    def squared_norms(self) -> torch.Tensor:
-        """||g_i||^2, (B,): inner products of errors at positions that looked up the same row."""
-        same = self._indices.unsqueeze(2) == self._indices.unsqueeze(1)
-        return (torch.bmm(self._errors, self._errors.transpose(1, 2)) * same).sum((1, 2))
-
-    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        """sum_i w_i g_i, (rows, D)."""
-        errors = self._errors * weights[:, None, None]
-        total = errors.new_zeros(self._rows, errors.shape[-1])
-        return total.index_add_(0, self._indices.reshape(-1), errors.reshape(-1, errors.shape[-1]))
-
-    def inner(self, vector: torch.Tensor) -> torch.Tensor:
-        """<g_i, v>, (B,)."""
-        return (self._errors * vector[self._indices]).sum((1, 2))
-
-    def gram(self) -> torch.Tensor:
-        """<g_i, g_k>, (B, B), a block of records at a time."""
-        records, positions, width = self._errors.shape
-        errors, indices = self._errors.reshape(-1, width), self._indices.reshape(-1)
-        total = errors.new_zeros(records, records)
-        step = in_pieces(errors.element_size() * records * positions**2)
-        for start in range(0, records, step):
-            some = slice(start * positions, (start + step) * positions)
-            products = (errors[some] @ errors.T) * (indices[some, None] == indices)
-            total[start : start + step] = products.view(-1, positions, records, positions).sum((1, 3))
-        return total
-
-    def only(self, records: torch.Tensor) -> Contribution:
-        """The gradients of some records, by index."""
-        return Lookups(self._errors[records], self._indices[records], self._rows)
-
-    def plus(self, others: Sequence[Contribution]) -> Contribution:
-        """The sum with other uses of the same table: their positions are further positions."""
-        uses = [self, *(other for other in others if isinstance(other, Lookups))]
-        if len(uses) <= len(others):
-            return super().plus(others)
-        return Lookups(
-            torch.cat([use._errors for use in uses], dim=1),
-            torch.cat([use._indices for use in uses], dim=1),
-            self._rows,
-        )
+    def contributions(self, inputs: torch.Tensor, errors: torch.Tensor) -> Contributions:
+        """The rows that are not zero."""
+        weight, padding = self.layer.weight, self.layer.padding_idx
+        indices = inputs.movedim(self.record_dim, 0).long().flatten()
+        values = widened(errors, weight.dtype).movedim(self.record_dim, 0).reshape(len(indices), -1)
+        records = inputs.shape[self.record_dim]
+        owners = torch.arange(records, device=indices.device).repeat_interleave(len(indices) // max(1, records))
+        if padding is not None:
+            values = values.masked_fill((indices == padding).unsqueeze(1), 0.0)
+        return [(weight, SparseRows(values, owners, indices, records, weight.shape))]
 
 
-class EmbeddingRule(PairRule):
-    """`nn.Embedding`; the padding row gets no gradient."""
+class _ScaleRule(LayerRule):
+    """y = w x^ + b, where x^ is the record's own input, normalised."""
 
-    module: nn.Embedding
+    names = ("weight", "bias")
 
-    def settle(self, activation: torch.Tensor) -> Settle:
-        """The function from the output's error to the contributions of the layer's parameters."""
-        weight, padding = self.module.weight, self.module.padding_idx
+    @abstractmethod
+    def normalised(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The inputs without scale and shift."""
 
-        def settle(error: torch.Tensor) -> Contributions:
-            indices = activation.movedim(self.record_dim, 0).long()
-            errors = matched(error, weight.dtype).movedim(self.record_dim, 0)
-            indices = indices.reshape(indices.shape[0], -1)
-            errors = errors.reshape(*indices.shape, -1)
-            if padding is not None:
-                errors = errors.masked_fill((indices == padding).unsqueeze(2), 0.0)
-            return [(weight, Lookups(errors, indices, weight.shape[0]))]
+    @abstractmethod
+    def reduced(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over what one entry of the weight was applied to; records come first."""
 
-        return settle
-
-
-# Layers that normalise each record by itself, then scale and shift: every entry of the weight acts at many places.
-
-
-def _settle_affine(
-    module: nn.Module,
-    normalised: Callable[[], torch.Tensor],
-    reduce: Callable[[torch.Tensor], torch.Tensor],
-    record_dim: int,
-) -> Settle:
-    """Contributions of y = w x^ + b, where `reduce` sums what one entry of w was applied to (records come first)."""
-
-    def settle(error: torch.Tensor) -> Contributions:
+    def contributions(self, inputs: torch.Tensor, errors: torch.Tensor) -> Contributions:
+        """Written out, since weights are small."""
         found: Contributions = []
-        weight, bias = module.weight, getattr(module, "bias", None)
-        for parameter, values in ((weight, lambda: error * normalised()), (bias, lambda: error)):
+        for name in self.names:
+            parameter = getattr(self.layer, name, None)
             if isinstance(parameter, nn.Parameter) and parameter.requires_grad:
-                gradients = reduce(matched(values(), parameter.dtype).movedim(record_dim, 0))
-                found.append((parameter, Explicit(gradients.reshape(-1, *parameter.shape))))
+                values = errors * self.normalised(inputs) if name == "weight" else errors
+                gradients = self.reduced(widened(values, parameter.dtype).movedim(self.record_dim, 0))
+                found.append((parameter, gradients.reshape(-1, *parameter.shape)))
         return found
 
-    return settle
 
-
-class LayerNormRule(PairRule):
+@register_rule(nn.LayerNorm, nn.RMSNorm)
+class LayerNormRule(_ScaleRule):
     """`nn.LayerNorm` and `nn.RMSNorm`: one weight a feature, used at every position."""
 
-    module: nn.LayerNorm | nn.RMSNorm
+    layer: nn.LayerNorm | nn.RMSNorm
 
-    def settle(self, activation: torch.Tensor) -> Settle:
-        """The function from the output's error to the contributions of the layer's parameters."""
-        layer = self.module
-        shape = list(layer.normalized_shape)
+    def normalised(self, inputs: torch.Tensor) -> torch.Tensor:
+        """By each position's own moments."""
+        shape = list(self.layer.normalized_shape)
+        if isinstance(self.layer, nn.RMSNorm):
+            return functional.rms_norm(inputs, shape, None, self.layer.eps)
+        return functional.layer_norm(inputs, shape, None, None, self.layer.eps)
 
-        def normalised() -> torch.Tensor:
-            if isinstance(layer, nn.RMSNorm):
-                return F.rms_norm(activation, shape, None, layer.eps)
-            return F.layer_norm(activation, shape, None, None, layer.eps)
-
-        def over_positions(values: torch.Tensor) -> torch.Tensor:
-            positions = tuple(range(1, values.dim() - len(shape)))
-            return values.sum(positions) if positions else values
-
-        return _settle_affine(layer, normalised, over_positions, self.record_dim)
+    def reduced(self, values: torch.Tensor) -> torch.Tensor:
+        """Over positions."""
+        positions = tuple(range(1, values.dim() - len(self.layer.normalized_shape)))
+        return values.sum(positions) if positions else values
 
 
-class ChannelNormRule(PairRule):
+@register_rule(nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+class ChannelNormRule(_ScaleRule):
     """`nn.GroupNorm` and `nn.InstanceNorm`: one weight a channel, used at every place."""
 
-    module: nn.GroupNorm
+    layer: nn.GroupNorm
 
-    def settle(self, activation: torch.Tensor) -> Settle:
-        """The function from the output's error to the contributions of the layer's parameters."""
-        layer = self.module
-        groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else activation.shape[1]
+    def normalised(self, inputs: torch.Tensor) -> torch.Tensor:
+        """By the moments of each group of channels."""
+        groups = self.layer.num_groups if isinstance(self.layer, nn.GroupNorm) else inputs.shape[1]
+        return functional.group_norm(inputs, groups, None, None, self.layer.eps)
 
-        def over_places(values: torch.Tensor) -> torch.Tensor:
-            return values.flatten(2).sum(2) if values.dim() > 2 else values
+    def reduced(self, values: torch.Tensor) -> torch.Tensor:
+        """Over places."""
+        return values.flatten(2).sum(2) if values.dim() > 2 else values
 
-        return _settle_affine(
-            layer, lambda: F.group_norm(activation, groups, None, None, layer.eps), over_places, self.record_dim
+
+_SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
+
+
+@register_rule(nn.MultiheadAttention)
+class AttentionRule(InterceptRule):
+    """`nn.MultiheadAttention`, to oneself or to others, with masks, dropout and the options it was built with."""
+
+    layer: nn.MultiheadAttention
+    functions = (functional.multi_head_attention_forward,)
+
+    @classmethod
+    def suits(cls, layer: nn.Module) -> bool:
+        """Not with a reparametrised output, which is a layer of its own inside."""
+        return super().suits(layer) and not hasattr(layer.out_proj, "parametrizations")
+
+    def replacement(self, function: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What is run in place of `multi_head_attention_forward`; its arguments are sequence-first."""
+        given = _SIGNATURE.bind(*args, **kwargs)
+        given.apply_defaults()
+        option = given.arguments
+        query, key, value = option["query"], option["key"], option["value"]
+        alone = query.dim() == 2
+        if alone:
+            same, shared = key is query, value is key
+            query = query.unsqueeze(1)
+            key = query if same else key.unsqueeze(1)
+            value = key if shared else value.unsqueeze(1)
+        queries, keys, values = self._project(query, key, value)
+        mask = option["attn_mask"]
+        padding = option["key_padding_mask"]
+        if padding is not None and alone:
+            padding = padding.unsqueeze(0)
+        if self.layer.bias_k is not None and self.layer.bias_v is not None:
+            keys, values = self._append(keys, self.layer.bias_k), self._append(values, self.layer.bias_v)
+            mask, padding = _one_more(mask), _one_more(padding)
+        heads, (length, records, width) = self.layer.num_heads, queries.shape
+        queries, keys, values = (
+            part.reshape(len(part), records, heads, width // heads).permute(1, 2, 0, 3)
+            for part in (queries, keys, values)
         )
+        if self.layer.add_zero_attn:
+            keys, values = functional.pad(keys, (0, 0, 0, 1)), functional.pad(values, (0, 0, 0, 1))
+            mask, padding = _one_more(mask), _one_more(padding)
+        if mask is not None and mask.dim() == 3:
+            mask = mask.view(records, heads, *mask.shape[1:])
+        if padding is not None:
+            padding = padding[:, None, None, :]
+            mask = padding if mask is None else mask + padding
+        dropout = option["dropout_p"] if option["training"] else 0.0
+        weights: torch.Tensor | None = None
+        if option["need_weights"]:
+            scores = (queries / sqrt(queries.shape[-1])) @ keys.transpose(2, 3)
+            weights = functional.dropout(torch.softmax(scores if mask is None else scores + mask, dim=-1), dropout)
+            attended = weights @ values
+            weights = weights.mean(1) if option["average_attn_weights"] else weights
+        else:
+            attended = functional.scaled_dot_product_attention(queries, keys, values, mask, dropout)
+        joined = attended.permute(2, 0, 1, 3).reshape(length, records, width)
+        output = self._linear(joined, self.layer.out_proj.weight, self.layer.out_proj.bias)
+        if alone:
+            return output.squeeze(1), None if weights is None else weights.squeeze(0)
+        return output, weights
+
+    def _project(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        layer = self.layer
+        packed: torch.Tensor | None = layer.in_proj_weight
+        width, bias = layer.embed_dim, layer.in_proj_bias
+        if packed is not None and query is key and key is value:
+            queries, keys, values = self._linear(query, packed, bias).chunk(3, dim=-1)
+            return queries, keys, values
+        separate = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+        projected = []
+        for place, inputs in enumerate((query, key, value)):
+            rows = slice(place * width, (place + 1) * width)
+            if packed is not None:
+                projected.append(self._linear(inputs, packed, bias, rows, rows))
+            else:
+                projected.append(self._linear(inputs, separate[place], bias, None, rows))
+        return projected[0], projected[1], projected[2]
+
+    def _linear(
+        self,
+        inputs: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        weight_rows: slice | None = None,
+        bias_rows: slice | None = None,
+    ) -> torch.Tensor:
+        """A linear map at (length, records) positions, recorded; by only some rows of the parameters, if given."""
+        output = functional.linear(
+            inputs,
+            weight if weight_rows is None else weight[weight_rows],
+            bias if bias is None or bias_rows is None else bias[bias_rows],
+        )
+        given = inputs.detach()
+        contributions = partial(linear_contributions, given, weight, bias, 1, weight_rows, bias_rows)
+        self.recorder.record((output,), self.path, contributions, inputs=(inputs,), keep=(given,), record_dim=1)
+        return output
+
+    def _append(self, sequence: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
+        """`sequence` with one more position, which is the same parameter for every record."""
+        added = extra.expand(1, sequence.shape[1], -1)
+
+        def contributions(error: torch.Tensor) -> Contributions:
+            return [(extra, error.movedim(1, 0).unsqueeze(1))]
+
+        self.recorder.record((added,), self.path, contributions, inputs=(), record_dim=1)
+        return torch.cat([sequence, added])
+
+
+def _one_more(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """A mask that lets the position appended to the keys be seen."""
+    return None if mask is None else functional.pad(mask, (0, 1))

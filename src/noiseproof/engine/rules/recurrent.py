@@ -15,11 +15,10 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
-from noiseproof.engine.contributions import Contribution
-from noiseproof.engine.outer_products import Factor, OuterProducts, Sums
-from noiseproof.engine.rules.rule import InterceptRule
+from noiseproof.engine.contributions import Contribution, Factor, OuterProducts, Sums, widened
+from noiseproof.engine.graph import Contributions, GraphRecorder
+from noiseproof.engine.rules.rule import InterceptRule, register_rule
 from noiseproof.engine.rules.vmap import over_layers
-from noiseproof.engine.tape import Contributions, Tape
 from noiseproof.errors import UnsupportedError
 
 Tensors = tuple[torch.Tensor, ...]
@@ -196,7 +195,7 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         ctx: Any,
         cell: Cell,
-        tape: Tape,
+        recorder: GraphRecorder,
         notes: list[torch.Tensor],
         inputs: torch.Tensor,
         at_input: torch.Tensor,
@@ -212,7 +211,7 @@ class _Recurrence(torch.autograd.Function):
         flat = inputs.flatten(0, 1)
         gates = flat @ weight_ih.T if bias_ih is None else torch.addmm(bias_ih, flat, weight_ih.T)
         hidden, final, saved = cell.forward(gates.view(*inputs.shape[:2], len(weight_ih)), states, weight_hh, bias_hh)
-        ctx.cell, ctx.tape = cell, tape
+        ctx.cell, ctx.recorder = cell, recorder
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(inputs, hidden, weight_ih, weight_hh, *saved)
         notes.append(hidden)
@@ -227,7 +226,7 @@ class _Recurrence(torch.autograd.Function):
         with torch.autocast(inputs.device.type, enabled=False):
             at_input, at_hidden, first = ctx.cell.backward(tuple(saved), weight_hh, error, final)
             at_inputs = at_input @ weight_ih if needs[3] else None
-        if ctx.tape.errors_only:
+        if ctx.recorder.errors_only:
             return None, None, None, at_inputs, at_input, at_hidden, None, None, None, None, *first
         # An ordinary backward pass through a watched network: the weights' own gradients, as torch would give them.
         flat_input, flat_hidden = at_input.flatten(0, 1), at_hidden.flatten(0, 1)
@@ -249,12 +248,12 @@ _SINGLE: dict[Any, Cell] = {
 
 
 class _Recurrent(InterceptRule):
-    """What layers and single cells share: one layer in one direction, captured."""
+    """What layers and single cells share: one layer in one direction, recorded."""
 
     def _run(
         self, cell: Cell, inputs: torch.Tensor, weights: list[torch.Tensor], states: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, ...]:
-        """One layer in one direction, captured."""
+        """One layer in one direction, recorded."""
         weight_ih, weight_hh = weights[:2]
         # The states go from step to step, so the recurrence keeps the weights' precision, whatever is cast around it.
         inputs = inputs.to(weight_ih.dtype).contiguous()
@@ -266,26 +265,29 @@ class _Recurrent(InterceptRule):
         notes: list[torch.Tensor] = []
         with torch.autocast(inputs.device.type, enabled=False):
             outputs: tuple[torch.Tensor, ...] = _Recurrence.apply(
-                cell, self.tape, notes, inputs, at_input, at_hidden, weight_ih, weight_hh, bias_ih, bias_hh, *states
+                cell, self.recorder, notes, inputs, at_input, at_hidden, weight_ih, weight_hh, bias_ih, bias_hh, *states
             )
         activation, hidden = inputs.detach(), notes[0]
 
-        def settle(input_error: torch.Tensor, hidden_error: torch.Tensor) -> Contributions:
-            input_errors = Factor(input_error.transpose(0, 1))
-            hidden_errors = input_errors if cell.one_error else Factor(hidden_error.transpose(0, 1))
+        def contributions(input_error: torch.Tensor, hidden_error: torch.Tensor) -> Contributions:
+            def factor(values: torch.Tensor) -> Factor:
+                return Factor(widened(values, weight_ih.dtype).transpose(0, 1))
+
+            input_errors = factor(input_error)
+            hidden_errors = input_errors if cell.one_error else factor(hidden_error)
             found: list[tuple[torch.Tensor | None, Contribution]] = [
-                (weight_ih, OuterProducts(input_errors, Factor(activation.transpose(0, 1)))),
-                (weight_hh, OuterProducts(hidden_errors, Factor(hidden[:-1].transpose(0, 1)))),
+                (weight_ih, OuterProducts(input_errors, factor(activation))),
+                (weight_hh, OuterProducts(hidden_errors, factor(hidden[:-1]))),
             ]
             if bias_ih is not None:
                 sums = Sums(input_errors)
                 found += [(bias_ih, sums), (bias_hh, sums if cell.one_error else Sums(hidden_errors))]
             return [(parameter, part) for parameter, part in found if parameter is not None and parameter.requires_grad]
 
-        self.tape.attach(
+        self.recorder.record(
             (outputs[0],),
             self.path,
-            settle,
+            contributions,
             inputs=(inputs, *states),
             keep=(activation, hidden),
             record_dim=1,
@@ -294,10 +296,12 @@ class _Recurrent(InterceptRule):
         return outputs
 
 
+@register_rule(nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 class CellRule(_Recurrent):
     """`nn.LSTMCell`, `nn.GRUCell` and `nn.RNNCell`: one step, often used many times in a forward pass."""
 
     functions = tuple(_SINGLE)
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
     def replacement(
         self,
@@ -313,20 +317,26 @@ class CellRule(_Recurrent):
         return tuple(after) if len(after) > 1 else after[0]
 
 
+@register_rule(nn.LSTM, nn.GRU, nn.RNN)
 class RecurrentRule(_Recurrent):
     """`nn.LSTM`, `nn.GRU` and `nn.RNN`, with any number of layers and directions."""
 
-    module: nn.RNNBase
+    layer: nn.RNNBase
     functions = tuple(_CELLS)
 
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the layer runs."""
-        if self.tape.recording and isinstance(args[0] if args else kwargs.get("input"), PackedSequence):
+    @classmethod
+    def suits(cls, layer: nn.Module) -> bool:
+        """Not with projected states, or weights that were put in later."""
+        assert isinstance(layer, nn.RNNBase)
+        return super().suits(layer) and not layer.proj_size and set(layer._parameters) == set(layer._flat_weights_names)
+
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.recorder.recording and isinstance(args[0] if args else kwargs.get("input"), PackedSequence):
             raise UnsupportedError(
-                f"the layer {self.path} ({type(self.module).__name__}) was given a PackedSequence, whose gradients by "
+                f"the layer {self.path} ({type(self.layer).__name__}) was given a PackedSequence, whose gradients by "
                 "record are not known; give it padded sequences and leave the padding out of the loss."
             )
-        super().enter(args, kwargs)
+        super()._enter(args, kwargs)
 
     def replacement(self, function: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """What is run in place of torch's own recurrence."""

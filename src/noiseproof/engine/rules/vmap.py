@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -13,41 +15,93 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from noiseproof.engine.contributions import Explicit
+from noiseproof.engine.graph import Contributions, GraphRecorder
 from noiseproof.engine.rules.rule import Replacing, Rule
-from noiseproof.engine.tape import Contributions
 from noiseproof.errors import UnsupportedError
+
+RecordDims = tuple[int | None, ...]
+"""For every argument the dimension that counts records, or None if the records share it."""
 
 
 class VmapRule(Rule):
     """Computes the layer's output record by record in one vmapped pass, with copies of its parameters (not of memory).
 
-    Tensors with as many rows as the first has records are taken to have one row a record; all others are shared by
-    the records. Each record is seen by the module as a batch of one, so nothing inside can mix records. It is slow,
-    and writes every record's gradient out.
+    The first tensor is taken to have the records in the layer's record dimension. Which of the others have one row a
+    record and which the records share is told by their sizes, if what comes out is what the layer itself gave; a table
+    with as many rows as there happen to be records is thus not taken for one row each. Each record is seen by the
+    module as a batch of one, so nothing inside can mix records. It is slow, and writes every record's gradient out.
     """
+
+    def __init__(self, layer: nn.Module, path: str, recorder: GraphRecorder, record_dim: int = 0) -> None:
+        super().__init__(layer, path, recorder, record_dim)
+        self._known: list[RecordDims] = []
+        """What was seen to give the layer's own output."""
 
     def attach(self) -> Iterable[RemovableHandle]:
         """Hang the hooks on the layer."""
-        return [self._after_forward(self.capture)]
+        return [self._after_forward(self._record)]
 
-    def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """The output in place of the layer's own: the same, but knowing every record's share of each parameter."""
-        if not self.tape.recording:
+        if not self.recorder.recording:
             return None
         leaves, layout = pytree.tree_flatten((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        dims = self._record_dims(leaves)
-        records = next((leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None), None)
-        if records is None:
+        choices = self._choices(leaves)
+        if not choices:
             raise UnsupportedError(f"the layer {self._name} takes no tensor with a record dimension.")
-        owned = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+        records = next(leaf.shape[dim] for leaf, dim in zip(leaves, choices[0], strict=True) if dim is not None)
+        owned = {name: parameter for name, parameter in self.layer.named_parameters() if parameter.requires_grad}
         if records == 0 or not owned:
             return None
         copies = {
             name: parameter.detach().expand(records, *parameter.shape).requires_grad_()
             for name, parameter in owned.items()
         }
+        for name, copy in copies.items():
+            # Another engine that meets the copy must know what it stands for.
+            copy.stands_for = owned[name]  # type: ignore[attr-defined]
+        run = partial(self._apart, leaves, layout, copies, output)
+        known = [dims for dims in choices if dims in self._known]
+        if sum(isinstance(leaf, torch.Tensor) and leaf.dim() > 0 for leaf in leaves) == 1 or len(known) == 1:
+            replaced = run((known or choices)[0])
+        else:
+            replaced = self._matching(choices, run, output, args, kwargs)
+
+        def contributions(*errors: torch.Tensor | None) -> Contributions:
+            found = zip(copies, errors, strict=True)
+            return [(owned[name], error) for name, error in found if error is not None]
+
+        outputs = [leaf for leaf in pytree.tree_leaves(replaced) if isinstance(leaf, torch.Tensor)]
+        # The graph is followed through the layer: it may have used parameters that it does not own.
+        self.recorder.record(outputs, self._name, contributions, inputs=None, targets=tuple(copies.values()))
+        return replaced
+
+    @property
+    def _name(self) -> str:
+        return f"{self.path or 'network'} ({type(self.layer).__name__})"
+
+    def _choices(self, leaves: list[Any]) -> list[RecordDims]:
+        """What the record dimensions may be by the arguments' sizes; those with most rows a record first."""
+        tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
+        first = usual = self.record_dim
+        if isinstance(self.layer, nn.RNNBase):
+            first, usual = 0 if self.layer.batch_first else 1, 1
+        elif isinstance(self.layer, nn.MultiheadAttention):
+            first = usual = 0 if self.layer.batch_first else 1
+        if not tensors or leaves[tensors[0]].dim() <= first:
+            return []
+        records = leaves[tensors[0]].shape[first]
+        alike = [place for place in tensors[1:] if leaves[place].shape[usual : usual + 1] == (records,)]
+        return [
+            tuple(first if place == tensors[0] else usual if place in chosen else None for place in range(len(leaves)))
+            for count in range(len(alike), -1, -1)
+            for chosen in combinations(alike, count)
+        ]
+
+    def _apart(
+        self, leaves: list[Any], layout: Any, copies: dict[str, torch.Tensor], output: Any, dims: RecordDims
+    ) -> Any:
+        """The layer's output, computed record by record."""
 
         def one(parameters: dict[str, torch.Tensor], row: list[torch.Tensor]) -> Any:
             remaining = iter(row)
@@ -55,12 +109,12 @@ class VmapRule(Rule):
                 leaf if dim is None else next(remaining).unsqueeze(dim) for leaf, dim in zip(leaves, dims, strict=True)
             ]
             inner_args, inner_kwargs = pytree.tree_unflatten(filled, layout)
-            return torch.func.functional_call(self.module, parameters, inner_args, inner_kwargs)
+            return torch.func.functional_call(self.layer, parameters, inner_args, inner_kwargs)
 
         rows = [leaf for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
         in_dims = (0, [dim for dim in dims if dim is not None])
         try:
-            with self.tape.paused(), Replacing(UNROLLED), warnings.catch_warnings():
+            with self.recorder.paused(), Replacing(UNROLLED), warnings.catch_warnings():
                 # Torch warns of operations that it must loop over; that this rule is slow is said in its docstring.
                 warnings.filterwarnings("ignore", message="There is a performance drop")
                 apart = torch.func.vmap(one, in_dims=in_dims, randomness="different")(copies, rows)
@@ -69,37 +123,36 @@ class VmapRule(Rule):
                 f"the layer {self._name} has no rule for per-record gradients and cannot be run by torch.func.vmap "
                 "either; replace it, or freeze its parameters."
             ) from error
-        replaced = pytree.tree_map(self._joined, apart, output)
+        return pytree.tree_map(self._joined, apart, output)
 
-        def settle(*errors: torch.Tensor | None) -> Contributions:
-            found = zip(copies, errors, strict=True)
-            return [(owned[name], Explicit(error)) for name, error in found if error is not None]
-
-        outputs = [leaf for leaf in pytree.tree_leaves(replaced) if isinstance(leaf, torch.Tensor)]
-        self.tape.attach(outputs, self._name, settle, inputs=tensors, targets=tuple(copies.values()))
-        return replaced
-
-    @property
-    def _name(self) -> str:
-        return f"{self.path or 'network'} ({type(self.module).__name__})"
-
-    def _record_dims(self, leaves: list[Any]) -> list[int | None]:
-        """For every argument the dimension that counts records, or None if the records share it."""
-        module = self.module
-        tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
-        if not tensors:
-            return [None] * len(leaves)
-        first, usual = self.record_dim, self.record_dim
-        if isinstance(module, nn.RNNBase):
-            first, usual = 0 if module.batch_first else 1, 1
-        elif isinstance(module, nn.MultiheadAttention):
-            first = usual = 0 if module.batch_first else 1
-        dims: list[int | None] = [None] * len(leaves)
-        records = leaves[tensors[0]].shape[first]
-        for place in tensors:
-            shape, dim = leaves[place].shape, first if place == tensors[0] else usual
-            dims[place] = dim if len(shape) > dim and shape[dim] == records else None
-        return dims
+    def _matching(
+        self,
+        choices: list[RecordDims],
+        run: Callable[[RecordDims], Any],
+        output: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """The output by the first choice that gives what the layer itself gave (without dropout, if it has any)."""
+        failure: UnsupportedError | None = None
+        for dims in choices:
+            try:
+                replaced = run(dims)
+                same = _close(replaced, output)
+                if not same:
+                    with self.recorder.paused(), torch.no_grad(), _without_dropout(self.layer):
+                        same = _close(run(dims), self.layer.forward(*args, **kwargs))
+            except UnsupportedError as error:
+                failure = failure or error
+                continue
+            if same:
+                if dims not in self._known:
+                    self._known.append(dims)
+                return replaced
+        raise failure or UnsupportedError(
+            f"the layer {self._name} does not give the same for records one by one as for a batch; which of its "
+            "arguments have one row a record is not clear, or it mixes records."
+        )
 
     def _joined(self, apart: Any, together: Any) -> Any:
         """Per-record outputs, each a batch of one, put together as the layer's own output was."""
@@ -113,6 +166,29 @@ class VmapRule(Rule):
             f"the layer {self._name} gave a tensor of shape {tuple(together.shape)} for {records} records, but "
             f"{tuple(alone)} for one alone; each must have its own place in every output."
         )
+
+
+def _close(found: Any, expected: Any) -> bool:
+    """Whether two outputs are the same but for rounding."""
+    for left, right in zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True):
+        if isinstance(left, torch.Tensor) and left.is_floating_point():
+            precision = torch.finfo(right.dtype).eps ** 0.5
+            size = float(right.detach().nan_to_num(0.0, 0.0, 0.0).abs().amax()) if right.numel() else 0.0
+            if not torch.allclose(left, right, rtol=precision, atol=precision * size, equal_nan=True):
+                return False
+    return True
+
+
+@contextmanager
+def _without_dropout(layer: nn.Module) -> Iterator[None]:
+    training = [(part, part.training) for part in layer.modules()]
+    layer.eval()
+    try:
+        with Replacing({F.dropout: lambda inputs, *_, **__: inputs}):
+            yield
+    finally:
+        for part, before in training:
+            part.training = before
 
 
 # Recurrences in plain operations, step by step: for `torch.func.vmap`, which cannot look into torch's own.

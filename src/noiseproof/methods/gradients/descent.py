@@ -187,7 +187,7 @@ class TrainingState:
         copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         return copies, {
             "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
-            "gradients": self.gradients.state(),
+            "gradients": {name: value for name, value in self.gradients.state().items() if name != "events"},
             "randomness": [rng.state() for rng in self.gradients.randomness],
         }
 

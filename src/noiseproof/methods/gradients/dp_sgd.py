@@ -302,14 +302,18 @@ class AdaptiveGradients(PrivateGradients):
         """The clipping norm of the step that comes next."""
         return self._norm
 
-    def state(self) -> dict[str, float]:
+    def state(self) -> dict[str, Any]:
         """Also the clipping norm that it has come to."""
         return {**super().state(), "norm": self._norm}
 
-    def restore(self, state: Mapping[str, float]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that `state` gave."""
         super().restore(state)
         self._norm = state["norm"]
+
+    def _start(self, sizes: list[int]) -> None:
+        super()._start(sizes)
+        self._count = 0.0
 
     def _accumulate(self, gradients: RecordGradients) -> None:
         squared = gradients.squared_norms()

@@ -50,6 +50,10 @@ class QuantileGradients(BatchGradients):
         self._quantile, self._by = quantile, by
         self._batch: RecordGradients | None = None
 
+    def _start(self, sizes: list[int]) -> None:
+        super()._start(sizes)
+        self._batch = None
+
     def _accumulate(self, gradients: RecordGradients) -> None:
         if self._batch is not None:
             raise SettingError(

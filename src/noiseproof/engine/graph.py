@@ -1,6 +1,6 @@
-"""Tape: what the layers of one network leave in the autograd graph for the per-record backward pass.
+"""What the layers of a network leave in the autograd graph, and how a backward pass finds it again.
 
-A capture hangs on the graph's own node, so it lives exactly as long as the graph does: a forward pass that is never
+A `LayerUse` hangs on the graph's own node, so it lives exactly as long as the graph does: a forward pass that is never
 followed by a backward pass leaves nothing behind, and a backward pass finds the uses that its losses came through.
 """
 
@@ -17,21 +17,21 @@ from noiseproof.engine.contributions import Contribution
 from noiseproof.errors import UnsupportedError
 
 Target = torch.Tensor | GradientEdge
-Contributions = list[tuple[torch.Tensor, Contribution]]
-Settle = Callable[..., Contributions]
-"""From the gradients of a capture's targets to contributions."""
+Contributions = list[tuple[torch.Tensor, Contribution | torch.Tensor]]
+"""Parameters, each with every record's gradient: written out (records first), or in a cheaper form."""
 
 
-class Capture(NamedTuple):
+class LayerUse(NamedTuple):
     """One use of a layer: where its errors are read, and what they contribute to which parameter."""
 
     path: str
     """The layer, for messages."""
-    settle: Settle
+    contributions: Callable[..., Contributions]
+    """From the gradients of the targets to those of the layer's parameters, record by record."""
     record_dim: int
     """The dimension of the errors that counts records."""
-    upstream: tuple[Node, ...]
-    """Where the graph goes on towards the network's input, past this layer and its parameters."""
+    input_nodes: tuple[Node, ...] | None
+    """Where the graph goes on towards the network's input; None if it is to be followed through the layer itself."""
     targets: tuple[Target, ...] | None = None
     """Whose gradients are needed; None for the layer's own output (an edge to it would be a cycle, never freed)."""
     output_nr: int = 0
@@ -48,8 +48,8 @@ class Capture(NamedTuple):
                 )
 
 
-class Tape:
-    """Attaches captures to the graph of a forward pass, and finds them again behind losses."""
+class GraphRecorder:
+    """Attaches layer uses to the graph of a forward pass, and finds them again behind losses."""
 
     def __init__(self) -> None:
         self._pauses = 0
@@ -58,82 +58,86 @@ class Tape:
 
     @property
     def recording(self) -> bool:
-        """Whether a forward pass that runs now is to be captured."""
+        """Whether a forward pass that runs now is to be recorded."""
         return self._pauses == 0 and torch.is_grad_enabled()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Forward passes in here are not captured."""
+        """Forward passes in here are not recorded."""
         self._pauses += 1
         try:
             yield
         finally:
             self._pauses -= 1
 
-    def attach(
+    def record(
         self,
         outputs: Iterable[torch.Tensor],
         path: str,
-        settle: Settle,
+        contributions: Callable[..., Contributions],
         *,
-        inputs: Iterable[object],
+        inputs: Iterable[object] | None,
         keep: Iterable[torch.Tensor] = (),
         record_dim: int = 0,
         targets: tuple[Target, ...] | None = None,
     ) -> None:
-        """Hang a capture on the nodes that made `outputs` from `inputs`; `keep` are the activations `settle` needs."""
+        """Hang a use on the nodes that made `outputs` from `inputs`; `keep` are the activations that are needed."""
         made = [(output.grad_fn, output.output_nr) for output in outputs if output.grad_fn is not None]
         if made:
             versions = [(tensor, tensor._version) for tensor in keep]
-            capture = Capture(path, settle, record_dim, upstream_of(inputs), targets, made[0][1], versions)
+            behind = None if inputs is None else nodes_of(inputs)
+            use = LayerUse(path, contributions, record_dim, behind, targets, made[0][1], versions)
             for node, _ in made:
-                node.metadata[self] = capture  # type: ignore[index]
+                node.metadata[self] = use  # type: ignore[index]
 
-    def captures_behind(
-        self, losses: torch.Tensor, names: Mapping[int, str]
-    ) -> list[tuple[Capture, tuple[Target, ...]]]:
-        """Every capture that `losses` came through, with its targets.
+    def uses_behind(self, losses: torch.Tensor, names: Mapping[int, str]) -> list[tuple[LayerUse, tuple[Target, ...]]]:
+        """Every use that `losses` came through, with its targets.
 
-        The walk steps over captured layers. If it still meets a parameter of the network (`names`, by id), that
+        The walk steps over recorded layers. If it still meets a parameter of the network (`names`, by id), that
         parameter was used in a way that no rule has seen, and its gradients would be wrong without a word: refused.
         """
-        found: list[tuple[Capture, tuple[Target, ...]]] = []
+        found: list[tuple[LayerUse, tuple[Target, ...]]] = []
         seen: set[Node] = set()
         taken: set[int] = set()
-        stack = list(upstream_of([losses]))
+        own: set[int] = set()
+        stack = list(nodes_of([losses]))
         while stack:
             node = stack.pop()
             if node in seen:
                 continue
             seen.add(node)
             # torch keeps a dictionary with every node (typed as a method there, but a property).
-            capture: Capture | None = node.metadata.get(self)  # type: ignore[attr-defined]
-            if capture is not None:
-                if id(capture) not in taken:  # a layer with several outputs is met at each of them
-                    taken.add(id(capture))
-                    found.append((capture, capture.targets or (GradientEdge(node, capture.output_nr),)))
-                stack.extend(capture.upstream)
-                continue
-            if type(node).__name__ == "CheckpointFunctionBackward":
+            use: LayerUse | None = node.metadata.get(self)  # type: ignore[attr-defined]
+            if use is not None:
+                if id(use) not in taken:  # a layer with several outputs is met at each of them
+                    taken.add(id(use))
+                    found.append((use, use.targets or (GradientEdge(node, use.output_nr),)))
+                    own.update(map(id, use.targets or ()))
+                if use.input_nodes is not None:
+                    stack.extend(use.input_nodes)
+                    continue
+            elif type(node).__name__ == "CheckpointFunctionBackward":
                 raise UnsupportedError(
                     "a checkpointed part of the network hides its parameters from this backward pass; call "
                     "torch.utils.checkpoint.checkpoint with use_reentrant=False."
                 )
             following = node.next_functions
             if not following:
-                name = names.get(id(getattr(node, "variable", None)))
-                if name is not None:
+                variable = getattr(node, "variable", None)
+                # A layer that another engine runs by vmap has copies in the place of its parameters.
+                name = names.get(id(getattr(variable, "stands_for", variable)))
+                if name is not None and id(variable) not in own:
                     raise UnsupportedError(
                         f"the parameter {name} is used outside the forward pass of the layer that owns it (or in a "
-                        "pass while the engine was paused), so its per-record gradients are not known; name the "
-                        'module that uses it in vmapped=(...), where "" is the whole network.'
+                        "pass while the engine was paused, or by another engine), so its per-record gradients are not "
+                        'known; name the module that uses it in vmapped=(...), where "" is the whole network.'
                     )
             stack += [behind for behind, _ in following if behind is not None]
         return found
 
 
-def upstream_of(tensors: Iterable[object]) -> tuple[Node, ...]:
-    """The graph nodes behind those of `tensors` that have one, at any depth of tuples and lists."""
+def nodes_of(tensors: Iterable[object]) -> tuple[Node, ...]:
+    """The graph nodes of those of `tensors` that have one, at any depth of tuples, lists and dictionaries."""
     nodes: list[Node] = []
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor):
@@ -141,7 +145,7 @@ def upstream_of(tensors: Iterable[object]) -> tuple[Node, ...]:
                 made = tensor.grad_fn
                 nodes.append(torch.autograd.graph.get_gradient_edge(tensor).node if made is None else made)
         elif isinstance(tensor, tuple | list):
-            nodes.extend(upstream_of(tensor))
+            nodes.extend(nodes_of(tensor))
         elif isinstance(tensor, dict):
-            nodes.extend(upstream_of(tensor.values()))
+            nodes.extend(nodes_of(tensor.values()))
     return tuple(nodes)
