@@ -290,7 +290,7 @@ class ConvolutionRule(LayerRule):
             inputs, errors = inputs.unsqueeze(-2), errors.unsqueeze(-2)
         pairs = ((layer.kernel_size, 1), (layer.stride, 1), (padding, 0), (layer.dilation, 1))
         shapes: list[Any] = [own if dims == 2 else (high, *own) for own, high in pairs]
-        geometry = Geometry(*shapes[:4], groups=layer.groups)
+        geometry = Geometry(*[*shapes, layer.groups])
         if layer.transposed:  # the same correlation, with input and error changing places
             inputs, errors = errors, inputs
         return [(layer.weight, Correlations(inputs, errors, layer.weight.shape, geometry)), *found]
