@@ -74,7 +74,7 @@ def made_row(
     }
 
 
-def made_document(epsilons=(3.0,), data="digits"):
+def made_comparison(epsilons=(3.0,), data="digits"):
     steps = {"unit": "steps", "done": [0, 20, 40, 79]}
     answers = {"unit": "answers", "done": [0, 25, 50, 100]}
     rows = [made_row("none", 0.973, None, None, 4.39, "nothing proven", epsilon=epsilons[0], place=6)]
@@ -141,14 +141,14 @@ def made_document(epsilons=(3.0,), data="digits"):
         "run": "0123456789abcdef",
         "report": None,
     }
-    return Comparison.model_validate(document).to_json()
+    return Comparison.model_validate(document)
 
 
 @pytest.fixture(scope="session")
-def document():
-    return made_document()
+def comparison():
+    return made_comparison()
 
 
 @pytest.fixture(scope="session")
 def swept():
-    return made_document((0.5, 1.0, 3.0), "people.csv")
+    return made_comparison((0.5, 1.0, 3.0), "people.csv")

@@ -92,9 +92,9 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def file(document, swept, tmp_path_factory):
+def file(comparison, swept, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(render([document, swept]), encoding="utf-8")
+    path.write_text(render([comparison, swept]), encoding="utf-8")
     return path
 
 

@@ -48,8 +48,8 @@ class Tree(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(document):
-    return render([document])
+def page(comparison):
+    return render([comparison])
 
 
 @pytest.fixture(scope="module")
@@ -78,29 +78,29 @@ def test_nothing_is_fetched_from_anywhere(page):
     assert "url(" not in page
 
 
-def test_the_verdict_stands_before_everything_else(document, text):
-    assert document["sentence"] in text
-    assert text.index(document["sentence"]) < text.index("What to take") < text.index("Every method")
+def test_the_verdict_stands_before_everything_else(comparison, text):
+    assert comparison.sentence in text
+    assert text.index(comparison.sentence) < text.index("What to take") < text.index("Every method")
 
 
-def test_every_row_is_there_with_its_numbers_or_with_what_happened(document, text):
-    for row in document["rows"]:
-        assert row["method"] in text
+def test_every_row_is_there_with_its_numbers_or_with_what_happened(comparison, text):
+    for row in comparison.rows:
+        assert row.method in text
     assert "≥ 7.9" in text
     assert "97.3%" in text
     assert "ran out of memory" in text
 
 
-def test_every_card_is_there_in_full(document, text):
-    for row in document["rows"]:
-        if row["status"] == "done":
-            for name in (*row["card"].keys() - {"notes"}, *row["card"]["ran"]):
+def test_every_card_is_there_in_full(comparison, text):
+    for row in comparison.rows:
+        if row.done:
+            for name in (*row.card.model_dump().keys() - {"notes"}, *row.card.ran):
                 assert name in text
-            assert all(note in text for note in row["card"]["notes"])
-            assert row["card"]["audited"]["game"] in text
+            assert all(note in text for note in row.card.notes)
+            assert row.card.audited.game in text
     assert "batches are Poisson samples, sums are exact" in text
     assert "a theorem <5>" in text
-    assert "Infinity" in text
+    assert "infinite" in text
 
 
 def test_names_and_notes_are_escaped(page):
@@ -125,20 +125,21 @@ def test_a_sweep_has_a_chart_of_its_own_and_one_epsilon_has_none(page, swept):
     assert "Accuracy by epsilon</h3>" in render([swept])
 
 
-def test_several_runs_are_joined_with_a_list_of_links(document, swept):
-    joined = render([document, swept])
+def test_several_runs_are_joined_with_a_list_of_links(comparison, swept):
+    joined = render([comparison, swept])
     tree = Tree(joined)
     assert tree.addresses == ["#run0", "#run1"]
     assert len(tree.ids) == len(set(tree.ids))
     said = " ".join(tree.text)
-    assert said.count(document["sentence"]) == 2
-    assert said.count(swept["sentence"]) == 2
+    assert said.count(comparison.sentence) == 2
+    assert said.count(swept.sentence) == 2
 
 
-def test_where_everything_failed_there_is_still_a_page(document):
-    failed = document["rows"][-1]
-    rows = [failed | {"method": "none"}, failed]
-    page = render([document | {"rows": rows, "baseline": None, "recommendations": [], "sentence": "Nothing."}])
+def test_where_everything_failed_there_is_still_a_page(comparison):
+    failed = comparison.rows[-1]
+    rows = (failed.model_copy(update={"method": "none"}), failed)
+    none = {"rows": rows, "baseline": None, "recommendations": (), "sentence": "Nothing."}
+    page = render([comparison.model_copy(update=none)])
     assert "ran out of memory" in " ".join(Tree(page).text)
 
 

@@ -23,10 +23,10 @@ def run(
     from noiseproof.report import render
     from noiseproof.run.results import Comparison
 
-    documents = [Comparison.read(folder).to_json() for folder in folders]
-    write_whole(out, render(documents))
+    comparisons = [Comparison.read(folder) for folder in folders]
+    write_whole(out, render(comparisons))
     if json:
-        runs = [{"data": one["data"], "sentence": one["sentence"]} for one in documents]
+        runs = [{"data": one.data, "sentence": one.sentence} for one in comparisons]
         output.emit({"report": str(out), "runs": runs})
     else:
         output.say(f"The page: {out}")

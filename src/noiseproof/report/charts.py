@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from noiseproof.palette import PALETTE
+from noiseproof.run import Comparison, Row
 
 KINDS = ("claimed", "proven", "audited")
 
@@ -134,34 +135,34 @@ class Chart:
         return [points] if points else []
 
 
-def charts(document: Mapping[str, Any]) -> list[Chart]:
+def charts(comparison: Comparison) -> list[Chart]:
     """The charts of a comparison that have anything to show."""
-    drawn = (_epsilons(document), _roc(document), _sweep(document), _budget(document))
+    drawn = (_epsilons(comparison), _roc(comparison), _sweep(comparison), _budget(comparison))
     return [chart for chart in drawn if any(one.points for one in chart.series)]
 
 
-def _by_method(document: Mapping[str, Any]) -> Iterator[tuple[int, str, list[Mapping[str, Any]]]]:
+def _by_method(comparison: Comparison) -> Iterator[tuple[int, str, list[Row]]]:
     """Each method's number, the same in every chart, its name, and its finished rows by epsilon."""
-    for number, name in enumerate(dict.fromkeys(row["method"] for row in document["rows"])):
-        rows = [row for row in document["rows"] if row["method"] == name and row["status"] == "done"]
+    for number, name in enumerate(dict.fromkeys(row.method for row in comparison.rows)):
+        rows = [row for row in comparison.rows if row.method == name and row.done]
         if rows:
-            yield number, name, sorted(rows, key=lambda row: row["epsilon"])
+            yield number, name, sorted(rows, key=lambda row: row.epsilon)
 
 
-def _epsilons(document: Mapping[str, Any]) -> Chart:
+def _epsilons(comparison: Comparison) -> Chart:
     """Accuracy against each kind of epsilon; what is missing or infinite has no point."""
-    series, baseline = [], document["baseline"]
-    for number, name, rows in _by_method(document):
+    series, baseline = [], comparison.baseline
+    for number, name, rows in _by_method(comparison):
         points = []
         for row in rows:
             for kind in KINDS:
-                value = math.inf if row["card"][kind] is None else float(row["card"][kind]["epsilon"])
-                if math.isfinite(value):
+                promise = getattr(row.card, kind)
+                if promise is not None and math.isfinite(promise.epsilon):
                     how = "at least " if kind == "audited" else ""
-                    text = f"{name}: {kind} epsilon {how}{value:.3g}, accuracy {row['accuracy']:.1%}"
-                    points.append(Point(value, row["accuracy"], text, kind))
+                    text = f"{name}: {kind} epsilon {how}{promise.epsilon:.3g}, accuracy {row.accuracy:.1%}"
+                    points.append(Point(promise.epsilon, row.accuracy or 0.0, text, kind))
         series.append(Series(name, number, tuple(points)))
-    asked = epsilons(document)
+    asked = comparison.epsilons
     found = [point for one in series for point in one.points]
     return Chart(
         "accuracy-by-kind-of-epsilon",
@@ -180,14 +181,15 @@ def _epsilons(document: Mapping[str, Any]) -> Chart:
     )
 
 
-def _roc(document: Mapping[str, Any]) -> Chart:
+def _roc(comparison: Comparison) -> Chart:
     """ROC curves of the attacks with log axes, at the smallest epsilon of each method."""
     series = []
-    for number, name, rows in _by_method(document):
-        attack = rows[0]["attack"]
-        points = tuple(Point(x, y) for x, y in zip(attack["roc"]["fpr"], attack["roc"]["tpr"], strict=True))
-        text = f"{name}: {attack['attack']} attack, AUC {attack['auc']:.3f}, advantage {attack['advantage']:.3f}"
-        series.append(Series(name, number, points, text))
+    for number, name, rows in _by_method(comparison):
+        attack = rows[0].attack
+        if attack is not None:
+            points = tuple(Point(x, y) for x, y in zip(attack.roc.fpr, attack.roc.tpr, strict=True))
+            text = f"{name}: {attack.attack} attack, AUC {attack.auc:.3f}, advantage {attack.advantage:.3f}"
+            series.append(Series(name, number, points, text))
     rates = [point.x for one in series for point in one.points if point.x > 0]
     floor = min(max(min(rates, default=0.01), 1e-5), 0.1)
     return Chart(
@@ -203,13 +205,15 @@ def _roc(document: Mapping[str, Any]) -> Chart:
     )
 
 
-def _sweep(document: Mapping[str, Any]) -> Chart:
+def _sweep(comparison: Comparison) -> Chart:
     """Accuracy by asked epsilon; empty where only one was run."""
-    baseline, series = document["baseline"], []
-    for number, name, rows in _by_method(document):
-        text = "{}: accuracy {accuracy:.1%} at epsilon {epsilon:g}"
-        points = tuple(Point(row["epsilon"], row["accuracy"], text.format(name, **row)) for row in rows)
-        if name != "none" and len(epsilons(document)) > 1:
+    baseline, series = comparison.baseline, []
+    for number, name, rows in _by_method(comparison):
+        points = tuple(
+            Point(row.epsilon, row.accuracy or 0.0, f"{name}: accuracy {row.accuracy:.1%} at epsilon {row.epsilon:g}")
+            for row in rows
+        )
+        if name != "none" and len(comparison.epsilons) > 1:
             series.append(Series(name, number, points))
     found = [point for one in series for point in one.points]
     return Chart(
@@ -224,16 +228,16 @@ def _sweep(document: Mapping[str, Any]) -> Chart:
     )
 
 
-def _budget(document: Mapping[str, Any]) -> Chart:
+def _budget(comparison: Comparison) -> Chart:
     """Proven epsilon by share of the steps or answers that are done, at the smallest epsilon that was run."""
     series = []
-    for number, name, rows in _by_method(document):
-        spending = rows[0].get("spending")
-        if spending:
-            total, unit = spending["done"][-1], spending["unit"]
+    for number, name, rows in _by_method(comparison):
+        spending = rows[0].spending
+        if spending is not None:
+            total, unit = spending.done[-1], spending.unit
             points = tuple(
                 Point(count / total, epsilon, f"{name}: epsilon {epsilon:.3g} after {count} of {total} {unit}")
-                for count, epsilon in zip(spending["done"], spending["epsilon"], strict=True)
+                for count, epsilon in zip(spending.done, spending.epsilon, strict=True)
             )
             series.append(Series(name, number, points))
     return Chart(
@@ -246,11 +250,6 @@ def _budget(document: Mapping[str, Any]) -> Chart:
         "straight",
         numbers="last",
     )
-
-
-def epsilons(document: Mapping[str, Any]) -> list[float]:
-    """The epsilons that were asked for."""
-    return document["epsilon"] if isinstance(document["epsilon"], list) else [document["epsilon"]]
 
 
 @dataclass

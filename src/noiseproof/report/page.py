@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from noiseproof.palette import PALETTE
-from noiseproof.report.charts import KINDS, Chart, Drawing, charts, epsilons
+from noiseproof.privacy.card import Audit, Claim, Proof
+from noiseproof.report.charts import KINDS, Chart, Drawing, charts
+from noiseproof.run import Comparison
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -20,11 +25,11 @@ MARKS = {
 """A sign for each verdict, so that colour is not all that tells it."""
 
 
-def render(documents: Sequence[Mapping[str, Any]]) -> str:
+def render(comparisons: Sequence[Comparison]) -> str:
     """The page of these comparisons, in the order given.
 
     Args:
-        documents: Comparisons, as `noiseproof compare` made them.
+        comparisons: Results, as `noiseproof compare` made them.
 
     Returns:
         An HTML document that fetches nothing.
@@ -35,7 +40,7 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
     owner. It names the run by a fingerprint keyed with a salt that is not on the page.
     """
     return _template().render(
-        comparisons=documents, charts=charts, drawings=_drawings, facts_about=_facts, kinds=KINDS, palette=PALETTE
+        comparisons=comparisons, charts=charts, drawings=_drawings, facts_about=_facts, kinds=KINDS, palette=PALETTE
     )
 
 
@@ -50,9 +55,12 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(marks=MARKS, epsilons=epsilons)
+    environment.globals.update(marks=MARKS)
     environment.filters.update(text=text, epsilon=epsilon, px="{:.1f}".format, share="{:.1%}".format)
-    environment.tests["fields"] = lambda value: isinstance(value, Mapping) and bool(value)
+    environment.filters["fields"] = lambda value: (
+        value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    )
+    environment.tests["nested"] = lambda value: isinstance(value, Mapping) and bool(value)
     return environment.get_template("page.html")
 
 
@@ -68,33 +76,33 @@ def text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}".replace("e-0", "e-")
+        return "infinite" if math.isinf(value) else f"{value:.4g}".replace("e-0", "e-")
     if isinstance(value, list | tuple):
         return ", ".join(text(item) for item in value) or "—"
     return str(value)
 
 
-def epsilon(promise: Mapping[str, Any] | None) -> str:
+def epsilon(promise: Claim | Proof | Audit | None) -> str:
     """The epsilon of a claim, a proof or an audit in a cell."""
-    return "—" if promise is None else f"{float(promise['epsilon']):.3g}"
+    return "—" if promise is None else "infinite" if math.isinf(promise.epsilon) else f"{promise.epsilon:.3g}"
 
 
-def _facts(document: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(comparison: Comparison) -> dict[str, Any]:
     """How a comparison was run."""
-    about, plan = document["about"], document["plan"]
+    about, plan = comparison.about, comparison.plan
     return {
-        "data": document["data"],
-        "training records": about["records"],
-        "test records": about["test_records"],
-        "record shape": " × ".join(str(side) for side in about["shape"]),
-        "classes": about["classes"],
-        "bounds and classes come from": "public knowledge" if about["bounds"] == "public" else "the private records",
-        "neighbours": document["neighbours"],
-        "delta": document["delta"],
-        "queries": document["queries"],
+        "data": comparison.data,
+        "training records": about.records,
+        "test records": about.test_records,
+        "record shape": " × ".join(str(side) for side in about.shape),
+        "classes": about.classes,
+        "bounds and classes come from": "public knowledge" if about.bounds == "public" else "the private records",
+        "neighbours": comparison.neighbours,
+        "delta": comparison.delta,
+        "queries": comparison.queries,
         "attack": plan["attack"],
         "audit trials in each world": plan["trials"],
         "seed": plan["seed"],
-        "versions": document["versions"],
-        "run (keyed fingerprint of records, plan and versions)": document["run"],
+        "versions": comparison.versions,
+        "run (keyed fingerprint of records, plan and versions)": comparison.run,
     }

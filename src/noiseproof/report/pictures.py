@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from noiseproof.palette import PALETTE
 from noiseproof.report.charts import Chart, charts
+from noiseproof.run import Comparison
 
 _MARKERS = {"claimed": "o", "proven": "s", "audited": ">", "": "o"}
 _GREY: Any = {"color": "#666666", "linestyle": "--", "linewidth": 0.8}
 
 
-def save_pictures(document: Mapping[str, Any], folder: Path) -> list[Path]:
+def save_pictures(comparison: Comparison, folder: Path) -> list[Path]:
     """Write every chart of a comparison as PNG and SVG.
 
     Args:
-        document: The comparison.
+        comparison: What to draw.
         folder: Where to; it is made if it is not there.
 
     Returns:
         The files written. The same results give the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for chart in charts(document) for path in _save(chart, folder / chart.name)]
+    return [path for chart in charts(comparison) for path in _save(chart, folder / chart.name)]
 
 
 def _save(chart: Chart, stem: Path) -> list[Path]:

@@ -134,11 +134,10 @@ def _publish(folder: Folder, comparison: Comparison, watch: Watch) -> Comparison
     from noiseproof.files import write_whole
     from noiseproof.report import render, save_pictures
 
-    document = comparison.to_json()
     try:
         write_whole(folder.path / RESULTS, comparison.model_dump_json(indent=1))
-        write_whole(folder.path / REPORT, render([document]))
-        save_pictures(document, folder.path / "pictures")
+        write_whole(folder.path / REPORT, render([comparison]))
+        save_pictures(comparison, folder.path / "pictures")
     except OSError as error:
         watch.trouble(f"results, page or pictures could not be written to {folder.path}: {error.strerror}.")
         if not (folder.path / REPORT).is_file():
