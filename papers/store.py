@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from pydantic import TypeAdapter
+
 from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.files import write_whole
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,11 +35,9 @@ class Store(Generic[C, R]):
     Each says which plan and seed it belongs to: cells of another one are refused rather than mixed in.
     """
 
-    def __init__(
-        self, folder: Path, belongs: Mapping[str, Any], read: Callable[[dict[str, Any]], R], *beside: Path
-    ) -> None:
-        """`read` makes a result of its fields; folders `beside` hold what else the cells leave, and are cleared, too."""
-        self._belongs, self._read, self._folders = belongs, read, (folder, *beside)
+    def __init__(self, folder: Path, belongs: Mapping[str, Any], kind: Any, *beside: Path) -> None:
+        """`kind` is the dataclass of results; folders `beside` hold what else the cells leave, and are cleared, too."""
+        self._belongs, self._kind, self._folders = belongs, TypeAdapter(kind), (folder, *beside)
         for path in self._folders:
             path.mkdir(parents=True, exist_ok=True)
 
@@ -48,7 +48,7 @@ class Store(Generic[C, R]):
     def save(self, cell: C, result: R) -> None:
         """Keep a finished cell."""
         document = {"belongs": self.belongs(cell), "result": dataclasses.asdict(result)}
-        write(self._file(cell), json.dumps(document).encode())
+        write_whole(self._file(cell), json.dumps(document))
 
     def load(self, cell: C) -> R | None:
         """The cell's result, if it is finished."""
@@ -58,7 +58,7 @@ class Store(Generic[C, R]):
         kind = path.parent.name
         try:
             document = json.loads(path.read_bytes())
-            belongs, result = document["belongs"], self._read(document["result"])
+            belongs, result = document["belongs"], self._kind.validate_python(document["result"])
         except (ValueError, KeyError, TypeError, IndexError):
             raise NoiseproofError(f"{path} is not a finished {kind.removesuffix('s')}; delete it and resume.") from None
         # As JSON has it, which knows no tuples.
@@ -78,13 +78,6 @@ class Store(Generic[C, R]):
         return self._folders[0] / f"{cell.key}.json"
 
 
-def settings(plan: DataclassInstance, seed: int, *, but: Collection[str] = ("notes",)) -> dict[str, Any]:
+def settings(plan: Any, seed: int, *, but: Collection[str] = ("notes",)) -> dict[str, Any]:
     """What results of a plan and a seed belong to; its notes are words, and changing them changes no result."""
     return {"seed": seed, **{key: value for key, value in dataclasses.asdict(plan).items() if key not in but}}
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
-    staging.write_bytes(content)
-    staging.replace(path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, Ty
 
 from noiseproof.errors import DataError, NoiseproofError, SettingError
 from noiseproof.progress import SILENT, Progress
-from papers.store import C, R, Store
+from papers.store import C, R, Store, settings
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -31,13 +31,7 @@ S = TypeVar("S", bound="AnyStudy")
 WHERE = "`noiseproof data` says where to get them, and NOISEPROOF_DATA where they are looked for."
 
 # A study's module is imported when it is asked for by name: they bring torch, scipy and matplotlib.
-_MODULES = {
-    "lin": "papers.lin",
-    "lu": "papers.lu",
-    "ma": "papers.ma",
-    "mao": "papers.mao",
-    "phan": "papers.phan",
-}
+_NAMES = ("lin", "lu", "ma", "mao", "phan")
 _REGISTRY: dict[str, AnyStudy] = {}
 
 
@@ -157,6 +151,11 @@ class Study(ABC, Generic[P, C, R]):
     on_clusters: ClassVar[bool] = False
     """Whether its cells can be computed on other machines, which need none of this one's files."""
     plans: Mapping[Scale, P]
+    kind: Any
+    """The dataclass of a cell's result."""
+    folder: ClassVar[str] = "cells"
+    growing: ClassVar[bool] = False
+    """Whether finished cells are of use to a plan with more repeats."""
 
     def run(
         self,
@@ -205,13 +204,27 @@ class Study(ABC, Generic[P, C, R]):
     def cells(self, plan: P) -> Sequence[C]:
         """What the plan asks for of the data that is there."""
 
-    @abstractmethod
     def store(self, setup: Setup[P]) -> Store[C, R]:
         """Where the results are kept."""
+        aside = ("notes", "repeats") if self.growing else ("notes",)
+        return Store(setup.out / self.folder, settings(setup.plan, setup.seed, but=aside), self.kind)
 
-    @abstractmethod
     def compute(self, cells: Sequence[C], setup: Setup[P]) -> Iterator[tuple[C, R]]:
-        """Each cell with its result, as they are finished."""
+        """Each cell with its result, as they are finished.
+
+        Each worker is a process with one thread, so that what comes out depends neither on the order nor on the number of
+        cores.
+        """
+        from noiseproof.parallel import tasks
+
+        # A progress bar cannot be sent to a worker.
+        common = (replace(setup, progress=SILENT),)
+        for number, result in tasks.run(self.work, cells, common=common, jobs=setup.workers):
+            yield cells[number], result
+
+    def work(self, setup: Setup[P], cell: C) -> R:
+        """The result of one cell, on a worker; `setup.runner` stands in for what computes it."""
+        raise NotImplementedError
 
     @abstractmethod
     def report(self, results: Mapping[C, R], setup: Setup[P]) -> Report:
@@ -225,20 +238,6 @@ class Study(ABC, Generic[P, C, R]):
 AnyStudy: TypeAlias = Study[Any, Any, Any]
 
 
-def on_workers(work: Callable[[Setup[P], C], R], cells: Sequence[C], setup: Setup[P]) -> Iterator[tuple[C, R]]:
-    """Each cell with what `work` made of it, as they are finished.
-
-    Each worker is a process with one thread, so that what comes out depends neither on the order nor on the number of
-    cores.
-    """
-    from noiseproof.parallel import tasks
-
-    # A progress bar cannot be sent to a worker.
-    common = (replace(setup, progress=SILENT),)
-    for place, result in tasks.run(work, cells, common=common, jobs=setup.workers):
-        yield cells[place], result
-
-
 def register(study: type[S]) -> type[S]:
     """Class decorator: make a study available by its name."""
     _REGISTRY[study.name] = study()
@@ -247,14 +246,14 @@ def register(study: type[S]) -> type[S]:
 
 def names() -> tuple[str, ...]:
     """Every study that can be run."""
-    return tuple(_MODULES)
+    return _NAMES
 
 
 def get(name: str) -> AnyStudy:
     """The study of that name."""
-    if name not in _MODULES:
-        raise SettingError(f"there is no study {name!r}; there are {', '.join(_MODULES)}.")
-    importlib.import_module(_MODULES[name])
+    if name not in _NAMES:
+        raise SettingError(f"there is no study {name!r}; there are {', '.join(_NAMES)}.")
+    importlib.import_module(f"papers.{name}")
     return _REGISTRY[name]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from noiseproof.files import write_whole
 from papers import store
 from papers.lin.design import Cell, Plan
 
@@ -34,12 +35,6 @@ class CellResult:
     ran: Mapping[str, Any]
     seconds: float
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> CellResult:
-        """A cell's result read back from its fields."""
-        curves = {name: tuple(fields[name]) for name in ("steps", "losses", "accuracies")}
-        return cls(**{**fields, **curves, "cell": Cell(**fields["cell"])})
-
 
 Weights = Mapping[str, torch.Tensor]
 
@@ -58,7 +53,7 @@ class References:
         """Keep a cell's weights."""
         from safetensors.torch import save
 
-        store.write(self.file(cell), save({name: value.contiguous() for name, value in weights.items()}))
+        write_whole(self.file(cell), save({name: value.contiguous() for name, value in weights.items()}))
 
     def load(self, cell: Cell) -> Weights:
         """The weights that this cell's TPVD is measured from."""
@@ -74,7 +69,7 @@ class Store(store.Store[Cell, CellResult]):
         rates = {" ".join(key): rate for key, rate in plan.lrs.items()}
         self.references = References(out)
         belongs = {**store.settings(plan, seed), "lrs": rates}
-        super().__init__(out / "cells", belongs, CellResult.from_json, self.references.folder)
+        super().__init__(out / "cells", belongs, CellResult, self.references.folder)
 
     def load(self, cell: Cell) -> CellResult | None:
         """The cell's result, if it is finished and what others need of it is there."""

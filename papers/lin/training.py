@@ -1,11 +1,13 @@
-"""The training of one cell."""
+"""Training of cells on the paper's images, those first that others are measured from."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
@@ -14,19 +16,44 @@ from torch.nn import functional
 from noiseproof.data import load
 from noiseproof.data.dataset import Dataset
 from noiseproof.engine.private_gradients import PrivateGradients
+from noiseproof.errors import DataError
 from noiseproof.methods.gradients.descent import OptimizerName, descend, make_optimizer
 from noiseproof.methods.gradients.noisy_gradient import NoisyGradients
 from noiseproof.methods.gradients.quantile import QuantileGradients
 from noiseproof.networks import Network
+from noiseproof.parallel import tasks
 from noiseproof.privacy import Reproducible
 from papers.lin.design import Cell, Plan
-from papers.lin.images import grey28
 from papers.lin.metrics import Curves, accuracy, convergence, tpvd
-from papers.lin.results import CellResult, Weights
+from papers.lin.results import CellResult, References, Weights
+from papers.study import Setup
 
 if TYPE_CHECKING:
     from noiseproof.engine.private_gradients import BatchGradients
     from noiseproof.privacy import Randomness
+
+SIDE = 28
+_LUMINANCE = (0.299, 0.587, 0.114)
+
+
+def grey28(dataset: Dataset) -> Dataset:
+    """The images cropped to their middle 28x28 and turned grey by luminance (ITU-R BT.601).
+
+    The paper says "image cropping and grayscale processing" of CIFAR-10 and SVHN, and no more; MNIST is as it is.
+    """
+    shape = dataset.public.shape
+    if len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) < SIDE:
+        raise DataError(f"{dataset.name}: grey or colour images of at least {SIDE}x{SIDE} are needed, not {shape}.")
+    if shape == (1, SIDE, SIDE):
+        return dataset
+    top, left = ((length - SIDE) // 2 for length in shape[1:])
+    images = dataset.features[:, :, top : top + SIDE, left : left + SIDE]
+    if shape[0] == 3:
+        images = torch.einsum("nchw,c->nhw", images, images.new_tensor(_LUMINANCE))[:, None]
+    note = f"{dataset.name}: the middle {SIDE}x{SIDE} of each image, grey by luminance"
+    public = replace(dataset.public, shape=(1, SIDE, SIDE), notes=(*dataset.public.notes, note))
+    # Luminance weights sum to 1 only up to rounding; features must stay in [0, 1].
+    return replace(dataset, features=images.clamp(0, 1).contiguous(), public=public)
 
 
 _WHY = {
@@ -153,3 +180,45 @@ def _optimizer(cell: Cell) -> OptimizerName:
 def _ranked(value: float) -> float:
     # A training that diverged ends in NaN; as the worst of all losses it still has its place in a ranking.
     return math.inf if math.isnan(value) else value
+
+
+Train: TypeAlias = Callable[[Cell, Plan, int, Weights | None], tuple[CellResult, Weights]]
+"""Trains one cell with a seed; the last argument are the weights that its TPVD is measured from."""
+
+
+def train_cells(cells: Sequence[Cell], setup: Setup[Plan]) -> Iterator[tuple[Cell, CellResult]]:
+    """Train every cell; trainings without noise go first, and leave the weights that the others are measured from.
+
+    Each worker is a process with one thread, so that what comes out depends neither on the order nor on the number of
+    cores.
+    """
+    references, train = References(setup.out), setup.runner or train_cell
+    for wave in (
+        [cell for cell in cells if cell.sequence == "none"],
+        [cell for cell in cells if cell.sequence != "none"],
+    ):
+        todo, common = _Todo(wave, references), (setup.plan, setup.seed, train)
+        for _, (result, weights) in tasks.run(_work, todo, common=common, jobs=setup.workers):
+            if weights is not None:
+                references.save(result.cell, weights)
+            yield result.cell, result
+
+
+class _Todo(Sequence[tuple[Cell, "Weights | None"]]):
+    """Cells with the weights that each is measured from, which are read when a worker is about to get them."""
+
+    def __init__(self, cells: Sequence[Cell], references: References) -> None:
+        self._cells, self._references = cells, references
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __getitem__(self, place: Any) -> Any:
+        cell = self._cells[place]
+        return cell, None if cell.sequence == "none" else self._references.load(cell)
+
+
+def _work(plan: Plan, seed: int, train: Train, task: tuple[Cell, Weights | None]) -> tuple[CellResult, Weights | None]:
+    cell, reference = task
+    result, weights = train(cell, plan, seed, reference)
+    return result, weights if cell.sequence == "none" else None

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from papers import pictures
 from papers.lu import published
-from papers.lu.correlations import PAIRS
-from papers.lu.summary import Summary
+from papers.lu.summary import PAIRS, Summary
 from papers.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 
 # Published in blues, DP-SGD in greys, proven in warm colours.

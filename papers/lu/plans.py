@@ -1,10 +1,17 @@
-"""The plans of the two scales: how many records, shadow models, epochs and repeats."""
+"""The plans of the two scales, and the data sets: the paper's where they are found, else what stands in for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
+import torch
+
+from noiseproof.data import Dataset, load
+from noiseproof.data.dataset import Column
+from noiseproof.data.library import find
+from noiseproof.data.named import named_sets
 from papers.lu import published
 from papers.study import Scale
 
@@ -48,3 +55,55 @@ PLANS: Mapping[Scale, Plan] = {
     ),
     "paper": Plan(scale="paper", repeats=10),
 }
+
+
+CANDIDATES: Mapping[str, tuple[str, ...]] = {
+    "Location": ("location",),
+    "Texas Hospital": ("texas",),
+    "Purchase-100": ("purchase", "retail-100"),
+    "Purchase-50": ("retail-50",),
+    "Purchase-20": ("retail-20",),
+    "Purchase-10": ("retail-10",),
+    "Purchase-2": ("retail-2",),
+    "MNIST": ("mnist",),
+    "US Adult": ("adult",),
+    "CIFAR-10": ("cifar10",),
+    "CIFAR-100": ("cifar100",),
+}
+"""For each row of the paper's tables the named sets that may be used, the best first."""
+
+
+def available(row: str) -> str | None:
+    """The named set for a row of the paper's tables that is found in the data folders; None if there is none."""
+    known = named_sets()
+    return next((name for name in CANDIDATES[row] if find(known[name]) is not None), None)
+
+
+@lru_cache(maxsize=1)
+def everyone(name: str) -> Dataset:
+    """All records of a named set, training and test together: the study draws its own parts. Adult as the paper codes it."""
+    found = load(name)
+    dataset = replace(
+        found.train,
+        features=torch.cat([found.train.features, found.test.features]),
+        labels=torch.cat([found.train.labels, found.test.labels]),
+    )
+    return ordinal(dataset) if dataset.public.columns else dataset
+
+
+def ordinal(dataset: Dataset) -> Dataset:
+    """A table with one feature a column, as the paper has it: a category is its place in the public list, in [0, 1]."""
+    parts, start = [], 0
+    for column in dataset.public.columns:
+        parts.append(_one(column, dataset.features[:, start : start + column.width]))
+        start += column.width
+    features = torch.stack(parts, dim=1)
+    return replace(
+        dataset, features=features, public=replace(dataset.public, shape=(len(parts),), columns=(), kind="vector")
+    )
+
+
+def _one(column: Column, coded: torch.Tensor) -> torch.Tensor:
+    if column.numeric:
+        return coded[:, 0]
+    return coded.argmax(1).float() / max(1, coded.shape[1] - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,8 +29,7 @@ from noiseproof.networks import Network, StackedNetwork, Training, fit_stack
 from noiseproof.privacy import Budget, Reproducible
 from papers.lu import published
 from papers.lu.accountings import NAMES, accounting, limit_accuracy
-from papers.lu.plans import Plan
-from papers.lu.sets import everyone
+from papers.lu.plans import Plan, everyone
 from papers.lu.stacked_dp_sgd import fit_noise_levels
 
 if TYPE_CHECKING:
@@ -95,13 +94,6 @@ class RunResult:
     points: tuple[Point, ...]
     seconds: float
     notes: tuple[str, ...] = ()
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> RunResult:
-        """A run read back from its fields."""
-        accuracies = {name: (both[0], both[1]) for name, both in fields["accuracies"].items()}
-        points = tuple(Point(**point) for point in fields["points"])
-        return cls(**{**fields, "accuracies": accuracies, "points": points, "notes": tuple(fields["notes"])})
 
 
 def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:

@@ -1,12 +1,14 @@
-"""Means over the repeats of a data set, and the curves of its figure."""
+"""Means over the repeats of a data set, the curves of its figure, and the correlations of figure 2 over data sets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
+
+import numpy as np
 
 from noiseproof.methods.predictions import Sensitivity
 from papers.lu.run import BASELINE, RunResult
@@ -135,3 +137,37 @@ def interpolated(losses: dict[float, float], epsilon: float, limit: float | None
     low, up = known[high - 1], known[high]
     share = (math.log(epsilon) - math.log(low)) / (math.log(up) - math.log(low))
     return losses[low] + share * (losses[up] - losses[low])
+
+
+PAIRS: Mapping[str, tuple[str, str]] = {
+    "oaro-gap": ("stability bound (OARO)", "accuracy gap"),
+    "oaro-leak": ("stability bound (OARO)", "privacy leakage"),
+    "leak-gap": ("privacy leakage", "accuracy gap"),
+}
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Three coefficients with two-sided p-values; None where there are too few points or all of one value."""
+
+    points: int
+    pearson: float | None
+    pearson_p: float | None
+    spearman: float | None
+    spearman_p: float | None
+    kendall: float | None
+    kendall_p: float | None
+
+
+def correlate(first: Sequence[float], second: Sequence[float]) -> Correlation:
+    """Pearson's, Spearman's and Kendall's correlation of two measures over data sets."""
+    from scipy import stats
+
+    a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return Correlation(len(a), None, None, None, None, None, None)
+    found: list[float] = []
+    for test in (stats.pearsonr, stats.spearmanr, stats.kendalltau):
+        result = test(a, b)
+        found += [float(result.statistic), float(result.pvalue)]
+    return Correlation(len(a), *found)

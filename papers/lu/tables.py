@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from noiseproof.methods.predictions import Sensitivity
 from papers.lu import published
 from papers.lu.accountings import NAMES
-from papers.lu.correlations import PAIRS, correlate
 from papers.lu.plans import Plan
 from papers.lu.queries import MOST, answers_until
 from papers.lu.run import SIBLINGS
-from papers.lu.summary import Summary
+from papers.lu.summary import PAIRS, Summary, correlate
 from papers.study import Column, Table, Value
 
 Summaries = Sequence[Summary]

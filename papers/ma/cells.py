@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from noiseproof.methods.losses.rdp_gan import RdpGan
 from noiseproof.networks import suggest
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases.release import DataRelease
-from papers.ma.plans import DATA, EPSILONS, TUNINGS, Plan
+from papers.ma.plans import DATA, EPSILONS, TUNINGS, Plan, pair
 from papers.ma.published import DECAYS
-from papers.ma.sets import pair
 
 NOISES = (0.5, 5.0, 10.0)
 """Figure 5's noise scales."""
@@ -71,11 +69,6 @@ class CellResult:
     warnings: list[str]
     seconds: float
     curve: list[tuple[int, float]] = field(default_factory=list)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> CellResult:
-        """A cell's result read back from its fields."""
-        return cls(**{**fields, "curve": [(int(at), float(value)) for at, value in fields["curve"]]})
 
 
 def every_cell(plan: Plan) -> tuple[Cell, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,6 @@ class Leakage:
     """The attacks on all published networks."""
 
     leaks: tuple[Leak, ...]
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Leakage:
-        """The attacks read back from their fields."""
-        return cls(tuple(Leak(**{**leak, "per_class": tuple(leak["per_class"])}) for leak in fields["leaks"]))
 
 
 def measure(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -70,11 +70,6 @@ class Quality:
     def last(self) -> int:
         """The last epoch."""
         return max(point.epoch for point in self.points)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Quality:
-        """A data set's points read back from their fields."""
-        return cls(**{**fields, "points": tuple(Point(**point) for point in fields["points"])})
 
 
 def measure(

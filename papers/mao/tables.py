@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from noiseproof.methods.parameters import DpPg, published_sensitivity, true_sensitivity
-from papers.mao import published
 from papers.mao.leakage import Leak
-from papers.mao.plans import Plan
+from papers.mao.plans import ATTACK, MODELS, PARAMETERS, QUALITY, SWEEPS, TEST_ACCURACY, Plan
 from papers.mao.quality import Quality
 from papers.study import Column, Table, Value
 
@@ -31,14 +30,14 @@ def truth_table(found: Sequence[Quality], plan: Plan, notes: tuple[str, ...]) ->
     """The claimed epsilon of a model beside the true one, at these sizes and at the paper's."""
     rows: list[tuple[Value, ...]] = []
     sizes = [(one.network, one.models, one.parameters) for one in found]
-    sizes += [(name, published.MODELS, count) for name, count in published.PARAMETERS.items()]
+    sizes += [(name, MODELS, count) for name, count in PARAMETERS.items()]
     for network, models, parameters in dict.fromkeys(sizes):
         one, all_ = DpPg().true_epsilon(models, parameters, _EPSILON, plan.delta)
         rows.append(
             (
                 network,
                 parameters,
-                published.PARAMETERS.get(network),
+                PARAMETERS.get(network),
                 models,
                 published_sensitivity(models),
                 true_sensitivity(models, 1.0),
@@ -103,7 +102,7 @@ def epoch_table(one: Quality, notes: tuple[str, ...]) -> Table:
 def epsilon_table(one: Quality, notes: tuple[str, ...]) -> Table:
     """Figure 6 or 7: accuracies by epsilon, after the last epoch."""
     (none,) = one.of("none", one.last)
-    said = published.QUALITY.get(one.data, {})
+    said = QUALITY.get(one.data, {})
     rows: list[tuple[Value, ...]] = [
         (point.epsilon, point.train, point.test, point.test - none.test, said.get(point.epsilon or 0.0))
         for point in one.of("dp-pg", one.last)
@@ -130,7 +129,7 @@ def sweep_table(one: Quality, notes: tuple[str, ...]) -> Table:
     rows: list[tuple[Value, ...]] = [
         (epsilon, *(one.of(curve, epsilon=epsilon)[0].test for curve in curves)) for epsilon in one.epsilons("draw")
     ]
-    words = "; ".join(f"{name}: {text}" for name, text in published.SWEEPS.items())
+    words = "; ".join(f"{name}: {text}" for name, text in SWEEPS.items())
     return Table(
         "figures-8-to-10" if one.data == "mnist" else "figure-11",
         f"DP-PGP's test accuracy on {one.data} by each of its epsilons, the others at 5",
@@ -160,8 +159,8 @@ def attack_table(leaks: Sequence[Leak], plan: Plan, notes: tuple[str, ...]) -> T
                 leak.test,
                 leak.attack,
                 max(known, default=None),
-                published.ATTACK[leak.method],
-                published.TEST_ACCURACY[leak.method],
+                ATTACK[leak.method],
+                TEST_ACCURACY[leak.method],
                 *leak.per_class,
             )
         )

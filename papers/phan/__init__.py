@@ -2,6 +2,104 @@
 
 from __future__ import annotations
 
-from papers.phan.study import Phan
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
-__all__ = ["Phan"]
+from noiseproof.audits import AuditResult, audit
+from noiseproof.data.library import find
+from noiseproof.data.named import named_sets
+from noiseproof.methods.baseline import Baseline
+from noiseproof.methods.inputs import Adlm, Ilm
+from noiseproof.methods.inputs.adlm import PAPER
+from noiseproof.privacy import Budget, Reproducible
+from noiseproof.releases import bundles
+from noiseproof.releases.release import ModelRelease, accuracy
+from papers.phan import lemma7
+from papers.phan.cells import Cell, CellResult, every_cell, records, relevance_bundle, run
+from papers.phan.figures import accuracy_figure, measure_relevances, relevance_figure
+from papers.phan.plans import PLANS, Plan, Setting
+from papers.phan.tables import accuracy_table, audits_table, epochs_table, lemma_table, promises_table
+from papers.study import Report, Setup, Study, register
+
+_TRIALS = 500
+
+
+@register
+class Phan(Study[Plan, Cell, CellResult]):
+    """What does noise at the inputs cost, does adapting it to relevance help, and what is left of the claim?"""
+
+    name: ClassVar[str] = "phan"
+    title: ClassVar[str] = "The adaptive Laplace mechanism"
+    paper: ClassVar[str] = PAPER
+    plans, kind, growing = PLANS, CellResult, True
+
+    def cells(self, plan: Plan) -> list[Cell]:
+        """Every cell of the data sets that are there."""
+        return every_cell(plan, [setting.data for setting in plan.settings if _there(setting)])
+
+    def results(self, cells: Sequence[Cell], setup: Setup[Plan]) -> dict[Cell, CellResult]:
+        """As for every study, with the networks trained first that give cells their relevances."""
+        for setting in _settings(cells, setup.plan):
+            if not (setup.resume and relevance_bundle(setup.out, setting).exists()):
+                _train_network(setting, setup)
+        return super().results(cells, setup)
+
+    def work(self, setup: Setup[Plan], cell: Cell) -> CellResult:
+        """One cell."""
+        return (setup.runner or run)(cell, setup.plan, setup.out, setup.seed)
+
+    def report(self, results: Mapping[Cell, CellResult], setup: Setup[Plan]) -> Report:
+        """Accuracies and relevances of each data set; promises, audits and lemma 7."""
+        plan, out, seed = setup.plan, setup.out, setup.seed
+        there = _settings(results, plan)
+        points = [point for result in results.values() for point in result.points]
+        tables, figures = [], []
+        for setting in there:
+            network = bundles.load(relevance_bundle(out, setting))
+            assert isinstance(network, ModelRelease)
+            baseline = accuracy(network, records(setting)[1])
+            tables.append(accuracy_table(points, setting, plan, baseline))
+            figures.append(accuracy_figure(points, setting, baseline, out))
+            if setting.over_epochs:
+                tables.append(epochs_table(points, setting))
+            share = Adlm().parts(1.0)[0]
+            found = measure_relevances(setting, network, share, setting.epsilons[:4], seed)
+            figures.append(relevance_figure(found, out))
+        tables += [promises_table(points, plan), audits_table(_audits(seed))]
+        tables.append(lemma_table(lemma7.measure(records(there[0])[0], plan.lemma_records)))
+        return tables, figures
+
+
+def _there(setting: Setting) -> bool:
+    return find(named_sets()[setting.data]) is not None
+
+
+def _settings(cells: Collection[Cell], plan: Plan) -> list[Setting]:
+    data = {cell.data for cell in cells}
+    return [setting for setting in plan.settings if setting.data in data]
+
+
+def _train_network(setting: Setting, setup: Setup[Plan]) -> None:
+    """Train without noise, for relevances and as the baseline; kept as a bundle that the cells read."""
+    train, _ = records(setting)
+    release = Baseline(epochs=setting.relevance_epochs, batch_size=128).fit(
+        setting.recipe(train.public.shape, train.classes),
+        train,
+        Budget(1.0),
+        rng=Reproducible(setup.seed),
+        progress=setup.progress,
+    )
+    release.save(relevance_bundle(setup.out, setting))
+
+
+def _audits(seed: int) -> dict[str, AuditResult]:
+    methods = {
+        "adlm, draw=batch": Adlm(draw="batch"),
+        "ilm, draw=batch": Ilm(draw="batch"),
+        "adlm, draw=record": Adlm(),
+        "ilm, draw=record": Ilm(),
+    }
+    return {
+        name: audit(method.game(Budget(1.0)), trials=_TRIALS, seed=seed, timeout=None)
+        for name, method in methods.items()
+    }

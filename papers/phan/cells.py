@@ -67,13 +67,8 @@ class CellResult:
     points: tuple[Point, ...]
     seconds: float
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> CellResult:
-        """A cell's result read back from its fields."""
-        return cls(**{**fields, "points": tuple(Point(**point) for point in fields["points"])})
 
-
-def cells(plan: Plan, data: list[str]) -> list[Cell]:
+def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
     """Every cell of the plan for the data sets that are there, the longest first."""
     found = []
     for setting in plan.settings:

@@ -1,22 +1,60 @@
-"""The paper's figures from our runs: relevances, accuracy against epsilon, accuracy against epochs."""
+"""The paper's figures from our runs: accuracies, and relevances of single records, on average and with noise."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
+from noiseproof.methods.inputs import average, release_relevance, relevances
+from noiseproof.privacy import Reproducible
+from noiseproof.releases.release import ModelRelease
 from papers import pictures
-from papers.phan import published
-from papers.phan.cells import Point
-from papers.phan.pictures import Relevances
-from papers.phan.plans import Setting
+from papers.phan.cells import Point, records
+from papers.phan.plans import Setting, printed_accuracy
 from papers.phan.tables import last
 from papers.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Relevances:
+    """Pictures: records and their relevances, and averages without and with noise by the epsilon of the whole budget."""
+
+    data: str
+    examples: torch.Tensor
+    single: torch.Tensor
+    plain: torch.Tensor
+    private: dict[float, torch.Tensor]
+
+
+def measure_relevances(
+    setting: Setting, network: ModelRelease, share: float, epsilons: tuple[float, ...], seed: int
+) -> Relevances:
+    """The relevances of a trained network on its training records; a quarter of epsilon is epsilon_1, as in the program."""
+    train, test = records(setting)
+    shape = train.public.shape
+    examples = test.features[:_EXAMPLES]
+    plain = average(network.module, train.features)
+    private = {
+        epsilon: release_relevance(plain, len(train), share * epsilon, Reproducible(seed).spawn(number)).values
+        for number, epsilon in enumerate(epsilons)
+    }
+    return Relevances(
+        setting.data,
+        examples,
+        relevances(network.module, examples),
+        plain.view(shape),
+        {epsilon: value.view(shape) for epsilon, value in private.items()},
+    )
 
 
 # Published in blues, DP-SGD in black, proven in warm colours.
@@ -40,7 +78,7 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
         values = [last(points, setting.data, curve, epsilon) for epsilon in setting.epsilons]
         _plot(axes[0], setting.epsilons, values, curve)
     for method, marker in (("adlm", "o"), ("ilm", "s"), ("dp-sgd", "x")):
-        theirs = [(e, value) for e in setting.epsilons if (value := published.accuracy(setting.data, e, method))]
+        theirs = [(e, value) for e in setting.epsilons if (value := printed_accuracy(setting.data, e, method))]
         if theirs:
             axes[0].plot(
                 *zip(*theirs, strict=True), marker, color="#999999", fillstyle="none", label=f"{method}, theirs"

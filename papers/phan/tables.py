@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from noiseproof.audits import AuditResult
-from papers.phan import published
 from papers.phan.cells import TRAINED, Point
 from papers.phan.lemma7 import Lemma7
-from papers.phan.plans import Plan, Setting
+from papers.phan.plans import AVERAGES, Plan, Setting, printed_accuracy
 from papers.study import Column, Table, Value
 
 Points = Sequence[Point]
@@ -44,7 +43,7 @@ def accuracy_table(points: Points, setting: Setting, plan: Plan, baseline: float
         for curve in curves:
             row += [
                 last(points, setting.data, curve, epsilon),
-                published.accuracy(setting.data, epsilon, curve.partition(",")[0]),
+                printed_accuracy(setting.data, epsilon, curve.partition(",")[0]),
             ]
         rows.append((*row, *(last(points, setting.data, curve, epsilon) for curve in ours)))
     return Table(
@@ -54,7 +53,7 @@ def accuracy_table(points: Points, setting: Setting, plan: Plan, baseline: float
         tuple(rows),
         (
             READINGS,
-            published.AVERAGES,
+            AVERAGES,
             f"the program's columns are means of {plan.repeats} trainings; {setting.epochs:g} epochs.",
             *plan.notes,
         ),

@@ -12,7 +12,8 @@ import torch
 import papers
 from noiseproof.data import load
 from noiseproof.errors import DataError, NoiseproofError, SettingError
-from papers.lu import published, run, sets, study
+from papers import lu as study
+from papers.lu import plans, published, run
 from papers.lu.plans import PLANS, Plan
 from papers.lu.run import BASELINE, SIBLINGS, Point, RunResult
 from papers.lu.summary import interpolated, summaries
@@ -200,7 +201,7 @@ def test_the_plans_are_the_paper_s():
     assert paper.records("MNIST", 70_000) == 10_000
     assert paper.records("CIFAR-10", 30_000) == 7_500  # a quarter: shadow models need the rest
     assert paper.epsilons == (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 50, 100, 500, 1000)
-    assert set(sets.CANDIDATES) == set(published.rows().index)
+    assert set(plans.CANDIDATES) == set(published.rows().index)
 
 
 def test_between_measured_epsilons_losses_are_read_on_a_logarithmic_scale():
@@ -218,7 +219,7 @@ def test_adult_has_a_feature_a_column():
     columns = (Column("age", 0, 100), Column("work", categories=("a", "b"), missing=True))
     public = Public((4,), ("0", "1"), "table", columns)
     features = torch.tensor([[0.5, 1.0, 0.0, 0.0], [0.2, 0.0, 0.0, 1.0]])
-    coded = sets.ordinal(Dataset("t", features, torch.tensor([0, 1]), public))
+    coded = plans.ordinal(Dataset("t", features, torch.tensor([0, 1]), public))
     assert coded.features.tolist() == [[0.5, 0.0], pytest.approx([0.2, 1.0])]
     assert coded.public.shape == (2,)
 

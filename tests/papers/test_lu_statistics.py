@@ -7,10 +7,9 @@ import math
 import pytest
 
 from papers.lu import published
-from papers.lu.correlations import PAIRS, correlate
 from papers.lu.queries import MOST, answers_until, epsilon_each
 from papers.lu.run import Point, RunResult
-from papers.lu.summary import Summary
+from papers.lu.summary import PAIRS, Summary, correlate
 
 COLUMNS = {"oaro": "oaro", "gap": "convexified_gap", "leak": "leak"}
 

@@ -8,17 +8,17 @@ import json
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
 
 import papers
 from noiseproof.data import load
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses import rdp_gan as claims
-from papers.ma import cells, published, sets, study
-from papers.ma import losses as study_losses
+from papers import ma as study
+from papers.ma import Ma, cells, plans, privacy, published
 from papers.ma.cells import Cell, CellResult, every_cell, method_for, run_cell
 from papers.ma.plans import PLANS, TUNINGS
 from papers.ma.privacy import levels
-from papers.ma.study import Ma
 from papers.study import Setup
 
 PLAN = PLANS["small"]
@@ -130,7 +130,7 @@ def test_the_study_is_found_by_name():
 
 def test_adult_has_the_papers_eight_attributes(real_data, monkeypatch):
     monkeypatch.setenv("NOISEPROOF_DATA", str(real_data("adult-train.csv").parent))
-    train, test = sets.pair("adult", 500, 200, 0)
+    train, test = plans.pair("adult", 500, 200, 0)
     assert (len(train), len(test)) == (500, 200)
     assert set(train.public.order) == set(published.ATTRIBUTES)
     assert len(next(column for column in train.public.columns if column.name == "age").categories) == 9
@@ -149,13 +149,13 @@ def test_a_cell_runs_whole(tmp_path, monkeypatch, method):
     assert 0 <= found.accuracy <= 1
     assert (found.proven is not None) == (method in ("dp-gan", "zero-gan"))
     assert len(found.curve) == (2 if method in ("none", "rdp-gan") else 0)
-    assert CellResult.from_json(json.loads(json.dumps(dataclasses.asdict(found)))) == found
+    assert TypeAdapter(CellResult).validate_python(json.loads(json.dumps(dataclasses.asdict(found)))) == found
 
 
 def test_the_largest_loss_is_of_a_batch(monkeypatch):
     split = load("digits")
-    monkeypatch.setattr(study_losses, "pair", lambda *_: (split.train.take(torch.arange(200)), split.test))
-    found = study_losses.largest_losses(dataclasses.replace(PLAN, iterations=8), 0)
+    monkeypatch.setattr(privacy, "pair", lambda *_: (split.train.take(torch.arange(200)), split.test))
+    found = privacy.largest_losses(dataclasses.replace(PLAN, iterations=8), 0)
     assert set(found) == set(published.LARGEST_LOSS)
     # An untrained discriminator loses some ln 2 a record.
     assert all(0.4 * batch < value for (_, batch), value in found.items())

@@ -11,7 +11,8 @@ import torch
 import papers
 from noiseproof.data import load
 from noiseproof.errors import DataError, NoiseproofError, SettingError
-from papers.mao import leakage, published, quality, study
+from papers import mao as study
+from papers.mao import leakage, plans, quality
 from papers.mao.leakage import METHODS, Leak
 from papers.mao.plans import PLANS, AttackPlan, Plan, QualityPlan
 from papers.mao.quality import Point, Quality
@@ -163,7 +164,7 @@ def test_the_paper_scale_is_the_papers():
     assert all(part.stages[-1] == 60 and part.batch_size == 128 and part.records is None for part in plan.quality)
     assert plan.quality[0].by_epoch == (0.1, 1.0, 5.0)
     assert plan.attack.attack == "shadow"
-    assert published.MODELS == 50
+    assert plans.MODELS == 50
 
 
 def test_the_same_seed_draws_the_same_records():

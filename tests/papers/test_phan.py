@@ -9,10 +9,10 @@ import pytest
 
 import papers
 from noiseproof.errors import DataError, NoiseproofError, SettingError
-from papers.phan import published, study
-from papers.phan.cells import TRAINED, Cell, CellResult, Point, cells, method, records, run
+from papers import phan as study
+from papers.phan.cells import TRAINED, Cell, CellResult, Point, every_cell, method, records, run
 from papers.phan.lemma7 import measure
-from papers.phan.plans import PLANS, Plan, Setting
+from papers.phan.plans import PLANS, Plan, Setting, printed_accuracy
 from papers.phan.tables import last
 from papers.study import Setup
 
@@ -105,20 +105,20 @@ def test_without_data_it_says_where_to_get_them(monkeypatch, tmp_path):
 
 def test_every_cell_is_run_once_and_has_its_own_file():
     for plan in (*PLANS.values(), TINY):
-        found = cells(plan, [setting.data for setting in plan.settings])
+        found = every_cell(plan, [setting.data for setting in plan.settings])
         assert len({cell.key for cell in found}) == len(found)
         curves = {cell.curve for cell in found}
         assert {*TRAINED, "dp-sgd", "functional, raw"} <= curves
-    assert all(cell.data == "mnist" for cell in cells(PLANS["small"], ["mnist"]))
+    assert all(cell.data == "mnist" for cell in every_cell(PLANS["small"], ["mnist"]))
     assert PLANS["small"].settings[0].records is None  # all 60,000 of MNIST
 
 
 def test_the_papers_numbers_stand_beside_ours(digits, no_figures, tmp_path):
-    assert published.accuracy("mnist", 0.25, "adlm") == 0.902
-    assert published.accuracy("mnist", 0.25, "ilm") == 0.8846
-    assert published.accuracy("mnist", 0.5, "adlm") == 0.9366
-    assert published.accuracy("mnist", 0.5, "ilm") == 0.9239
-    assert published.accuracy("mnist", 2.0, "ilm") is None
+    assert printed_accuracy("mnist", 0.25, "adlm") == 0.902
+    assert printed_accuracy("mnist", 0.25, "ilm") == 0.8846
+    assert printed_accuracy("mnist", 0.5, "adlm") == 0.9366
+    assert printed_accuracy("mnist", 0.5, "ilm") == 0.9239
+    assert printed_accuracy("mnist", 2.0, "ilm") is None
     table = run_invented(tmp_path).tables[0]
     theirs = [column.name for column in table.columns if column.theirs]
     assert theirs == ["adlm, theirs", "ilm, theirs", "dp-sgd, theirs"]

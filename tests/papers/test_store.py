@@ -33,7 +33,7 @@ CELL = Cell("a")
 
 def opened(out, plan=None, seed=0) -> Store[Cell, Result]:
     belongs = settings(plan or Plan(), seed, but=("notes", "repeats"))
-    return Store(out / "cells", belongs, lambda fields: Result(**fields), out / "weights")
+    return Store(out / "cells", belongs, Result, out / "weights")
 
 
 def test_a_finished_cell_is_one_whole_file_that_says_what_it_belongs_to(tmp_path):

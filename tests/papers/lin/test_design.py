@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from papers.lin import design
-from papers.lin.design import Cell
-from papers.lin.plans import PLANS
+from papers.lin.design import PLANS, Cell
 from papers.lin.statistics import FACTORS
 
 

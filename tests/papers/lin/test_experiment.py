@@ -10,8 +10,8 @@ from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.progress import Progress, Task
 from papers.lin import Lin, design
 from papers.lin.design import Cell
-from papers.lin.experiment import Train
 from papers.lin.results import Store, frame
+from papers.lin.training import Train
 from papers.study import Setup
 
 CELLS = tuple(cell for cell in design.every_cell() if (cell.data, cell.model) == ("mnist", "cnn"))

@@ -7,7 +7,7 @@ import torch
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import DataError
-from papers.lin.images import grey28
+from papers.lin.training import grey28
 
 
 def images(*shape: int) -> Dataset:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from papers.lin import Lin, study
+from papers import lin as study
+from papers.lin import Lin
 
 
 @pytest.fixture(autouse=True)
