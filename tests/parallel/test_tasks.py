@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -118,3 +120,58 @@ def test_placements_that_cannot_be_are_refused():
         Placement(jobs=2, ray="auto")
     with pytest.raises(SettingError, match="at least 1"):
         tasks.collect(work.square, [1], attempts=0)
+
+
+# Tasks that must not take their caller with them: isolated, in time, with their prints and progress sent elsewhere.
+
+
+def test_an_isolated_task_is_another_process_though_there_is_one_job():
+    assert tasks.collect(work.where, [1], jobs=1, isolated=True) != [(os.getpid(), 1)]
+
+
+def test_a_task_that_takes_too_long_is_lost_and_no_other():
+    found = tasks.collect(work.sleep, [0, 60, 0], jobs=2, timeout=3, attempts=1, lost=lambda _, loss: loss)
+    assert found[0] == found[2] == 0
+    assert found[1].hang
+    assert "within 3 seconds" in found[1].why
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_progress_of_tasks_is_heard_with_the_tasks_index(jobs):
+    heard = []
+    tasks.collect(work.progresses, [5, 7], report=lambda *at: heard.append(at), jobs=jobs)
+    assert {(0, "counting", 1, 5), (1, "counting", 1, 7)} <= set(heard)
+
+
+def test_what_a_task_prints_goes_to_the_log_and_not_to_stdout(tmp_path, capfd):
+    tasks.collect(work.prints, ["a line", "another"], jobs=2, log=tmp_path / "log")
+    assert capfd.readouterr().out == ""
+    assert set((tmp_path / "log").read_text().split("\n")) == {"a line", "another", ""}
+
+
+def test_forked_workers_take_functions_that_cannot_be_pickled():
+    assert tasks.collect(lambda number: number + 1, [1, 2], jobs=2, fork=True) == [2, 3]
+    lost = tasks.collect(
+        lambda number: work.die_always(number), range(3), jobs=2, fork=True, attempts=1, lost=lambda _, loss: loss.why
+    )
+    assert "killed" in lost[1]
+
+
+def test_a_script_without_a_guard_can_run_functions_of_modules(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from noiseproof.parallel import tasks\nfrom tests.parallel import work\n"
+        "print(tasks.collect(work.square, [1, 2], jobs=2))\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[1, 4]\n"
+
+
+def test_a_script_with_a_guard_can_run_its_own_functions(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from noiseproof.parallel import tasks\ndef double(number):\n    return 2 * number\n"
+        "if __name__ == '__main__':\n    print(tasks.collect(double, [1, 2], jobs=2))\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[2, 4]\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,3 +75,18 @@ def raise_odd(number: int) -> int:
 
 def unsendable(number: int) -> object:
     return lambda: number
+
+
+def sleep(seconds: int) -> int:
+    time.sleep(seconds)
+    return seconds
+
+
+def prints(line: str) -> None:
+    print(line)
+
+
+def progresses(total: int) -> None:
+    with tasks.task_progress().task("counting", total) as bar:
+        for _ in range(total):
+            bar.advance()

@@ -1,4 +1,4 @@
-"""Cluster: tasks on the machines of a Ray cluster; what a dead machine was at is run again on another."""
+"""Tasks on the machines of a Ray cluster; what a dead machine was doing is run again on another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from noiseproof.errors import MissingPartError, SettingError
-from noiseproof.parallel.tasks import Died, perform
+from noiseproof.parallel.tasks import Lost, Options, perform
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,41 +35,37 @@ def connect(address: str) -> Any:
 
 
 def run_on_cluster(
-    function: Callable[..., R], tasks: Sequence[T], common: tuple[Any, ...], address: str, threads: int, attempts: int
-) -> Iterator[tuple[int, R | Died]]:
-    """(place, result) as tasks finish on the cluster; see `tasks.run`."""
+    function: Callable[..., R], tasks: Sequence[T], common: tuple[Any, ...], address: str, options: Options
+) -> Iterator[tuple[int, R | Lost]]:
+    """(index, result) as tasks finish on the cluster; see `tasks.run`."""
     ray = connect(address)
     # Ray itself would run lost tasks again, too; counted here, an attempt is an attempt whatever was lost with it.
-    remote = ray.remote(num_cpus=threads, max_retries=0)(_perform)
+    remote = ray.remote(num_cpus=options.threads, max_retries=0)(perform)
     # In the driver's own store, so that it outlives every other machine.
     shared = ray.put(common)
-    waiting = deque((place, 1) for place in range(len(tasks)))
+    waiting = deque((index, 1) for index in range(len(tasks)))
     running: dict[Any, tuple[int, int]] = {}
     try:
         while waiting or running:
-            room = max(1, int(_AHEAD * ray.cluster_resources().get("CPU", 1) / threads))
-            while waiting and len(running) < room:
-                place, attempt = waiting.popleft()
-                running[remote.remote(function, shared, tasks[place], threads)] = place, attempt
+            most = max(1, int(_AHEAD * ray.cluster_resources().get("CPU", 1) / options.threads))
+            while waiting and len(running) < most:
+                index, attempt = waiting.popleft()
+                running[remote.remote(function, shared, tasks[index], options.threads)] = index, attempt
             # One that is ready is fetched here, so that a machine that dies with its result is noticed, too.
             finished, _ = ray.wait(list(running), num_returns=1)
             for reference in finished:
-                place, attempt = running.pop(reference)
+                index, attempt = running.pop(reference)
                 try:
                     result = ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
                     raise (error.cause if isinstance(error.cause, Exception) else error) from None
                 except ray.exceptions.RayError as error:
-                    if attempt < attempts:
-                        waiting.append((place, attempt + 1))
+                    if attempt < options.attempts:
+                        waiting.append((index, attempt + 1))
                     else:
-                        yield place, Died(f"its machine or process died ({type(error).__name__}).")
+                        yield index, Lost(f"its machine or process died ({type(error).__name__}).")
                     continue
-                yield place, result
+                yield index, result
     finally:
         for reference in running:
             ray.cancel(reference, force=True)
-
-
-def _perform(function: Callable[..., R], common: tuple[Any, ...], task: T, threads: int) -> R:
-    return perform(function, common, task, threads)

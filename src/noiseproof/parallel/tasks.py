@@ -1,25 +1,55 @@
-"""Tasks: one function over many independent pieces of work, on local processes or a Ray cluster, with the same outcome."""
+"""One function over many independent tasks, on local processes or a Ray cluster, with the same outcome."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from noiseproof.errors import NoiseproofError, SettingError
-from noiseproof.progress import SILENT, Progress
+from noiseproof.progress import SILENT, Progress, Task
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+Report = Callable[[int, str, int, int], None]
+"""Hears which task (its index) is doing what, and how many of how many steps of it are done."""
+
 
 class LostTaskError(NoiseproofError):
     """A task's process or machine died every time that it was tried."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Why there is no result of a task: its worker died at every attempt, or (`hang`) gave no answer in time."""
+
+    why: str
+    hang: bool = False
+
+
+@dataclass(frozen=True)
+class Options:
+    """How workers run; see `run`."""
+
+    threads: int = 1
+    attempts: int = 3
+    timeout: float | None = None
+    log: Path | None = None
+    fork: bool = False
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.threads < 1:
+            raise SettingError(f"attempts and threads must be at least 1, not {self.attempts} and {self.threads}.")
+        if self.timeout is not None and not self.timeout > 0:
+            raise SettingError(f"the timeout must be more than 0 seconds, not {self.timeout}.")
 
 
 def run(
@@ -31,106 +61,146 @@ def run(
     ray: str | None = None,
     threads: int = 1,
     attempts: int = 3,
-    lost: Callable[[T, str], R] | None = None,
+    timeout: float | None = None,
+    isolated: bool = False,
+    fork: bool = False,
+    log: Path | None = None,
+    lost: Callable[[T, Lost], R] | None = None,
+    report: Report | None = None,
     progress: Progress = SILENT,
     description: str = "tasks",
 ) -> Iterator[tuple[int, R]]:
-    """`function(*common, task)` for every task; yields (place of the task, result) as results come in.
+    """Call `function(*common, task)` for every task, and give results as they come in.
 
-    `ray` is `auto` or the address of a Ray cluster; without it `jobs` local processes work (1: this process; None: one
-    a core). Where neither is given, a `placed` block around the call decides. Every worker has `threads` torch
-    threads, and tasks within tasks run in their worker, so that the outcome does not depend on where anything ran;
-    take random numbers from seeds in the tasks (`seeds`). `common` are leading arguments that are sent once to each
-    worker or node, for data that all tasks share.
+    A task whose process or machine dies, or that takes too long, is run again. What the function raises is raised here,
+    and the other tasks are stopped; so they are when the iterator is closed, and when this process ends, however it ends.
+    Tasks within tasks run in their worker, so that the outcome does not depend on where anything ran; take random
+    numbers from seeds in the tasks (`seeds`). On local processes what a task prints goes to stderr.
 
-    A task whose process or machine dies is run again, up to `attempts` times; then `lost(task, why)` stands in for its
-    result, or `LostTaskError` is raised. What the function raises is raised here, and the other tasks are stopped.
-    The function must be importable by its module (a script needs `if __name__ == "__main__":`), its arguments and
-    results must be picklable; on Ray, nodes need the same version of noiseproof.
+    Args:
+        function: Importable by its module (or the script's own, if that has `if __name__ == "__main__":`).
+        tasks: Picklable, as are `common` and the results. On Ray, nodes need the same version of noiseproof.
+        common: Leading arguments that are sent once to each worker or node, for data that all tasks share.
+        jobs: Local processes; 1 means this process, None one for each core. Where neither `jobs` nor `ray` is given, a
+            `placed` block around the call decides.
+        ray: `auto` or the address of a Ray cluster.
+        threads: torch's threads in every worker.
+        attempts: How often a task is tried.
+        timeout: Seconds after which a task is lost; not counted on Ray.
+        isolated: Whether tasks run in processes apart even if one process is enough, so that this one survives them.
+        fork: Fork the workers, for functions that cannot be pickled. They must then not use OpenMP threads or CUDA that
+            this process has used.
+        log: A file that local workers' stdout and stderr are added to, instead of stderr.
+        lost: Gives the result of a task that is lost; without it `LostTaskError` is raised.
+        report: Hears of the progress that tasks report to `task_progress()`; not on Ray.
+        progress: Shows how many tasks are done, as `description`.
+        description: What the tasks are.
+
+    Yields:
+        The index of a task and its result.
+
+    Raises:
+        LostTaskError: If a task was lost and nothing stands in for it.
+        SettingError: If the options make no sense, or no cluster answers.
     """
-    if attempts < 1 or threads < 1:
-        raise SettingError(f"attempts and threads must be at least 1, not {attempts} and {threads}.")
+    options = Options(threads, attempts, timeout, log, fork)
     where = Placement(jobs, ray) if jobs is not None or ray is not None else current() or Placement()
+    heard = report or (lambda *_: None)
+    if where.ray is not None:
+        from noiseproof.parallel.cluster import run_on_cluster
+
+        outcomes = run_on_cluster(function, tasks, common, where.ray, options)
+    elif isolated or timeout is not None or (where.processes > 1 and len(tasks) > 1):
+        from noiseproof.parallel.processes import run_in_processes
+
+        outcomes = run_in_processes(function, tasks, common, where.processes, options, heard)
+    else:
+        outcomes = (
+            (index, perform(function, common, task, threads, lambda *at, index=index: heard(index, *at)))  # type: ignore[misc]
+            for index, task in enumerate(tasks)
+        )
     with progress.task(description, len(tasks)) as bar:
-        for place, outcome in _outcomes(function, tasks, common, where, threads, attempts):
-            if isinstance(outcome, Died):
-                if lost is None:
-                    raise LostTaskError(f"task {place} of {len(tasks)} was lost {attempts} times: {outcome.why}")
-                result = lost(tasks[place], outcome.why)
-            else:
+        for index, outcome in outcomes:
+            if not isinstance(outcome, Lost):
                 result = outcome
+            elif lost is not None:
+                result = lost(tasks[index], outcome)
+            else:
+                raise LostTaskError(f"task {index} of {len(tasks)} was lost {attempts} times: {outcome.why}")
             bar.advance()
-            yield place, result
+            yield index, result
 
 
 def collect(function: Callable[..., R], tasks: Sequence[T], **options: Any) -> list[R]:
-    """The results of `run` as a list in the order of the tasks."""
+    """The results of `run` as a list in the order of the tasks; it takes the same options."""
     results = dict(run(function, tasks, **options))
-    return [results[place] for place in range(len(tasks))]
+    return [results[index] for index in range(len(tasks))]
 
 
 def seeds(seed: int, count: int) -> list[int]:
-    """One seed a task, each from `seed` and the task's place alone; below 2^63."""
+    """One seed for each task, from `seed` and the task's index alone; below 2^63."""
     if seed < 0:
         raise SettingError(f"a seed must be 0 or more, not {seed}.")
     return [
-        int(np.random.SeedSequence(seed, spawn_key=(place,)).generate_state(1, np.uint64)[0] >> 1)
-        for place in range(count)
+        int(np.random.SeedSequence(seed, spawn_key=(index,)).generate_state(1, np.uint64)[0] >> 1)
+        for index in range(count)
     ]
 
 
-class Died:
-    """What came of a task whose worker died at every attempt."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-
-def perform(function: Callable[..., R], common: tuple[Any, ...], task: T, threads: int) -> R:
+def perform(
+    function: Callable[..., R],
+    common: tuple[Any, ...],
+    task: T,
+    threads: int,
+    report: Callable[[str, int, int], None] | None = None,
+) -> R:
     """Run one task in this process, with that many torch threads, and the tasks within it one after the other."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    token = _REPORT.set(report)
     try:
-        return perform_alone(function, common, task)
+        with placed(WITHIN):
+            return function(*common, task)
     finally:
+        _REPORT.reset(token)
         torch.set_num_threads(before)
 
 
-def perform_alone(function: Callable[..., R], common: tuple[Any, ...], task: T) -> R:
-    """Run one task in this process, and the tasks within it one after the other."""
-    with placed(WITHIN):
-        return function(*common, task)
+_REPORT: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("report", default=None)
 
 
-def _outcomes(
-    function: Callable[..., R],
-    tasks: Sequence[T],
-    common: tuple[Any, ...],
-    where: Placement,
-    threads: int,
-    attempts: int,
-) -> Iterator[tuple[int, R | Died]]:
-    if where.ray is not None:
-        from noiseproof.parallel.cluster import run_on_cluster
-
-        yield from run_on_cluster(function, tasks, common, where.ray, threads, attempts)
-    elif where.processes == 1 or len(tasks) < 2:
-        for place, task in enumerate(tasks):
-            yield place, perform(function, common, task, threads)
-    else:
-        from noiseproof.parallel.processes import run_in_processes
-
-        yield from run_in_processes(function, tasks, common, where.processes, threads, attempts)
+def task_progress() -> Progress:
+    """Within a task: progress that whoever called `run` hears of, a few times a second at most."""
+    report = _REPORT.get()
+    return SILENT if report is None else _Reported(report)
 
 
-# Placement: where independent tasks run, on local processes or on a Ray cluster.
+class _Reported(Progress):
+    def __init__(self, report: Callable[[str, int, int], None]) -> None:
+        self._report = report
+
+    def task(self, description: str, total: int) -> Task:
+        return _ReportedTask(self._report, description, total)
+
+
+class _ReportedTask(Task):
+    def __init__(self, report: Callable[[str, int, int], None], description: str, total: int) -> None:
+        self._report, self._description, self._total = report, description, total
+        self._done, self._last = 0, 0.0
+
+    def advance(self, steps: int = 1, **status: float | str) -> None:
+        self._done += steps
+        now = time.monotonic()
+        if now - self._last > 0.2:
+            self._last = now
+            self._report(self._description, self._done, self._total)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """So many local processes (`jobs`, one a core if None), or a Ray cluster (`ray`: `auto` or its address)."""
+    """Where tasks run: `jobs` local processes (one for each core if None), or a Ray cluster (`auto` or its address)."""
 
     jobs: int | None = None
     ray: str | None = None
