@@ -154,14 +154,15 @@ def _collection(networks: int) -> Callable[[], object]:
 
 
 def _checkpoint(parameters: int) -> Callable[[], object]:
-    from noiseproof.run import checkpoint_files
+    from noiseproof.files import write_whole
+    from noiseproof.run.checkpoints import pack, unpack
 
     tensors = {"weights": torch.rand(parameters), "momentum": torch.rand(parameters)}
 
     def both() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "checkpoint"
-            checkpoint_files.write(path, checkpoint_files.encode(tensors, {}))
-            checkpoint_files.decode(path.read_bytes(), path.name)
+            write_whole(path, pack(tensors, {}))
+            unpack(path.read_bytes(), path.name)
 
     return both

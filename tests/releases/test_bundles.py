@@ -122,11 +122,11 @@ def test_a_folder_with_other_things_in_it_is_never_overwritten(release, tmp_path
 
 
 def test_nothing_half_written_stays_behind_when_the_disk_is_full(release, tmp_path, monkeypatch):
-    def full(path, content):
+    def full(path, content, mode):
         path.write_bytes(content[:3])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bundles, "_write", full)
+    monkeypatch.setattr(bundles, "write_whole", full)
     with pytest.raises(OSError, match="No space"):
         release.save(tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []

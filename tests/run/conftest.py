@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -141,7 +143,20 @@ def methods_home(tmp_path_factory):
 
 
 @pytest.fixture
-def own_methods(methods_home, monkeypatch):
-    """Let worker processes find them; gives the module's name."""
-    monkeypatch.setenv("PYTHONPATH", str(methods_home), prepend=os.pathsep)
-    return "trying_methods"
+def own_methods(methods_home):
+    """Let this process and its workers find them; gives the module's name."""
+    with registered_from(methods_home):
+        yield "trying_methods"
+
+
+@contextmanager
+def registered_from(home):
+    """While it lasts methods of that folder can be imported and registered; afterwards nobody knows them."""
+    from noiseproof import methods
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(home))
+        patch.setenv("PYTHONPATH", str(home), prepend=os.pathsep)
+        patch.setattr(methods, "_REGISTRY", dict(methods._REGISTRY))
+        yield
+        sys.modules.pop("trying_methods", None)

@@ -10,16 +10,26 @@ import sys
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from noiseproof.data import load
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.methods.gradients import DpSgd, DpSgdAdaptive
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible, Secure, accountants
-from noiseproof.privacy.events import sampled_gaussian
+from noiseproof.privacy.events import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    PureDpEvent,
+    ReplaceOneDpEvent,
+    SelfComposedDpEvent,
+    sampled_gaussian,
+)
+from noiseproof.releases.bundles import event_from_json, event_to_json
 from noiseproof.releases.release import ModelRelease
-from noiseproof.run import checkpoint_files
-from noiseproof.run.checkpoints import Checkpoints, StoppedError
+from noiseproof.run.checkpoints import Checkpoints, DamagedError, Journal, JournaledLog, StoppedError, pack, unpack
 from noiseproof.run.training import train
 from tests.run.launch import ROOT
 
@@ -149,7 +159,7 @@ def test_a_folder_of_nothing_but_damaged_checkpoints_is_refused(digits, tmp_path
         fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=5), crash=12)
     for path in (tmp_path / "c").glob("step-*"):
         path.write_bytes(b"nothing")
-    with pytest.raises(checkpoint_files.DamagedError, match="every checkpoint"):
+    with pytest.raises(DamagedError, match="every checkpoint"):
         fit(digits, checkpoints=Checkpoints(tmp_path / "c", resume=True))
 
 
@@ -254,3 +264,176 @@ def test_twenty_kills_at_random_moments_lose_nothing_that_was_spent(tmp_path, ki
         assert weights[0] == weights[1]
     else:
         assert card["ran"]["lost steps"] > 0
+
+
+# A checkpoint file is whole or refused.
+
+TENSORS = {
+    "weights": torch.arange(12, dtype=torch.float32).reshape(3, 4),
+    "step": torch.tensor(3.0),
+    "bits": torch.tensor([True, False]),
+    "none": torch.empty(0, 2),
+}
+VALUES = {"steps": 3, "rate": 0.1, "list": [1, {"a": None}]}
+CONTENT = pack(TENSORS, VALUES)
+
+
+def test_tensors_and_values_come_back_as_they_were():
+    tensors, values = unpack(CONTENT, "it")
+    assert values == VALUES
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(st.integers(0, len(CONTENT) - 1), st.integers(0, 7))
+def test_a_single_flipped_bit_is_noticed(place, bit):
+    changed = bytearray(CONTENT)
+    changed[place] ^= 1 << bit
+    try:
+        tensors, values = unpack(bytes(changed), "it")
+    except DamagedError:
+        return
+    # Some bits of the header carry nothing (a space for a tab): what is read must then be what was written.
+    assert values == VALUES
+    assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+    assert tensors.keys() == TENSORS.keys()
+
+
+@pytest.mark.parametrize("length", [0, 5, 8, 100, len(CONTENT) - 1])
+def test_a_truncated_file_is_refused(length):
+    with pytest.raises(DamagedError):
+        unpack(CONTENT[:length], "it")
+
+
+def test_nothing_is_a_pickle(tmp_path):
+    import pickle
+
+    with pytest.raises(DamagedError):
+        unpack(pickle.dumps({"weights": [1.0]}), "it")
+
+
+# A journal holds every spend that was acknowledged, whatever happens to its last line.
+
+STEP = sampled_gaussian(0.1, 1.5)
+OTHER = sampled_gaussian(0.1, 1.4)
+
+
+def test_what_is_spent_is_read_again(tmp_path):
+    journal = Journal(tmp_path / "spent")
+    for event in (STEP, STEP, OTHER):
+        journal.spend(event)
+    journal.close()
+    again = Journal(tmp_path / "spent")
+    assert list(again.spends()) == [(STEP, 1), (STEP, 1), (OTHER, 1)]
+    assert list(again.spends(2)) == [(OTHER, 1)]
+    again.close()
+
+
+def test_a_journal_written_when_events_were_dp_accountings_is_read(tmp_path):
+    # Written by 0.1.
+    (tmp_path / "spent").write_text(
+        'f1e8fff0 {"count": 3, "event": {"events": [{"event": {"kind": "GaussianDpEvent", "noise_mu'
+        'ltiplier": 1.5}, "kind": "PoissonSampledDpEvent", "sampling_probability": 0.1}, {"bounded_range": false, "epsi'
+        'lon": 0.1, "kind": "PureDpEvent", "neighbours": "add-or-remove"}], "kind": "ComposedDpEvent"}}\n'
+    )
+    journal = Journal(tmp_path / "spent")
+    assert list(journal.spends()) == [(ComposedDpEvent([STEP, PureDpEvent(0.1)]), 3)]
+    journal.close()
+
+
+def test_a_spend_is_on_disk_when_spend_returns(tmp_path):
+    journal = Journal(tmp_path / "spent")
+    journal.spend(STEP)
+    (tmp_path / "copy").write_bytes((tmp_path / "spent").read_bytes())  # what a crash would leave
+    other = Journal(tmp_path / "copy")
+    assert list(other.spends()) == [(STEP, 1)]
+    journal.close()
+    other.close()
+
+
+def test_two_trainings_cannot_spend_in_one_journal(tmp_path):
+    journal = Journal(tmp_path / "spent")
+    with pytest.raises(NoiseproofError, match="another process is training"):
+        Journal(tmp_path / "spent")
+    journal.close()
+    Journal(tmp_path / "spent").close()
+
+
+def test_spends_ahead_cover_more_steps_never_fewer(tmp_path):
+    journal = Journal(tmp_path / "spent", ahead=4)
+    for happened in range(1, 10):
+        journal.spend(STEP)
+        assert happened <= sum(count for _, count in journal.spends()) < happened + 4
+    place = journal.checkpointed()
+    journal.spend(STEP)
+    assert sum(count for _, count in journal.spends(place)) == 4, "what was ahead of a checkpoint does not pay after it"
+    journal.spend(OTHER)
+    assert journal.spends()[-1] == (OTHER, 4), "what was reserved for one event does not pay for another"
+    journal.close()
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_last_line_that_was_cut_off_is_dropped(tmp_path, cut):
+    path = tmp_path / "spent"
+    journal = Journal(path)
+    journal.spend(STEP)
+    journal.spend(OTHER)
+    journal.close()
+    path.write_bytes(path.read_bytes()[:-cut])
+    again = Journal(path)
+    assert list(again.spends()) == [(STEP, 1)]
+    again.spend(OTHER)
+    again.close()
+    last = Journal(path)
+    assert list(last.spends()) == [(STEP, 1), (OTHER, 1)]
+    last.close()
+
+
+def test_damage_anywhere_else_is_refused(tmp_path):
+    path = tmp_path / "spent"
+    journal = Journal(path)
+    for _ in range(3):
+        journal.spend(STEP)
+    journal.close()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(NoiseproofError, match=r"line 2 of .* is damaged"):
+        Journal(path)
+
+
+def test_a_journaled_log_notes_an_event_before_it_takes_it_in(tmp_path):
+    journal = Journal(tmp_path / "spent")
+    log = JournaledLog(journal, [(STEP, 5)])
+    assert (len(log), len(journal)) == (5, 0), "the past is not spent again"
+    log.append(STEP)
+    assert (len(log), list(journal.spends())) == (6, [(STEP, 1)])
+    journal.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        log.append(OTHER)
+    assert len(log) == 6, "an event that cannot be noted does not happen"
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(st.floats(0.001, 1.0), st.floats(0.01, 100.0), st.integers(2, 1000))
+def test_events_come_back_as_they_were(rate, sigma, count):
+    events = (
+        sampled_gaussian(rate, sigma),
+        SelfComposedDpEvent(sampled_gaussian(rate, sigma), count),
+        ComposedDpEvent([GaussianDpEvent(sigma), NonPrivateDpEvent()]),
+        PureDpEvent(sigma, "replace-one", True),
+        ReplaceOneDpEvent(GaussianDpEvent(sigma)),
+    )
+    for event in events:
+        assert event_from_json(event_to_json(event)) == event
+
+
+def test_what_cannot_be_noted_is_refused(tmp_path):
+    class Unknown:
+        pass
+
+    with pytest.raises(SettingError, match="Unknown cannot be written"):
+        event_to_json(Unknown())
+    with pytest.raises(SettingError, match="1 step or more"):
+        Journal(tmp_path / "spent", ahead=0)

@@ -16,7 +16,8 @@ import pytest
 from noiseproof.errors import BundleError, DataError, SettingError
 from noiseproof.releases import bundles
 from noiseproof.run import Plan, Watch, compare
-from noiseproof.run.worker import load_for
+from noiseproof.run.comparison import load_for
+from tests.run.conftest import registered_from
 
 FAULTY = ("steady", "raises", "greedy", "killed", "full-disk", "chatty", "copies", "unplayable")
 
@@ -34,8 +35,8 @@ class Heard(Watch):
     def __init__(self):
         self.rows, self.kept, self.troubles = [], [], []
 
-    def finished(self, task, row, kept):
-        (self.kept if kept else self.rows).append(task.key)
+    def finished(self, key, row, kept):
+        (self.kept if kept else self.rows).append(key.name)
 
     def trouble(self, sentence):
         self.troubles.append(sentence)
@@ -49,8 +50,7 @@ def plan(records, own_methods):
 @pytest.fixture(scope="module")
 def faulty(records, methods_home, tmp_path_factory):
     """A comparison in which methods fail in every way there is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(methods_home), prepend=os.pathsep)
+    with registered_from(methods_home):
         plan = Plan(str(records), methods=FAULTY, trials=5, imports=("trying_methods",), queries=20)
         out = tmp_path_factory.mktemp("faulty") / "run"
         document = compare(plan, out, jobs=2)

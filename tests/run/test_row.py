@@ -11,8 +11,8 @@ from noiseproof.data.dataset import Public
 from noiseproof.errors import BudgetError, DataError
 from noiseproof.privacy import Budget, Card, Reproducible
 from noiseproof.progress import SILENT
-from noiseproof.run.plan import Plan, Task
-from noiseproof.run.row import Rehearsal, compute_row, network_for, settings_for, spending
+from noiseproof.run import Plan, RowKey, resolve
+from noiseproof.run.row import Rehearsal, compute_row, spending
 
 
 class Coins(releases.PredictionRelease):
@@ -65,46 +65,44 @@ def zeros(records, shape=(5,), kind="vector"):
 
 @pytest.mark.parametrize("method", list(methods.registry()))
 @pytest.mark.parametrize("records", [50, 30_000, 200_000])
-def test_settings_are_ones_that_every_method_has_and_depend_on_no_record(method, records):
-    chosen = settings_for(method, zeros(records))
+def test_what_is_trained_depends_on_no_record(method, records):
     ones = zeros(records)
     ones.features.fill_(1)
     ones.labels.fill_(1)
-    assert settings_for(method, ones) == chosen
-    assert methods.get(method)(**chosen).settings().items() >= chosen.items()
+    assert resolve(method, ones, epsilon=1.0) == resolve(method, zeros(records), epsilon=1.0)
 
 
 def test_many_records_are_seen_less_often():
-    assert "epochs" not in settings_for("none", zeros(1000))
-    assert settings_for("none", zeros(200_000))["epochs"] < 30
+    assert resolve("none", zeros(1000), epsilon=1.0).method == methods.build("none")
+    assert resolve("none", zeros(200_000), epsilon=1.0).method.epochs < 30
 
 
 def test_neuron_methods_get_a_dense_network_for_pictures():
     pictures = zeros(10, (1, 28, 28), "image")
-    assert network_for("none", pictures).name == "small-cnn"
-    assert network_for("neuron-gaussian", pictures).name == "lu-mlp"
+    assert resolve("none", pictures, epsilon=1.0).network_name == "small-cnn"
+    assert resolve("neuron-gaussian", pictures, epsilon=1.0).network_name == "lu-mlp"
 
 
 @pytest.fixture(scope="module")
-def row(tmp_path_factory):
+def row():
     split = load("breast-cancer")
     plan = Plan("breast-cancer", epsilons=(2.0,), trials=20, methods=("dp-sgd",))
-    return compute_row(plan, Task("dp-sgd", 2.0), split, tmp_path_factory.mktemp("bundles"), SILENT)
+    return compute_row(plan, RowKey("dp-sgd", 2.0), split, SILENT)[0]
 
 
 def test_a_row_says_what_the_contract_asks(row):
-    assert {"method", "accuracy", "card", "attack", "seconds"} <= row.keys()
-    assert row["verdict"] == "proven"
-    assert row["card"]["audited"]["trials"] == 20
-    assert row["attack"]["roc"]["fpr"][-1] == row["attack"]["roc"]["tpr"][-1] == 1
+    assert {"method", "accuracy", "card", "attack", "seconds"} <= row.model_dump().keys()
+    assert row.verdict == "proven"
+    assert row.card.audited.trials == 20
+    assert row.attack.roc.fpr[-1] == row.attack.roc.tpr[-1] == 1
 
 
 def test_the_course_of_the_budget_rises_to_the_cards_number(row):
-    course = row["spending"]
-    assert course["done"][0] == course["epsilon"][0] == 0
-    assert course["done"][-1] == row["card"]["ran"]["steps"]
-    assert course["epsilon"] == sorted(course["epsilon"])
-    assert course["epsilon"][-1] == row["card"]["proven"]["epsilon"]
+    course = row.spending
+    assert course.done[0] == course.epsilon[0] == 0
+    assert course.done[-1] == row.card.ran["steps"]
+    assert list(course.epsilon) == sorted(course.epsilon)
+    assert course.epsilon[-1] == row.card.proven.epsilon
 
 
 def test_nothing_proven_has_no_course(coins):

@@ -21,8 +21,7 @@ from noiseproof.methods.gradients import DpSgd
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible, Secure
 from noiseproof.releases.release import accuracy
-from noiseproof.run import checkpoint_files
-from noiseproof.run.checkpoints import Checkpoints
+from noiseproof.run.checkpoints import Checkpoints, unpack
 
 BUDGET = Budget(3.0, 1e-5)
 METHOD = DpSgd(epochs=40, batch_size=128, max_grad_norm=0.1, lr=2.0, noise_multiplier=3.0)
@@ -77,7 +76,7 @@ def main() -> None:
         ends.append(os.waitstatus_to_exitcode(status))
         # Whatever is there by its final name is whole, at any moment.
         for path in (folder / "checkpoints").glob("step-*.safetensors"):
-            checkpoint_files.decode(path.read_bytes(), path.name)
+            unpack(path.read_bytes(), path.name)
     print(json.dumps({"ends": ends}))
 
 

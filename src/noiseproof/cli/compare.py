@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -156,7 +155,8 @@ class _Bars:
         from rich.progress import Progress as Bars
 
         from noiseproof.cli import output
-        from noiseproof.run import Task, Watch
+        from noiseproof.run import Row, RowKey, Watch
+        from noiseproof.run.results import DataFacts
 
         bars = self._bars = Bars(
             TextColumn("{task.description}"),
@@ -168,30 +168,30 @@ class _Bars:
             disable=not output.stderr.is_terminal,
         )
         rows = bars.add_task("rows", total=None)
-        shown: dict[tuple[Task, str], Any] = {}
+        shown: dict[tuple[RowKey, str], Any] = {}
 
         class Showing(Watch):
-            def loaded(self, data: Mapping[str, Any], tasks: tuple[Task, ...], remarks: tuple[str, ...]) -> None:
-                for sentence in (*data["notes"], *remarks):
+            def loaded(self, data: DataFacts, keys: tuple[RowKey, ...], remarks: tuple[str, ...]) -> None:
+                for sentence in (*data.notes, *remarks):
                     output.note(sentence)
-                bars.update(rows, total=len(tasks))
+                bars.update(rows, total=len(keys))
 
-            def at(self, task: Task, what: str, done: int, total: int) -> None:
-                if (task, what) not in shown:
-                    for other in [key for key in shown if key[0] == task]:
+            def at(self, key: RowKey, what: str, done: int, total: int) -> None:
+                if (key, what) not in shown:
+                    for other in [each for each in shown if each[0] == key]:
                         bars.remove_task(shown.pop(other))
-                    doing = task.key if what == task.method else f"{task.key}: {what}"
-                    shown[task, what] = bars.add_task(f"  {doing}", total=total)
-                bars.update(shown[task, what], completed=done, total=total)
+                    doing = key.name if what == key.method else f"{key.name}: {what}"
+                    shown[key, what] = bars.add_task(f"  {doing}", total=total)
+                bars.update(shown[key, what], completed=done, total=total)
 
-            def finished(self, task: Task, row: Mapping[str, Any], kept: bool) -> None:
-                for other in [key for key in shown if key[0] == task]:
+            def finished(self, key: RowKey, row: Row, kept: bool) -> None:
+                for other in [each for each in shown if each[0] == key]:
                     bars.remove_task(shown.pop(other))
                 bars.advance(rows)
                 if not output.stderr.is_terminal:
-                    how = "kept" if kept else f"{row['seconds']:.1f} s"
-                    said = f"{row['accuracy']:.1%}, {row['verdict']}" if row["status"] == "done" else row["error"]
-                    output.stderr.print(f"{task.key}: {said} ({how})", highlight=False, soft_wrap=True)
+                    how = "kept" if kept else f"{row.seconds:.1f} s"
+                    said = f"{row.accuracy:.1%}, {row.verdict}" if row.done else row.error
+                    output.stderr.print(f"{key.name}: {said} ({how})", highlight=False, soft_wrap=True)
 
             def trouble(self, sentence: str) -> None:
                 output.note(sentence)

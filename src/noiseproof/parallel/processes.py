@@ -183,7 +183,8 @@ def _serve(connection: Connection, parent: int, options: Options, work: Any) -> 
                 if isinstance(work, bytes):
                     # At the first task, so that it can say why if this fails.
                     work = pickle.loads(work)
-                outcome = "result", perform(*work, pickle.loads(message), options.threads, report)
+                function, common = work
+                outcome = "result", perform(function, common, pickle.loads(message), options.threads, report)
             except Exception as error:
                 outcome = "raised", error
             connection.send_bytes(_pickled(*outcome))

@@ -116,7 +116,7 @@ def run(
         outcomes = run_in_processes(function, tasks, common, where.processes, options, heard)
     else:
         outcomes = (
-            (index, perform(function, common, task, threads, lambda *at, index=index: heard(index, *at)))  # type: ignore[misc]
+            (index, perform(function, common, task, threads, lambda *at, index=index: heard(index, *at)))
             for index, task in enumerate(tasks)
         )
     with progress.task(description, len(tasks)) as bar:

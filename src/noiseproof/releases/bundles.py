@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
+import secrets
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,43 +23,88 @@ from safetensors.torch import save as save_tensors
 from torch import nn
 
 from noiseproof.data.dataset import Public
-from noiseproof.errors import BundleError, NoiseproofError
+from noiseproof.errors import BundleError, NoiseproofError, SettingError
+from noiseproof.files import sync_folder, write_whole
 from noiseproof.privacy.card import Card
+from noiseproof.privacy.events import DpEvent
 from noiseproof.releases.release import Release, Saved
 
 FORMAT = 1
 WEIGHTS, CARD, SETTINGS = "weights.safetensors", "card.json", "settings.json"
 
+Contents = Mapping[str, bytes]
+"""A bundle's files by name."""
 
-def save(release: Release, path: str | Path) -> Path:
-    """Write a release's bundle to the folder `path`; an older bundle there is replaced, anything else is kept safe."""
-    path = Path(path)
-    check_writable(path)
+_RENAMED = {
+    "batch": "batch_size",
+    "clip": "max_grad_norm",
+    "learning_rate": "lr",
+    "learning_rate_schedule": "lr_schedule",
+    "micro_batch": "micro_batch_size",
+    "optimiser": "optimizer",
+    "rate": "sample_rate",
+    "sigma": "noise_multiplier",
+}
+"""Settings of bundles that version 0.1 wrote, and what they are called now."""
+
+
+def pack(release: Release) -> Contents:
+    """The files of a release's bundle."""
+    import noiseproof
+
     weights = save_tensors({name: tensor.contiguous() for name, tensor in release.tensors().items()})
     card = release.card.to_json().encode()
     settings: dict[str, Any] = {
         "format": FORMAT,
+        "version": noiseproof.__version__,
         "kind": release.kind,
-        "class": _class_name(type(release)),
+        "class": type(release).__name__,
         "method": release.method,
+        "stays_inside": release.stays_inside,
         "settings": release.settings,
         "public": dataclasses.asdict(release.public),
         "description": release.description(),
+        "events": [[event_to_json(event), count] for event, count in release.event_log],
         "digests": {WEIGHTS: _digest(weights), CARD: _digest(card)},
     }
-    settings["digests"][SETTINGS] = _digest(_canonical(settings))
+    return {WEIGHTS: weights, CARD: card, SETTINGS: _sealed(settings)}
+
+
+def write(path: str | Path, contents: Contents) -> Path:
+    """Write a packed bundle to the folder `path`, whole or not at all; an older bundle there is replaced.
+
+    A bundle that stays inside is its owner's alone to read; others have the permissions of any new file.
+
+    Args:
+        path: The folder; anything but a bundle there is left alone.
+        contents: What `pack` gave.
+
+    Returns:
+        The path.
+
+    Raises:
+        BundleError: If there is something else at `path`.
+    """
+    path = Path(path)
+    check_writable(path)
+    inside = json.loads(contents[SETTINGS]).get("stays_inside", False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    staging = path.parent / f".{path.name}-{secrets.token_hex(4)}"
+    staging.mkdir(mode=0o700 if inside else 0o777)
     try:
-        staging.chmod(0o755)
-        _write(staging / WEIGHTS, weights)
-        _write(staging / CARD, card)
-        _write(staging / SETTINGS, json.dumps(settings, indent=2).encode())
+        for name, content in contents.items():
+            write_whole(staging / name, content, mode=0o600 if inside else None)
         _swap(staging, path)
+        sync_folder(path.parent)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
     return path
+
+
+def save(release: Release, path: str | Path) -> Path:
+    """Write a release's bundle to the folder `path` (see `write`)."""
+    return write(path, pack(release))
 
 
 def check_writable(path: str | Path) -> None:
@@ -69,48 +115,60 @@ def check_writable(path: str | Path) -> None:
 
 
 def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
-    """Read a bundle; `module` for a network of the user's own."""
+    """Read a bundle, also one that an earlier version wrote.
+
+    Args:
+        path: The bundle's folder.
+        module: A network of the user's own, where the release was trained with one.
+
+    Returns:
+        The release.
+
+    Raises:
+        BundleError: If there is no bundle, or it is truncated, changed, or of a version that cannot be read.
+    """
     path = Path(path)
-    settings, card_text, weights = _read(path)
+    settings, contents = _read(path)
+    given = settings["settings"]
+    if "version" not in settings:
+        given = {_RENAMED.get(name, name): value for name, value in given.items()}
     try:
-        kind = _find_class(settings["class"])
-        return kind.restore(
-            Saved(
-                load_tensors(weights),
-                settings["description"],
-                card=Card.from_json(card_text),
-                public=TypeAdapter(Public).validate_python(settings["public"]),
-                settings=settings["settings"],
-                module=module,
-            )
+        saved = Saved(
+            load_tensors(contents[WEIGHTS]),
+            settings["description"],
+            card=Card.from_json(contents[CARD]),
+            public=TypeAdapter(Public).validate_python(settings["public"]),
+            settings=given,
+            module=module,
         )
+        release = _find_class(settings["class"]).restore(saved)
+        release.event_log = tuple((event_from_json(event), count) for event, count in settings.get("events", ()))
     except NoiseproofError:
         raise
     except (KeyError, ValueError, RuntimeError, ValidationError, SafetensorError, TypeError) as error:
         raise BundleError(f"{path} is not a bundle this version can read ({type(error).__name__}).") from error
+    return release
 
 
 def read_card(path: str | Path) -> Card:
     """A bundle's card, after checking that the bundle is whole."""
-    return Card.from_json(_read(Path(path))[1])
+    return Card.from_json(_read(Path(path))[1][CARD])
 
 
 def write_card(path: str | Path, card: Card) -> None:
     """Replace a bundle's card (an audit's result), keeping its digests true."""
     path = Path(path)
-    settings, _, _ = _read(path)
+    settings, _ = _read(path)
     text = card.to_json().encode()
-    settings["digests"].pop(SETTINGS)
     settings["digests"][CARD] = _digest(text)
-    settings["digests"][SETTINGS] = _digest(_canonical(settings))
+    mode = 0o600 if settings.get("stays_inside", False) else None
     # Card first: a crash between the two writes is then noticed as a changed card, never taken for a whole bundle.
-    for name, content in ((CARD, text), (SETTINGS, json.dumps(settings, indent=2).encode())):
-        staging = path / f".{name}"
-        _write(staging, content)
-        staging.replace(path / name)
+    write_whole(path / CARD, text, mode=mode)
+    write_whole(path / SETTINGS, _sealed(settings), mode=mode)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], bytes, bytes]:
+def _read(path: Path) -> tuple[dict[str, Any], Contents]:
+    """A bundle's settings, without their own digest, and its files, after checking all digests."""
     if not path.is_dir():
         raise BundleError(f"there is no bundle at {path}; `noiseproof train ... --out {path}` makes one.")
     contents = {}
@@ -121,21 +179,20 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes, bytes]:
     try:
         settings = json.loads(contents[SETTINGS])
         digests = settings["digests"]
-        expected = digests.pop(SETTINGS)
-        if settings["format"] != FORMAT:
-            raise BundleError(f"{path} has bundle format {settings['format']}; this version reads format {FORMAT}.")
+        expected = {**digests}
+        del digests[SETTINGS]
+        version = settings["format"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BundleError(f"the bundle {path} has an unreadable {SETTINGS}; make it again.") from None
-    for name, digest in (
-        (SETTINGS, _digest(_canonical(settings))),
-        *((n, _digest(contents[n])) for n in (CARD, WEIGHTS)),
-    ):
-        if digest != (expected if name == SETTINGS else digests.get(name)):
+    if version != FORMAT:
+        raise BundleError(f"{path} has bundle format {version}; this version reads format {FORMAT}.")
+    found = {SETTINGS: _canonical(settings), CARD: contents[CARD], WEIGHTS: contents[WEIGHTS]}
+    for name, content in found.items():
+        if _digest(content) != expected.get(name):
             raise BundleError(
                 f"{name} of the bundle {path} is truncated or was changed; do not rely on it, make it again."
             )
-    digests[SETTINGS] = expected
-    return settings, contents[CARD], contents[WEIGHTS]
+    return settings, contents
 
 
 def _swap(staging: Path, path: Path) -> None:
@@ -153,23 +210,18 @@ def _swap(staging: Path, path: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _sealed(settings: dict[str, Any]) -> bytes:
+    """The settings as JSON, with a digest of themselves."""
+    digests = {**settings["digests"], SETTINGS: _digest(_canonical(settings))}
+    return json.dumps({**settings, "digests": digests}, indent=2).encode()
 
 
 def _canonical(settings: dict[str, Any]) -> bytes:
     return json.dumps(settings, sort_keys=True).encode()
 
 
-def _class_name(release: type[Release]) -> str:
-    return release.__name__
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _find_class(name: str) -> type[Release]:
@@ -177,12 +229,36 @@ def _find_class(name: str) -> type[Release]:
     from noiseproof import methods
 
     methods.registry()
-    known: dict[str, type[Release]] = {}
     waiting = Release.__subclasses__()
     while waiting:
         found = waiting.pop()
-        known[found.__name__] = found
+        if found.__name__ == name:
+            return found
         waiting.extend(found.__subclasses__())
-    if name not in known:
-        raise BundleError(f"this version has no release of class {name!r}; it may need a newer noiseproof.")
-    return known[name]
+    raise BundleError(f"this version has no release of class {name!r}; it may need a newer noiseproof.")
+
+
+def event_to_json(event: DpEvent) -> dict[str, Any]:
+    """An event as JSON, for bundles and journals."""
+    if type(event) not in DpEvent.__subclasses__():
+        raise SettingError(f"a {type(event).__name__} cannot be written to a file.")
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, DpEvent):
+            return event_to_json(value)
+        return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+    values = {field.name: plain(getattr(event, field.name)) for field in dataclasses.fields(event)}
+    return {"kind": type(event).__name__, **values}
+
+
+def event_from_json(document: Mapping[str, Any]) -> DpEvent:
+    """The event that `event_to_json` wrote."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, dict):
+            return event_from_json(value)
+        return tuple(read(each) for each in value) if isinstance(value, list) else value
+
+    known = {kind.__name__: kind for kind in DpEvent.__subclasses__()}
+    return known[document["kind"]](**{name: read(value) for name, value in document.items() if name != "kind"})

@@ -45,17 +45,25 @@ class Saved:
 
 
 class Release(ABC):
-    """A result that may leave, with the card that says on what terms.
+    """A result with the card that says on what terms it may leave.
 
-    `method` and `settings` say how it was made; they hold nothing private.
+    Attributes:
+        card: What is promised, proven and audited.
+        public: What is public about the records.
+        settings: The method's settings; they hold nothing private.
+        event_log: What training it did to the private records, each event with how often it happened in a row; empty
+            where the method keeps no log, or an earlier version wrote the bundle.
     """
 
     kind: ClassVar[str]
+    stays_inside: ClassVar[bool] = False
+    """Whether its bundle holds private records or secret networks, so that it must stay on the trusted side."""
 
     def __init__(self, card: Card, public: Public, settings: Mapping[str, Any]) -> None:
         self.card = card
         self.public = public
         self.settings = dict(settings)
+        self.event_log: tuple[tuple[DpEvent, int], ...] = ()
 
     @property
     def method(self) -> str:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from noiseproof.run.comparison import SILENT_WATCH, Watch, compare
-from noiseproof.run.plan import Plan, Task
-from noiseproof.run.results import NEEDS, Comparison, Recommendation, Row, recommend, verdict_sentence
-from noiseproof.run.training import train
+from noiseproof.run.plan import Plan, RowKey
+from noiseproof.run.results import NEEDS, Comparison, Recommendation, Row, recommend
+from noiseproof.run.training import Fitting, resolve, train
 
 __all__ = [
     "NEEDS",
     "SILENT_WATCH",
     "Comparison",
+    "Fitting",
     "Plan",
     "Recommendation",
     "Row",
-    "Task",
+    "RowKey",
     "Watch",
     "compare",
     "recommend",
+    "resolve",
     "train",
-    "verdict_sentence",
 ]

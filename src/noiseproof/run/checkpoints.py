@@ -1,30 +1,46 @@
-"""Checkpoints: a training that can be killed at any moment, goes on, and forgets nothing that it spent."""
+"""Checkpoints: a training that can be killed at any moment, goes on, and forgets nothing that it spent.
+
+`Checkpoints` is the folder of one training, `Journal` the file of what it has spent, on disk before the update that it
+paid for is visible anywhere. A checkpoint is one safetensors file with a digest of everything in it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import signal
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
 from noiseproof.errors import NoiseproofError, SettingError
-from noiseproof.run import checkpoint_files
-from noiseproof.run.checkpoint_files import DamagedError
-from noiseproof.run.journal import Journal, JournalledLog, decode, encode
+from noiseproof.files import sync_folder, write_whole
+from noiseproof.privacy.events import DpEvent, EventLog
+from noiseproof.releases.bundles import event_from_json, event_to_json
 
 if TYPE_CHECKING:
     from noiseproof.methods.gradients.descent import TrainingState
 
-
+FORMAT = "1"
 _JOURNAL = "spent.jsonl"
 
 
 class StoppedError(NoiseproofError):
     """A training was asked to stop (SIGTERM) and left a checkpoint."""
+
+
+class DamagedError(NoiseproofError):
+    """A checkpoint is truncated or was changed; it is not used."""
 
 
 class Checkpoints:
@@ -89,18 +105,20 @@ class Checkpoints:
         if ranks.rank == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._journal = Journal(self.folder / _JOURNAL, ahead=self.ahead)
+            for unfinished in self.folder.glob(".step-*"):
+                unfinished.unlink()
             content, position, past = self._newest()
             if rng.kind == "secure" or not content:
-                past += [[encode(event), count] for event, count in self._journal.spends(position)]
+                past += [[event_to_json(event), count] for event, count in self._journal.spends(position)]
         content = ranks.share(content)
         past = json.loads(ranks.share(json.dumps(past).encode()))
         if content:
-            tensors, values = checkpoint_files.decode(content, "that rank 0 read")
+            tensors, values = unpack(content, "that rank 0 read")
             state.restore(tensors, values["state"])
             self._saved = state.gradients.steps
-        spends = [(decode(event), count) for event, count in past]
+        spends = [(event_from_json(event), count) for event, count in past]
         if self._journal is not None:
-            state.gradients.events = JournalledLog(self._journal, spends)
+            state.gradients.events = JournaledLog(self._journal, spends)
         else:
             for event, count in spends:
                 state.gradients.events.append(event, count)
@@ -128,11 +146,11 @@ class Checkpoints:
         document = {
             "identity": self._identity,
             "state": values,
-            "spent": [[encode(event), count] for event, count in state.gradients.events.runs],
-            "journal": journal.settle(),
+            "spent": [[event_to_json(event), count] for event, count in state.gradients.events.runs],
+            "journal": journal.checkpointed(),
         }
         path = self.folder / f"step-{state.gradients.steps:09d}.safetensors"
-        checkpoint_files.write(path, checkpoint_files.encode(tensors, document))
+        write_whole(path, pack(tensors, document), mode=0o600)
         self._saved = state.gradients.steps
         for old in self._files()[self.keep :]:
             old.unlink()
@@ -170,7 +188,7 @@ class Checkpoints:
         for path in files:
             content = path.read_bytes()
             try:
-                _, values = checkpoint_files.decode(content, path.name)
+                _, values = unpack(content, path.name)
             except DamagedError as error:
                 damaged.append(str(error))
                 continue
@@ -197,3 +215,142 @@ class Checkpoints:
         if files:
             raise DamagedError(f"every checkpoint in {self.folder} is damaged; {damaged[0]}")
         return b"", 0, []
+
+
+class Journal:
+    """A file of spends, one line each with a checksum, only ever added to; a line is on disk when `spend` returns.
+
+    With `ahead` above 1 that many steps are noted at once, which saves the disk's time and costs, at a crash, up to so
+    many steps that did not happen.
+
+    Formal guarantee
+    ----------------
+    None by itself. If every spend is noted before its result is visible, then what `spends` returns after a crash at any
+    moment holds every event whose result ever was; it may hold more, never less. A last line that was not written to
+    its end was not yet on disk, so that its result was not visible; any other damage is refused. Assumes that the disk
+    keeps what `fsync` said it has.
+    """
+
+    def __init__(self, path: Path, *, ahead: int = 1) -> None:
+        if ahead < 1:
+            raise SettingError(f"a journal notes 1 step or more at once, not {ahead}.")
+        self._path, self._ahead = path, ahead
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            self._lock()
+            self._lines = self._read()
+            sync_folder(path.parent)
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._reserved: tuple[DpEvent | None, int] = None, 0
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def spend(self, event: DpEvent, count: int = 1) -> None:
+        """Note that `event` is about to happen `count` times."""
+        noted, left = self._reserved
+        if noted != event or left < count:
+            block = max(count, self._ahead)
+            text = json.dumps({"event": event_to_json(event), "count": block}, sort_keys=True)
+            line = f"{zlib.crc32(text.encode()):08x} {text}\n".encode()
+            while line:  # a full disk may take a part only
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+            self._lines.append((event, block))
+            left = block
+        self._reserved = event, left - count
+
+    def checkpointed(self) -> int:
+        """Forget what was noted ahead, and return the place up to which a checkpoint of now has it all."""
+        self._reserved = None, 0
+        return len(self._lines)
+
+    def spends(self, start: int = 0) -> Sequence[tuple[DpEvent, int]]:
+        """What was noted from that place on."""
+        return self._lines[start:]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+    def _lock(self) -> None:
+        """Keep others out: two trainings from one checkpoint would each forget what the other spent."""
+        try:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            return  # not a POSIX system
+        except OSError:
+            raise NoiseproofError(f"another process is training in {self._path.parent}; wait for it to end.") from None
+
+    def _read(self) -> list[tuple[DpEvent, int]]:
+        content = self._path.read_bytes()
+        whole, newline, rest = content.rpartition(b"\n")
+        lines: list[tuple[DpEvent, int]] = []
+        for number, line in enumerate(whole.split(b"\n") if newline else []):
+            checksum, _, text = line.partition(b" ")
+            try:
+                if int(checksum, 16) != zlib.crc32(text):
+                    raise ValueError
+                noted = json.loads(text)
+                lines.append((event_from_json(noted["event"]), int(noted["count"])))
+            except (ValueError, KeyError, TypeError):
+                raise NoiseproofError(
+                    f"line {number + 1} of {self._path} is damaged, so that what was spent is not known; restore the file "
+                    "from a backup, or train anew in another folder and count this training as spent in full."
+                ) from None
+        if rest:
+            with self._path.open("r+b") as file:
+                file.truncate(len(whole) + len(newline))
+        return lines
+
+
+class JournaledLog(EventLog):
+    """An event log that notes each event in a journal before it takes it in."""
+
+    def __init__(self, journal: Journal, past: Sequence[tuple[DpEvent, int]] = ()) -> None:
+        super().__init__()
+        for event, count in past:
+            super().append(event, count)
+        self._journal = journal
+
+    def append(self, event: DpEvent, count: int = 1) -> None:
+        """Note that `event` happened `count` times, on disk first."""
+        if count > 0:
+            self._journal.spend(event, count)
+        super().append(event, count)
+
+
+def pack(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> bytes:
+    """Tensors and JSON values as the bytes of a safetensors file, the values and a digest in its header."""
+    text = json.dumps(values, sort_keys=True)
+    metadata = {"format": FORMAT, "values": text, "digest": _digest(tensors, text)}
+    return bytes(save_tensors(dict(tensors), metadata=metadata))
+
+
+def unpack(content: bytes, name: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors and values of a file's bytes; anything that is not whole is refused."""
+    try:
+        size = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + size])["__metadata__"]
+        tensors = load_tensors(content)
+        text, digest, version = metadata["values"], metadata["digest"], metadata["format"]
+    except (ValueError, KeyError, TypeError, IndexError, SafetensorError):
+        raise DamagedError(f"the checkpoint {name} is truncated or is none.") from None
+    if version != FORMAT:
+        raise DamagedError(f"the checkpoint {name} has format {version}; this version reads format {FORMAT}.")
+    if digest != _digest(tensors, text):
+        raise DamagedError(f"the checkpoint {name} was changed or is damaged.")
+    return tensors, json.loads(text)
+
+
+def _digest(tensors: Mapping[str, torch.Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

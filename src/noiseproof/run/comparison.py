@@ -1,22 +1,24 @@
-"""The verb: run every method on the data at one budget or several, each row in a process apart."""
+"""Run every method on the data at one budget or several, each row in a process apart."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import importlib
-import tempfile
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from noiseproof.parallel import tasks as scale
-from noiseproof.parallel.tasks import Placement
-from noiseproof.progress import SILENT
-from noiseproof.run.plan import ERRORS, REPORT, Folder, Plan, Task
-from noiseproof.run.processes import Message, Worker, introduction, run_tasks
-from noiseproof.run.results import BASELINE, RESULTS, Comparison
-from noiseproof.run.worker import failed, introduce, load_for, words
+from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.files import write_whole
+from noiseproof.parallel import tasks
+from noiseproof.parallel.tasks import Lost, Placement
+from noiseproof.releases import bundles
+from noiseproof.run.plan import ERRORS, REPORT, Folder, Plan, RowKey
+from noiseproof.run.results import RESULTS, Comparison, DataFacts, Row
 
 if TYPE_CHECKING:
     from noiseproof.data.splits import Split
@@ -25,13 +27,13 @@ if TYPE_CHECKING:
 class Watch:
     """Hears how a comparison goes; this one ignores it. The command line's shows bars."""
 
-    def loaded(self, data: Mapping[str, Any], tasks: tuple[Task, ...], remarks: tuple[str, ...]) -> None:
+    def loaded(self, data: DataFacts, rows: tuple[RowKey, ...], remarks: tuple[str, ...]) -> None:
         """The data are loaded, and these rows are to come."""
 
-    def at(self, task: Task, what: str, done: int, total: int) -> None:
+    def at(self, key: RowKey, what: str, done: int, total: int) -> None:
         """A row has come so far in what it is doing."""
 
-    def finished(self, task: Task, row: Mapping[str, Any], kept: bool) -> None:
+    def finished(self, key: RowKey, row: Row, kept: bool) -> None:
         """A row is finished, or was kept from an earlier run."""
 
     def trouble(self, sentence: str) -> None:
@@ -53,85 +55,209 @@ def compare(
     """Run the baseline and every method of the plan, and write rows, bundles, `results.json` and `report.html`.
 
     Each row is computed in a worker process: a method that raises, crashes or runs out of memory loses its own row,
-    which says what happened. `resume` keeps the finished rows of an interrupted run of the same plan on the same
-    records. With `ray`, `auto` or the address of a cluster, rows are computed on its machines instead. The rows depend on
-    the plan alone, not on `jobs` or `ray` nor on which rows were kept; the seconds differ.
+    which says what happened. The rows depend on the plan alone, not on `jobs` or `ray` nor on which rows were kept; the
+    seconds differ.
+
+    Args:
+        plan: What to compare.
+        out: Folder for the results; by default `runs/compare-<data>`.
+        jobs: Rows computed at a time; one for each core by default.
+        ray: `auto` or the address of a Ray cluster, whose machines compute the rows instead.
+        resume: Keep the finished rows of an interrupted run of the same plan on the same records.
+        watch: Hears how it goes.
+
+    Returns:
+        The rows, what they recommend, and where the page is.
+
+    Raises:
+        SettingError: If the plan names what does not exist.
+        DataError: If the records cannot be read.
+        BundleError: If the folder holds something else.
 
     Formal guarantee
     ----------------
     Each method spends the budget by itself, on the same records: release one of them. To release several, add up their
-    budgets. The randomness is seeded, for comparing: nothing of it should leave; train the chosen method anew with
-    `noiseproof train --secure`. Accuracies and attacks are measured on private records without noise, for their owner.
-    Settings are chosen by public facts (`settings_for`), so that choosing among *methods* by these accuracies is the
-    only look at the records that no guarantee accounts for.
+    budgets. A comparison is a rehearsal: the randomness is seeded, accuracies and attacks are measured on private records
+    without noise, for their owner, and nothing of it should leave; train the chosen method anew, with secure randomness.
+    Settings are chosen by public facts (`Method.for_records`), so that choosing among *methods* by these accuracies is
+    the only look at the records that no guarantee accounts for.
     """
-    where = Placement(jobs, ray)
+    Placement(jobs, ray)
     folder = Folder(out if out is not None else default_folder(plan.data), resume=resume)
-    inbox: SimpleQueue[tuple[Worker, Message]] = SimpleQueue()
-    with (folder.path / ERRORS).open("ab" if resume else "wb") as log:
+    split, registered = tasks.perform(load_for, (), plan, threads=1)
+    keys, facts, versions = plan.rows(registered), _facts(split), _versions()
+    records = hashlib.sha256((split.train.fingerprint() + split.test.fingerprint()).encode()).hexdigest()
+    folder.begin(plan, records, versions)
+    watch.loaded(facts, keys, split.remarks)
+    rows = {key: row for key in keys if (row := folder.kept(key)) is not None}
+    for key, row in rows.items():
+        watch.finished(key, row, True)
+    left = [key for key in keys if key not in rows]
 
-        def start() -> Worker:
-            return Worker(plan, folder.bundles.resolve(), log, inbox)
+    def lost(key: RowKey, loss: Lost) -> tuple[Row, bundles.Contents]:
+        return _failed(key, plan, loss.why, 0.0), {}
 
-        first: Worker | None = None
-        if ray is None:
-            first = start()
-            hello = introduction(first, inbox)
-        else:
-            # Read here and sent to the machines: they need not have the file.
-            split, registered = load_for(plan)
-            hello = introduce(split, registered)
-        tasks = plan.tasks(tuple(hello["registered"]))
-        run = folder.begin(plan, hello["fingerprint"], hello["versions"])
-        watch.loaded(hello["data"], tasks, tuple(hello["remarks"]))
-        rows: dict[Task, dict[str, Any]] = {}
-        for task in tasks:
-            kept = folder.kept(task)
-            if kept is not None:
-                rows[task] = kept
-                watch.finished(task, kept, True)
-
-        def told(task: Task, message: Message) -> None:
-            watch.at(task, message["at"], message["done"], message["total"])
-
-        left = [task for task in tasks if task not in rows]
-        if first is not None:
-            found = run_tasks(plan, left, first=first, start=start, inbox=inbox, jobs=where.processes, told=told)
-        else:
-            found = cluster_rows(plan, left, split, folder.bundles.resolve(), where.ray or "auto")
-        for row in found:
-            task = Task(row["method"], row["epsilon"])
-            rows[task] = row
-            try:
-                folder.keep(task, row)
-            except OSError as error:
-                watch.trouble(f"{task.key}'s row could not be kept for --resume: {error.strerror}.")
-            watch.finished(task, row, False)
-    if not (folder.path / ERRORS).stat().st_size:
-        (folder.path / ERRORS).unlink()
-    found_rows = [rows[task] for task in tasks]
-    comparison = Comparison.model_validate(
-        {
-            "data": hello["data"]["name"],
-            "baseline": next(row["accuracy"] for row in found_rows if row["method"] == BASELINE),
-            "epsilons": plan.epsilons,
-            "delta": plan.delta,
-            "neighbours": plan.neighbours,
-            "queries": plan.queries,
-            "rows": found_rows,
-            "about": hello["data"],
-            "plan": {**plan.to_json(), "data": hello["data"]["name"], "schema": plan.schema and Path(plan.schema).name},
-            "versions": hello["versions"],
-            "run": run,
-            "report": str(folder.path / REPORT),
-        }
+    log = folder.path / ERRORS
+    for index, (row, contents) in tasks.run(
+        _compute,
+        left,
+        common=(plan, split, ray is None),
+        jobs=jobs,
+        ray=ray,
+        attempts=1 if ray is None else 3,
+        isolated=True,
+        log=log,
+        lost=lost,
+        report=lambda index, *at: watch.at(left[index], *at),
+    ):
+        key = left[index]
+        if contents:
+            row = _save(row, contents, folder.bundles / key.name)
+        try:
+            folder.keep(key, row)
+        except OSError as error:
+            watch.trouble(f"the row of {key.name} could not be kept for --resume: {error.strerror}.")
+        rows[key] = row
+        watch.finished(key, row, False)
+    if log.is_file() and not log.stat().st_size:
+        log.unlink()
+    return _publish(
+        folder,
+        Comparison(
+            data=facts.name,
+            baseline=rows[keys[0]].accuracy,
+            epsilons=plan.epsilons,
+            delta=plan.delta,
+            neighbours=plan.budget(plan.epsilons[0]).neighbours,
+            queries=plan.queries,
+            rows=tuple(rows[key] for key in keys),
+            about=facts,
+            plan={**plan.to_json(), "data": facts.name, "schema": plan.schema and Path(plan.schema).name},
+            versions=versions,
+            run=folder.run,
+            report=str(folder.path / REPORT),
+        ),
+        watch,
     )
-    return _publish(folder, comparison, watch)
+
+
+def default_folder(data: str) -> Path:
+    """`runs/compare-<data>`."""
+    return Path("runs") / f"compare-{Path(data).stem}"
+
+
+def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
+    """The plan's records and the names of all methods; what the plan cannot run is refused before records are read."""
+    from noiseproof import methods
+    from noiseproof.attacks import attack_names
+    from noiseproof.data import load
+    from noiseproof.methods import recipes
+
+    _import(plan)
+    if plan.attack not in attack_names("answers"):
+        known = ", ".join(attack_names("answers"))
+        raise SettingError(f"--attack must be one of {known}, not {plan.attack!r}.")
+    registered = tuple(methods.registry())
+    plan.rows(registered)
+    recipes.check(plan.recipe)
+    return load(plan.data, target=plan.target, schema=plan.schema, seed=plan.seed), registered
+
+
+def _import(plan: Plan) -> None:
+    # What the user's module prints must not get into a command's output.
+    with contextlib.redirect_stdout(sys.stderr):
+        for module in plan.imports:
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError:
+                raise SettingError(f"there is no module {module!r} to import methods from.") from None
+
+
+def _facts(split: Split) -> DataFacts:
+    public = split.train.public
+    return DataFacts(
+        name=split.train.name,
+        records=len(split.train),
+        test_records=len(split.test),
+        shape=public.shape,
+        classes=len(public.classes),
+        kind=public.kind,
+        bounds=public.bounds,
+        notes=public.notes,
+    )
+
+
+def _versions() -> dict[str, str]:
+    import numpy
+    import torch
+
+    import noiseproof
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {
+        "noiseproof": noiseproof.__version__,
+        "python": python,
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+    }
+
+
+def _compute(plan: Plan, split: Split, log: bool, key: RowKey) -> tuple[Row, bundles.Contents]:
+    """A row and its bundle, in a worker; where the method failed, a row that says how."""
+    from noiseproof.run.row import compute_row
+
+    started = time.perf_counter()
+    try:
+        _import(plan)
+        row, release = compute_row(plan, key, split, tasks.task_progress())
+        return row, bundles.pack(release)
+    except Exception as error:
+        if log:
+            traceback.print_exc()
+        return _failed(key, plan, describe_error(error), time.perf_counter() - started), {}
+
+
+def _failed(key: RowKey, plan: Plan, error: str, seconds: float) -> Row:
+    return Row(
+        method=key.method,
+        epsilon=key.epsilon,
+        delta=plan.delta,
+        status="failed",
+        error=error,
+        seconds=round(seconds, 3),
+    )
+
+
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+"""How torch's allocators, which raise plain RuntimeErrors, say it."""
+
+
+def describe_error(error: BaseException) -> str:
+    """What happened, as a sentence without private values: of foreign errors only the type is stated."""
+    if isinstance(error, NoiseproofError):
+        return str(error)
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+    ):
+        return "ran out of memory; try fewer records, a smaller batch or a smaller network."
+    if isinstance(error, OSError):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return "the disk is full." if full else f"the operating system says: {error.strerror or type(error).__name__}."
+    return f"something unforeseen went wrong ({type(error).__name__}); errors.log says where."
+
+
+def _save(row: Row, contents: bundles.Contents, path: Path) -> Row:
+    """The row with where its bundle is, or with what kept it from being saved: the numbers stand without it."""
+    try:
+        bundles.write(path, contents)
+    except OSError as error:
+        problem = f"its bundle was not saved: {describe_error(error)}"
+        return row.model_copy(update={"problem": " ".join(filter(None, (row.problem, problem)))})
+    return row.model_copy(update={"bundle": str(Path(path.parent.name) / path.name)})
 
 
 def _publish(folder: Folder, comparison: Comparison, watch: Watch) -> Comparison:
-    """Write results, page and pictures; what cannot be written is told, and the rest stands."""
-    from noiseproof.files import write_whole
+    """Write results, page and pictures; what cannot be written is reported, and the rest stands."""
     from noiseproof.report import render, save_pictures
 
     try:
@@ -143,49 +269,3 @@ def _publish(folder: Folder, comparison: Comparison, watch: Watch) -> Comparison
         if not (folder.path / REPORT).is_file():
             return comparison.model_copy(update={"report": None})
     return comparison
-
-
-def default_folder(data: str) -> Path:
-    """`runs/compare-<data>`."""
-    return Path("runs") / f"compare-{Path(data).stem}"
-
-
-# Rows on a Ray cluster: each is computed on some machine and sent back with its bundle.
-
-
-Row = dict[str, Any]
-
-
-def cluster_rows(plan: Plan, tasks: Sequence[Task], split: Split, bundles: Path, ray: str) -> Iterator[Row]:
-    """Rows as they are finished on the cluster at `ray`; bundles are written to `bundles`, on this machine.
-
-    The records are sent to each machine once. A row whose machine dies is computed again elsewhere, three times at most.
-    """
-
-    def lost(task: Task, why: str) -> tuple[Row, dict[str, bytes]]:
-        return failed(task, plan, why, 0.0), {}
-
-    for place, (row, files) in scale.run(_row, tasks, common=(plan, split), ray=ray, lost=lost):
-        if files:
-            folder = bundles / tasks[place].key
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, content in files.items():
-                (folder / name).write_bytes(content)
-            row["bundle"] = str(Path(bundles.name) / folder.name)
-        yield row
-
-
-def _row(plan: Plan, split: Split, task: Task) -> tuple[Row, dict[str, bytes]]:
-    """A row, and the files of its bundle."""
-    from noiseproof.run.row import compute_row
-
-    for module in plan.imports:
-        importlib.import_module(module)
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            row = compute_row(plan, task, split, Path(folder), SILENT)
-        except Exception as error:
-            return failed(task, plan, words(error), time.perf_counter() - started), {}
-        saved = Path(folder) / task.key
-        return row, {path.name: path.read_bytes() for path in saved.iterdir()} if saved.is_dir() else {}

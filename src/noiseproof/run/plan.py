@@ -1,4 +1,4 @@
-"""Plan: what a comparison is asked to do, as plain values that can be sent to another process."""
+"""What a comparison is asked to do, and the folder that it works in."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from typing import Any
 from noiseproof.errors import BundleError, SettingError
 from noiseproof.files import write_whole
 from noiseproof.privacy.budget import Budget, check_neighbours
-from noiseproof.run.results import BASELINE, RESULTS
+from noiseproof.run.results import BASELINE, RESULTS, Row
 
-QUERIES = 100
-"""Answers that prediction methods must be able to give, unless told otherwise."""
+REPORT, PRIVATE, ERRORS = "report.html", "private.json", "errors.log"
 
 
 @dataclass(frozen=True)
-class Task:
-    """One row of a comparison: a method at an epsilon."""
+class RowKey:
+    """Which row of a comparison: a method at an epsilon."""
 
     method: str
     epsilon: float
 
     @property
-    def key(self) -> str:
+    def name(self) -> str:
         """The name of the row's file and of its bundle."""
         return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', self.method)}-{self.epsilon:g}"
 
@@ -38,7 +37,17 @@ class Task:
 class Plan:
     """Data, budgets, methods, attack and audit of a comparison. Its fields decide the result, up to the time it takes.
 
-    `methods` empty means every method of the registry. `imports` are modules of the user's own that register methods.
+    Attributes:
+        data: A named set or a file.
+        target: The column to predict, for a table.
+        schema: A file with the public bounds and categories of a table's columns.
+        epsilons: The budgets, each of which every method runs at.
+        methods: Names of methods; empty means every registered one.
+        queries: Answers that prediction methods must be able to give.
+        attack: Which membership attack to run.
+        trials: How often each method's game is played in each world.
+        recipe: The recipe for dp-sgd.
+        imports: Modules of the user's own that register methods.
     """
 
     data: str = "digits"
@@ -48,7 +57,7 @@ class Plan:
     delta: float = 1e-5
     neighbours: str = "add-or-remove"
     methods: tuple[str, ...] = ()
-    queries: int = QUERIES
+    queries: int = 100
     attack: str = "loss"
     trials: int = 1000
     seed: int = 0
@@ -61,7 +70,7 @@ class Plan:
         if len(set(self.epsilons)) != len(self.epsilons) or len(set(self.methods)) != len(self.methods):
             raise SettingError("an epsilon or a method is given twice; give each once.")
         for epsilon in self.epsilons:
-            Budget(epsilon, self.delta, check_neighbours(self.neighbours), self.queries)
+            self.budget(epsilon)
         if self.trials < 5:
             raise SettingError(f"an audit needs at least 5 trials in each world, not {self.trials}.")
 
@@ -69,32 +78,20 @@ class Plan:
         """The budget at one of the epsilons."""
         return Budget(epsilon, self.delta, check_neighbours(self.neighbours), self.queries)
 
-    def tasks(self, registered: tuple[str, ...]) -> tuple[Task, ...]:
-        """The rows, the baseline first; it has no budget, so that one row of it is enough."""
+    def rows(self, registered: tuple[str, ...]) -> tuple[RowKey, ...]:
+        """The rows to compute, the baseline first; it has no budget, so that one row of it is enough."""
         for name in self.methods:
             if name not in registered:
                 raise SettingError(f"there is no method {name!r}; there are {', '.join(registered)}.")
         chosen = [name for name in self.methods or registered if name != BASELINE]
         return (
-            Task(BASELINE, self.epsilons[0]),
-            *(Task(name, epsilon) for epsilon in self.epsilons for name in chosen),
+            RowKey(BASELINE, self.epsilons[0]),
+            *(RowKey(name, epsilon) for epsilon in self.epsilons for name in chosen),
         )
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Plan:
-        """The plan that `to_json` wrote."""
-        lists = {name: tuple(fields[name]) for name in ("epsilons", "methods", "imports")}
-        return cls(**{**fields, **lists})
-
-
-# The folder of a comparison: rows as they are finished, and the key that tells whether they still hold.
-
-
-REPORT, PRIVATE, ERRORS = "report.html", "private.json", "errors.log"
 
 
 class Folder:
@@ -112,48 +109,41 @@ class Folder:
             raise BundleError(f"{self.path} exists and holds no comparison; choose another folder with --out.")
         self.rows, self.bundles = self.path / "rows", self.path / "bundles"
         self._resume = resume
-        self.path.mkdir(parents=True, exist_ok=True)
-        found = self._read_salt()
-        self._salt = secrets.token_hex(16) if found is None else found
-        if found is None:
-            write_whole(self.path / PRIVATE, json.dumps({"salt": self._salt}), mode=0o600)
         self.run = ""
-
-    def _read_salt(self) -> str | None:
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
-            return str(json.loads((self.path / PRIVATE).read_text())["salt"])
+            self._salt = str(json.loads((self.path / PRIVATE).read_text())["salt"])
         except (OSError, ValueError, KeyError, TypeError):
-            return None
+            self._salt = secrets.token_hex(16)
+            write_whole(self.path / PRIVATE, json.dumps({"salt": self._salt}), mode=0o600)
 
-    def begin(self, plan: Plan, fingerprint: str, versions: Mapping[str, str]) -> str:
-        """The run's keyed fingerprint; without `resume` what an earlier run left is removed, now that records are loaded.
+    def begin(self, plan: Plan, fingerprint: str, versions: Mapping[str, str]) -> None:
+        """Set the run's keyed fingerprint; without `resume` remove what an earlier run left, now that records are loaded.
 
         Which methods and epsilons are asked for is no part of the fingerprint: rows stand alone.
         """
         if not self._resume:
             for old in (self.rows, self.bundles, self.path / "pictures"):
                 shutil.rmtree(old, ignore_errors=True)
-            for name in (RESULTS, REPORT):
+            for name in (RESULTS, REPORT, ERRORS):
                 (self.path / name).unlink(missing_ok=True)
         self.rows.mkdir(exist_ok=True)
         self.bundles.mkdir(exist_ok=True)
-        settled = plan.to_json()
-        for free in ("methods", "epsilons", "imports"):
-            settled.pop(free)
-        text = json.dumps([self._salt, fingerprint, settled, dict(versions)], sort_keys=True)
+        fixed = {name: value for name, value in asdict(plan).items() if name not in ("methods", "epsilons", "imports")}
+        text = json.dumps([self._salt, fingerprint, fixed, dict(versions)], sort_keys=True)
         self.run = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return self.run
 
-    def kept(self, task: Task) -> dict[str, Any] | None:
+    def kept(self, key: RowKey) -> Row | None:
         """The finished row of an earlier, interrupted run of the same plan on the same records; failures run again."""
         try:
-            held = json.loads((self.rows / f"{task.key}.json").read_text())
-            row = dict(held["row"])
+            held = json.loads((self.rows / f"{key.name}.json").read_text())
+            row = Row.model_validate(held["row"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        same = held.get("run") == self.run and (row["method"], row["epsilon"]) == (task.method, task.epsilon)
-        return row if same and row["status"] == "done" else None
+        same = held.get("run") == self.run and (row.method, row.epsilon) == (key.method, key.epsilon)
+        return row if same and row.done else None
 
-    def keep(self, task: Task, row: Mapping[str, Any]) -> None:
+    def keep(self, key: RowKey, row: Row) -> None:
         """Write a finished row, whole or not at all."""
-        write_whole(self.rows / f"{task.key}.json", json.dumps({"run": self.run, "row": row}, indent=1))
+        text = f'{{"run": "{self.run}", "row": {row.model_dump_json(indent=1)}}}'
+        write_whole(self.rows / f"{key.name}.json", text)

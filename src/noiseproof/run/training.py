@@ -1,7 +1,9 @@
-"""The verb: records, a method and a budget in; a release out."""
+"""One training: records, a method and a budget in; a release out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,20 +11,153 @@ from torch import nn
 
 from noiseproof import methods
 from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.methods import Method, recipes
+from noiseproof.methods.recipes import Recipe
+from noiseproof.networks import Network
 from noiseproof.privacy.budget import Budget, Neighbours
 from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.engine.ranks import Ranks
-    from noiseproof.methods.recipes import Recipe
-    from noiseproof.networks import Network
+    from noiseproof.privacy import Randomness
     from noiseproof.releases.release import Release
     from noiseproof.run.checkpoints import Checkpoints
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """A method with all its settings, the network that it trains and the recipe around it: what `fit` will run.
+
+    `train`, `compare` and `synth` all come here (`resolve`), so that one and the same choice is trained everywhere.
+    """
+
+    method: Method
+    network: Network | None
+    recipe: Recipe | None = None
+
+    @property
+    def network_name(self) -> str | None:
+        """The network's name, behind that of the recipe that brings it."""
+        if self.recipe is not None:
+            return f"{self.recipe.name}: {self.recipe.network}"
+        return None if self.network is None else self.network.name
+
+    def fit(
+        self,
+        dataset: Dataset,
+        budget: Budget,
+        *,
+        rng: Randomness,
+        progress: Progress = SILENT,
+        ranks: Ranks | None = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> Release:
+        """Train on private records within a budget.
+
+        Args:
+            dataset: The private records, as they are: the recipe's feature map is applied here.
+            budget: What may be spent on them.
+            rng: Where all randomness comes from.
+            progress: Where to report steps.
+            ranks: The processes that share the training (`run.distributed`), for methods at the gradients.
+            checkpoints: Where to write checkpoints, for methods at the gradients.
+
+        Returns:
+            What may leave, with its card.
+
+        Raises:
+            UnsupportedError: If ranks or checkpoints are given and the method has no use for them.
+        """
+        mapped = dataset if self.recipe is None else self.recipe.map(dataset, progress)
+        options: dict[str, Any] = {}
+        if ranks is not None or checkpoints is not None:
+            from noiseproof.engine.ranks import ALONE
+            from noiseproof.methods.gradients.method import GradientMethod
+
+            if not isinstance(self.method, GradientMethod):
+                raise UnsupportedError(
+                    f"{self.method.name} is not trained by descent on noised gradients; ranks and checkpoints are for "
+                    "methods that are."
+                )
+            options = {"ranks": ranks or ALONE, "checkpoints": checkpoints}
+        if checkpoints is not None:
+            checkpoints.belongs_to(
+                method=self.method.name,
+                settings=self.method.settings(),
+                network=self.network,
+                budget=budget,
+                data=mapped.fingerprint(),
+            )
+        release = self.method.fit(self.network, mapped, budget, rng=rng, progress=progress, **options)
+        return release if self.recipe is None else self.recipe.around(release, dataset.public)
+
+
+def resolve(
+    method: str | Method,
+    dataset: Dataset,
+    *,
+    epsilon: float,
+    network: Network | nn.Module | str | None = None,
+    recipe: Recipe | str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    interruptible: bool = False,
+) -> Fitting:
+    """Settle what is trained on these records: settings, network and recipe.
+
+    Args:
+        method: A name, whose settings then suit the number of records (`Method.for_records`); or a `Method`, which is
+            taken as it is.
+        dataset: The private records, of which only what is public is read.
+        epsilon: The budget's, which recipes depend on.
+        network: A network instead of the method's own choice.
+        recipe: For dp-sgd: `auto`, `none`, a name or a `Recipe` (see `noiseproof.methods.recipes`). `auto` gives way to
+            a `Method` and to a network of the user's own.
+        settings: The method's settings, in place of those that suit the data.
+        interruptible: Whether checkpoints are to be written, which not every setting of a recipe allows.
+
+    Returns:
+        What to fit.
+
+    Raises:
+        SettingError: If there is no such method, setting, network or recipe, or if they do not go together.
+
+    Formal guarantee
+    ----------------
+    The choice depends on the number of records and on what is public about them, so that it spends nothing.
+    """
+    public, given = dataset.public, isinstance(method, Method)
+    name = method.name if isinstance(method, Method) else method
+    if isinstance(method, Method):
+        if settings:
+            raise SettingError(f"{name} was given with its settings; set {', '.join(settings)} there.")
+        chosen = method
+    else:
+        chosen = methods.build(method, settings, records=len(dataset), public=public)
+    check_network(chosen, network)
+    found = recipe
+    if isinstance(found, str):
+        found = recipes.resolve(found, dataset, method=name, network=given or network is not None)  # type: ignore[assignment]
+    if isinstance(found, Recipe):
+        if not given:
+            chosen = found.method(len(dataset), epsilon, settings, interruptible=interruptible)
+        return Fitting(chosen, found.trained(public), found)
+    if isinstance(network, nn.Module):
+        network = Network.of(network, public.shape, dataset.classes)
+    elif isinstance(network, str):
+        network = Network(network, public.shape, dataset.classes)
+        network.build()  # says at once if the name or the shape is wrong
+    return Fitting(chosen, chosen.network(public) if network is None else network)
+
+
+def check_network(method: Method, network: object) -> None:
+    """Refuse a network for a method that trains none: an option that is ignored would be misleading."""
+    if network is not None and not method.takes_network:
+        raise SettingError(f"{method.name} does not train a network of your choice; leave the network out.")
+
+
 def train(
-    method: str | methods.Method,
+    method: str | Method,
     data: Dataset | str | Path,
     *,
     epsilon: float = 3.0,
@@ -38,85 +173,55 @@ def train(
     checkpoints: Checkpoints | None = None,
     **settings: Any,
 ) -> Release:
-    """Fit one method on private records within a budget, and return what may leave, with its card.
+    """Fit one method on private records within a budget.
 
-    `data` is a `Dataset`, or a name or file whose training part is used. Without a `seed` the randomness is secure;
-    with one it is reproducible, and the card says that the release must not leave. `settings` are the method's own.
-    `recipe` is for dp-sgd: `auto` puts a public feature map and settings that suit the data around it, unless you bring
-    a network or a `Method`; `none` does not, and a name or a `Recipe` is one of your choice (see `noiseproof.methods.recipes`).
-    `ranks` (`scale.distributed`) share the training and `checkpoints` (`scale.checkpoints`) let it be interrupted, for
-    methods at the gradients.
+    Args:
+        method: A method's name, or a `Method` with its settings.
+        data: A `Dataset`, or a name or file whose training part is used.
+        epsilon: The privacy budget.
+        delta: The privacy budget.
+        neighbours: When two data sets are neighbours.
+        queries: How many answers a prediction method must be able to give.
+        network: A `Network`, a module of your own or a name; by default the method's own choice.
+        recipe: For dp-sgd: `auto` puts a public feature map and settings that suit the data around it, unless you bring
+            a network or a `Method`; `none` does not; a name or a `Recipe` is one of your choice.
+        seed: For research: makes the randomness reproducible, so that the release is a rehearsal, which must not leave.
+            Without it the randomness is secure.
+        progress: Where to report steps.
+        target: The column to predict, where `data` is a table's file.
+        ranks: Processes that share the training (`run.distributed`), for methods at the gradients.
+        checkpoints: Let the training be interrupted (`run.checkpoints`), for methods at the gradients.
+        settings: The method's own.
+
+    Returns:
+        What may leave, with its card.
+
+    Raises:
+        SettingError: If what is asked for does not exist or does not go together.
+        DataError: If the records cannot be used.
 
     >>> import noiseproof as npf
-    >>> release = npf.train("dp-sgd", "digits", epsilon=3, seed=0)
+    >>> release = npf.train("dp-sgd", "digits", epsilon=3)
     >>> release.card.verdict
     'proven'
     """
     from noiseproof.data import Dataset, load
-    from noiseproof.methods import recipes
     from noiseproof.privacy import Reproducible, Secure
 
     budget = Budget(epsilon, delta, neighbours, queries)
-    if isinstance(method, methods.Method):
-        if settings:
-            raise SettingError(f"{method.name} was given with its settings; set {', '.join(settings)} there.")
-        chosen = method
-    else:
-        chosen = methods.build(method, settings)
+    if isinstance(method, str):
+        methods.build(method, settings)  # refused, if at all, before records are read
     dataset = data if isinstance(data, Dataset) else load(data, target=target).train
-    # A method that comes with its settings is taken as it is: only a recipe that is meant for it goes around it.
-    given = network is not None or isinstance(method, methods.Method)
-    cooked = recipes.resolve(recipe, dataset, method=chosen.name, network=given) if isinstance(recipe, str) else recipe
-    if cooked is not None:
-        if not isinstance(method, methods.Method):
-            chosen = cooked.method(len(dataset), epsilon, settings, interruptible=checkpoints is not None)
-        release = train(
-            chosen,
-            cooked.map(dataset, progress),
-            epsilon=epsilon,
-            delta=delta,
-            neighbours=neighbours,
-            network=cooked.trained(dataset.public),
-            recipe="none",
-            seed=seed,
-            progress=progress,
-            ranks=ranks,
-            checkpoints=checkpoints,
-        )
-        return cooked.around(release, dataset.public)
+    fitting = resolve(
+        method,
+        dataset,
+        epsilon=epsilon,
+        network=network,
+        recipe=recipe,
+        settings=settings,
+        interruptible=checkpoints is not None,
+    )
     rng = Secure() if seed is None else Reproducible(seed)
-    shape = resolve_network(network, dataset)
-    if ranks is None and checkpoints is None:
-        return chosen.fit(shape, dataset, budget, rng=rng, progress=progress)
-    from noiseproof.engine.ranks import ALONE
-    from noiseproof.methods.gradients.method import GradientMethod
-
-    if not isinstance(chosen, GradientMethod):
-        raise UnsupportedError(
-            f"{chosen.name} is not trained by descent on noised gradients; ranks and checkpoints are for methods that are."
-        )
     if checkpoints is not None:
-        checkpoints.belongs_to(
-            method=chosen.name,
-            settings=chosen.settings(),
-            network=shape,
-            budget=budget,
-            data=dataset.fingerprint(),
-            seed=seed,
-        )
-    return chosen.fit(shape, dataset, budget, rng=rng, progress=progress, ranks=ranks or ALONE, checkpoints=checkpoints)
-
-
-def resolve_network(network: Network | nn.Module | str | None, dataset: Dataset) -> Network:
-    """The network meant: a recipe, the user's own module, a name, or what suits the data."""
-    from noiseproof.networks import Network, suggest
-
-    if isinstance(network, Network):
-        return network
-    if isinstance(network, nn.Module):
-        return Network.of(network, dataset.public.shape, dataset.classes)
-    if network is None:
-        return suggest(dataset.public.shape, dataset.classes, dataset.public.kind)
-    named = Network(network, dataset.public.shape, dataset.classes)
-    named.build()  # says at once if the name or the shape is wrong
-    return named
+        checkpoints.belongs_to(seed=seed)
+    return fitting.fit(dataset, budget, rng=rng, progress=progress, ranks=ranks, checkpoints=checkpoints)
