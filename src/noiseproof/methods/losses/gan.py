@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -186,23 +187,33 @@ def update_generator(gan: Gan, discriminator: nn.Module, optimizer: torch.optim.
 Classifier = Callable[[torch.Tensor], torch.Tensor]
 
 
-def fit_classifier(dataset: Dataset, *, steps: int = 150, seed: int = 0) -> Classifier:
-    """A softmax regression on these records: as private as they are."""
+def fit_classifier(
+    dataset: Dataset,
+    *,
+    hidden: int | None = None,
+    steps: int = 150,
+    batch_size: int = 500,
+    lr: float = 0.05,
+    seed: int = 0,
+) -> Classifier:
+    """A softmax regression on these records, or a network of one hidden layer: as private as they are."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         features = dataset.features.flatten(1)
-        layer = nn.Linear(features.shape[1], dataset.classes)
-        optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+        widths = (features.shape[1], *(() if hidden is None else (hidden,)), dataset.classes)
+        layers = [nn.Linear(*pair) for pair in pairwise(widths)]
+        network = nn.Sequential(layers[0], *(part for layer in layers[1:] for part in (nn.ReLU(), layer)))
+        optimizer = torch.optim.Adam(network.parameters(), lr=lr)
         for _ in range(steps):
-            index = torch.randint(len(features), (min(500, len(features)),))
-            loss = functional.cross_entropy(layer(features[index]), dataset.labels[index])
+            index = torch.randint(len(features), (min(batch_size, len(features)),))
+            loss = functional.cross_entropy(network(features[index]), dataset.labels[index])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
 
     def label(features: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return layer(features.flatten(1)).argmax(dim=1)
+            return network(features.flatten(1)).argmax(dim=1)
 
     return label
 

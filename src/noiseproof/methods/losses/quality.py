@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from noiseproof.errors import DataError
 from noiseproof.methods.losses.coding import Coding
+from noiseproof.methods.losses.gan import fit_classifier
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Dataset
@@ -97,7 +98,13 @@ def classify(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> torch.Tens
         trees = HistGradientBoostingClassifier(max_iter=60, random_state=seed)
         trees.fit(taught_by.features.numpy(), taught_by.labels.numpy())
         return torch.from_numpy(trees.predict(asked.features.numpy()))
-    return _network(taught_by, seed)(asked.features)
+    network: dict[str, Any] = {
+        "hidden": 128,
+        "lr": 2e-3,
+        "batch_size": 128,
+        "steps": max(400, 4 * len(taught_by) // 128),
+    }
+    return fit_classifier(taught_by, seed=seed, **network)(asked.features)
 
 
 def pmf(dataset: Dataset) -> dict[str, torch.Tensor]:
@@ -175,26 +182,3 @@ def _between_real(real: Dataset, test: Dataset, seed: int) -> float:
 
 def _accuracy(taught_by: Dataset, test: Dataset, seed: int) -> float:
     return float((classify(taught_by, test, seed=seed) == test.labels).double().mean())
-
-
-def _network(dataset: Dataset, seed: int) -> Any:
-    """A dense network of one hidden layer, trained for a few passes."""
-    features, labels = dataset.features.flatten(1), dataset.labels
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = torch.nn.Sequential(
-            torch.nn.Linear(features.shape[1], 128), torch.nn.ReLU(), torch.nn.Linear(128, dataset.classes)
-        )
-        optimizer = torch.optim.Adam(module.parameters(), lr=2e-3)
-        for _ in range(max(400, 4 * len(labels) // 128)):
-            index = torch.randint(len(labels), (128,))
-            loss = functional.cross_entropy(module(features[index]), labels[index])
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-
-    def answer(asked: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            return module(asked.flatten(1)).argmax(dim=1)
-
-    return answer

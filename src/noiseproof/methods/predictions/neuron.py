@@ -19,18 +19,7 @@ from noiseproof.data.dataset import Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
 from noiseproof.methods.common import Count, Positive, seeded_by
-from noiseproof.methods.predictions.lu import (
-    Convexified,
-    Form,
-    Law,
-    Sensitivity,
-    answer_epsilon,
-    dense_layers,
-    part_epsilon,
-    published_alpha,
-    search_alpha,
-    theorem2_delta,
-)
+from noiseproof.methods.predictions import lu
 from noiseproof.networks import Network, Training, fit_stack
 from noiseproof.privacy import Budget, Card, Game, Randomness, Reproducible
 from noiseproof.privacy.card import Claim, Place
@@ -59,12 +48,12 @@ class NeuronNoise:
     """d-z: how far one output neuron is said to move."""
     probability: float
     """d-p: how far one probability is said to move."""
-    law: Law
+    law: lu.Law
 
     @property
     def part(self) -> float:
         """The epsilon of the choice, and of the noise."""
-        return part_epsilon(self.epsilon, self.classes, self.law)
+        return lu.part_epsilon(self.epsilon, self.classes, self.law)
 
     @property
     def scale(self) -> float:
@@ -202,14 +191,14 @@ class NeuronMethod(Method):
     place: ClassVar[Place] = "predictions"
     paper: ClassVar[str | None] = PAPER
     proves: ClassVar[bool] = False
-    law: ClassVar[Law]
+    law: ClassVar[lu.Law]
 
     epochs: Annotated[int, Ge(0)] = 100
     batch_size: Count = 100
     lr: Positive = 1e-3
     l2: Positive = 1e-3
     """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
-    form: Form = "paper"
+    form: lu.Form = "paper"
     """`paper`: eq. 22; `code`: as the authors' program has it."""
     alpha: Positive | None = None
     """None takes Table 4's for the sets that are in it, and 1 for others."""
@@ -234,23 +223,23 @@ class NeuronMethod(Method):
         self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> NeuronRelease:
         """Train a dense network on the convexified loss, without noise; its answers get the noise."""
-        dense_layers(network.build())  # refuses other networks before the training
+        lu.dense_layers(network.build())  # refuses other networks before the training
         seed = int(torch.randint(2**31, (1,), generator=rng.generator))
         notes: tuple[str, ...] = ()
         if self.search:
-            alpha = search_alpha(network, dataset, self._training(), self.form, seed=seed, progress=progress)
+            alpha = lu.search_alpha(network, dataset, self._training(), self.form, seed=seed, progress=progress)
             notes += ("alpha was chosen by accuracies on the private records, which no guarantee accounts for.",)
         else:
-            alpha = published_alpha(dataset.name) if self.alpha is None else self.alpha
+            alpha = lu.published_alpha(dataset.name) if self.alpha is None else self.alpha
         if self.peaks == "seen":
             notes += ("The largest neuron values were read off the private records, which no guarantee accounts for.",)
-        training = replace(self._training(), loss=Convexified(alpha, self.form))
+        training = replace(self._training(), loss=lu.Convexified(alpha, self.form))
         everyone = torch.arange(len(dataset))
         device = default_device()
         features, labels = dataset.features.to(device), dataset.labels.to(device)
         trained = fit_stack(network, features, labels, [everyone], training, seeds=[seed], progress=progress)
         module = trained.to("cpu").module(0).eval()
-        sensitivity = Sensitivity.of(
+        sensitivity = lu.Sensitivity.of(
             module, len(dataset), l2=self.l2, seen=dataset.features if self.peaks == "seen" else None
         )
         noise = self.noise(sensitivity, budget)
@@ -267,17 +256,17 @@ class NeuronMethod(Method):
             module, network, noise, card, dataset.public, self.settings(), queries=budget.queries, rng=rng
         )
 
-    def noise(self, sensitivity: Sensitivity, budget: Budget) -> NeuronNoise:
+    def noise(self, sensitivity: lu.Sensitivity, budget: Budget) -> NeuronNoise:
         """The noise of each of the budget's answers."""
         return NeuronNoise(
-            answer_epsilon(budget.epsilon, budget.queries, self.law),
+            lu.answer_epsilon(budget.epsilon, budget.queries, self.law),
             sensitivity.classes,
             sensitivity.neuron,
             sensitivity.probability,
             self.law,
         )
 
-    def _ran(self, alpha: float, sensitivity: Sensitivity, noise: NeuronNoise, budget: Budget) -> dict[str, Any]:
+    def _ran(self, alpha: float, sensitivity: lu.Sensitivity, noise: NeuronNoise, budget: Budget) -> dict[str, Any]:
         return {
             "epochs": self.epochs,
             "batch_size": self.batch_size,
@@ -311,7 +300,7 @@ class NeuronMethod(Method):
         nearer some pair's ratio is to world 1's than any is to world 0's. With two, only their difference is seen, and
         it is the score itself.
         """
-        noise = self.noise(Sensitivity((14, 128, classes), 10_000), Budget(budget.epsilon, queries=budget.queries))
+        noise = self.noise(lu.Sensitivity((14, 128, classes), 10_000), Budget(budget.epsilon, queries=budget.queries))
         # Every pair of classes differs by something else in the two worlds.
         steps = torch.linspace(-1, 1, classes, dtype=torch.float64) * noise.neuron
         logits = torch.stack([-steps / 2, steps / 2]) + torch.linspace(0, 1, classes, dtype=torch.float64)
@@ -358,11 +347,11 @@ class NeuronGaussian(NeuronMethod):
 
     name: ClassVar[str] = "neuron-gaussian"
     claims: ClassVar[str] = "epsilon-GDP for a record, over all queries: epsilon / sqrt(queries) each"
-    law: ClassVar[Law] = "gaussian"
+    law: ClassVar[lu.Law] = "gaussian"
 
     def claim_of(self, epsilon: float) -> Claim:
         """epsilon-GDP, as theorem 2 reads it."""
-        delta = min(theorem2_delta(epsilon), math.nextafter(1.0, 0.0))  # it rounds to 1 from epsilon 19 on
+        delta = min(lu.theorem2_delta(epsilon), math.nextafter(1.0, 0.0))  # it rounds to 1 from epsilon 19 on
         return Claim(epsilon=epsilon, delta=delta, source="Lu et al., theorems 6, 3 and 2, section 5.3")
 
 
@@ -382,7 +371,7 @@ class NeuronLaplace(NeuronMethod):
 
     name: ClassVar[str] = "neuron-laplace"
     claims: ClassVar[str] = "epsilon for a record, over all queries: epsilon / queries each"
-    law: ClassVar[Law] = "laplace"
+    law: ClassVar[lu.Law] = "laplace"
 
     def claim_of(self, epsilon: float) -> Claim:
         """epsilon-DP."""
