@@ -128,7 +128,7 @@ def run_cell(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
         correlation_error=found.correlation_error,
         claimed=None if card.claimed is None or cell.method == "none" else card.claimed.epsilon,
         proven=None if card.proven is None else card.proven.epsilon,
-        verdict=card.verdict,
+        verdict=card.verdict_if_secure,
         sigma=float(ran["noise_multiplier"] if "noise_multiplier" in ran else ran["sigma"]),
         last_sigma=float(ran["last sigma"]),
         warnings=list(found.warnings),

@@ -38,4 +38,4 @@ def test_a_training_with_little_noise_at_a_low_rate_is_not_refuted_by_a_game_at_
         "train", "dp-sgd", "--set", "noise_multiplier=0.7", "--set", "batch_size=20", "--set", "epochs=1", "--out", out
     )
     noiseproof("audit", out, "--trials", "300")
-    assert bundles.read_card(out).verdict == "proven"
+    assert bundles.read_card(out).verdict == "rehearsal"

@@ -22,8 +22,8 @@ def audit(epsilon, delta=1e-5):
     return Audit(epsilon=epsilon, delta=delta, confidence=0.95, trials=100, game="a game")
 
 
-def card(**fields):
-    return Card(method="m", place="gradients", neighbours="add-or-remove", randomness="secure", **fields)
+def card(randomness="secure", **fields):
+    return Card(method="m", place="gradients", neighbours="add-or-remove", randomness=randomness, **fields)
 
 
 def test_a_card_that_proves_nothing_says_why():
@@ -72,6 +72,71 @@ def test_the_larger_of_two_audits_stays():
     assert once.with_audit(audit(1)).audited == audit(2)
     assert once.with_audit(audit(2.5)).audited == audit(2.5)
     assert once.audited == audit(2)
+
+
+def test_an_audit_that_refutes_the_claim_stays_whatever_is_found_at_another_delta():
+    refuted = card(claimed=claim(1), proven=proof(1)).with_audit(audit(1.1))
+    assert refuted.with_audit(audit(1.5, 1e-9)).audited == audit(1.1)
+    assert refuted.with_audit(audit(1.5)).audited == audit(1.5)
+    silent = card(claimed=claim(1), proven=proof(1)).with_audit(audit(1.5, 1e-9))
+    assert silent.with_audit(audit(1.1)).audited == audit(1.1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict", "may_leave"),
+    [
+        ({"proven": proof(1)}, "rehearsal", False),
+        ({"claimed": claim(1), "proven": proof(2)}, "rehearsal", False),
+        ({"claimed": claim(1), "why": "the proof has a gap"}, "nothing proven", True),
+        ({"claimed": claim(1), "proven": proof(2), "audited": audit(1.1)}, "refuted", True),
+    ],
+)
+def test_a_seeded_run_is_a_rehearsal_that_may_not_leave_and_keeps_the_epsilon_it_would_have(fields, verdict, may_leave):
+    seeded, secure = card("reproducible", **fields), card(**fields)
+    assert (seeded.verdict, seeded.may_leave) == (verdict, may_leave)
+    assert secure.may_leave
+    assert seeded.verdict_if_secure == secure.verdict
+    assert seeded.proven == secure.proven
+    assert json.loads(seeded.to_json())["verdict"] == verdict
+
+
+def test_a_card_says_its_verdict_in_a_sentence():
+    assert card(proven=proof(2)).text == "Proven: epsilon 2 at delta 1e-05 for one record (add-or-remove)."
+    assert "where epsilon 1 at delta 1e-05 was claimed" in card(claimed=claim(1), proven=proof(2)).text
+    assert card(why="the proof has a gap.").text == "Nothing proven: the proof has a gap."
+    assert "at least epsilon 3 at delta" in card(claimed=claim(1), proven=proof(2), audited=audit(3)).text
+    rehearsal = card("reproducible", proven=proof(2)).text
+    assert rehearsal.startswith("Rehearsal:")
+    assert "nothing of it may leave" in rehearsal
+    assert "with secure randomness the same run has epsilon 2" in rehearsal
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "other"), [(1.0, 1e-5, 1e-3), (3.0, 0.0, 0.2), (0.1, 0.01, 0.02)])
+def test_a_promise_at_a_larger_delta_is_that_of_the_mechanism_that_only_just_keeps_it(epsilon, delta, other):
+    # Four outcomes: all is told with probability delta, else randomised response; its delta at the new epsilon.
+    found = claim(epsilon, delta).epsilon_at(other)
+    likely, rarely = ((1 - delta) / (1 + math.exp(sign * epsilon)) for sign in (-1, 1))
+    world, neighbour = (delta, likely, rarely, 0.0), (0.0, rarely, likely, delta)
+    exact = sum(max(0.0, p - math.exp(found) * q) for p, q in zip(world, neighbour, strict=True))
+    assert 0 < found < epsilon
+    assert exact == pytest.approx(other)
+
+
+def test_a_promise_says_nothing_at_a_smaller_delta_and_no_less_than_0_at_a_larger_one():
+    assert claim(1, 1e-5).epsilon_at(1e-6) == math.inf
+    assert claim(1, 1e-5).epsilon_at(1e-5) == 1
+    assert claim(1, 1e-5).epsilon_at(0.9) == 0
+    assert claim(math.inf).epsilon_at(0.5) == math.inf
+    assert claim(5000.0, 0.0).epsilon_at(0.5) == pytest.approx(5000 + math.log(0.5))
+
+
+def test_epsilons_at_different_deltas_are_compared_at_one():
+    # At the audit's delta the claim implies less than 0.3, so that a bound below the claimed epsilon refutes it.
+    assert claim(1, 0.0).epsilon_at(0.4) < 0.3
+    assert claim(1, 0.0).refuted_by(audit(0.3, 0.4))
+    assert not claim(1, 1e-3).refuted_by(audit(40, 1e-5))
+    # A larger epsilon at a smaller delta may still be as strong as claimed.
+    assert card(claimed=claim(1, 0.3), proven=proof(1.3, 0.0)).verdict == "proven"
 
 
 def test_a_card_comes_back_from_json_as_it_was():

@@ -102,7 +102,7 @@ class AuditResult:
     @property
     def contradicts_proof(self) -> bool:
         """Whether the bound is above what is proven: a false alarm (1 in 20 at 95%), or a broken proof or program."""
-        return self.proven is not None and self.epsilon > self.proven.epsilon
+        return self.proven is not None and self.proven.refuted_by(self.audited)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON document."""

@@ -22,29 +22,55 @@ Unit = Literal["record", "model", "batch"]
 Place = Literal["none", "inputs", "losses", "gradients", "parameters", "predictions"]
 """Where on the way from a record to an answer the noise goes in."""
 
-Verdict = Literal["proven", "weaker than claimed", "nothing proven", "refuted"]
+Verdict = Literal["proven", "weaker than claimed", "nothing proven", "refuted", "rehearsal"]
+
+_SLACK = 1e-6
+"""Accountants agree to about this; a proof that misses its claim by less is not weaker in any useful sense."""
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
-class Claim(_Frozen):
-    """The epsilon that a method's authors state, by their own arithmetic, for what was really run."""
-
+class _Promise(_Frozen):
     epsilon: float = Field(ge=0)
     delta: float = Field(ge=0, lt=1)
+
+    def epsilon_at(self, delta: float) -> float:
+        """The epsilon that the promise implies at another delta, so that it can be compared with what is stated there.
+
+        Formal guarantee
+        ----------------
+        Whatever is (epsilon, delta)-DP is (epsilon', delta')-DP for every delta' above delta, where 1 + e^epsilon' is
+        (1 - delta') / (1 - delta) times 1 + e^epsilon: the mechanism that leaks everything with probability delta and
+        is randomised response otherwise dominates all of them (Kairouz, Oh and Viswanath 2015). For a smaller delta
+        the promise implies nothing, and the result is infinite.
+        """
+        if delta * (1 + _SLACK) < self.delta:
+            return math.inf
+        if delta <= self.delta or math.isinf(self.epsilon):
+            return self.epsilon
+        share = (1 - delta) / (1 - self.delta)
+        inner = share - (1 - share) * math.exp(-self.epsilon)
+        return max(0.0, self.epsilon + math.log(inner)) if inner > 0 else 0.0
+
+    def refuted_by(self, audit: Audit) -> bool:
+        """Whether an audit found more than the promise allows at the audit's delta."""
+        return audit.epsilon > self.epsilon_at(audit.delta)
+
+
+class Claim(_Promise):
+    """The epsilon that a method's authors state, by their own arithmetic, for what was really run."""
+
     unit: Unit = "record"
     neighbours: Neighbours = "add-or-remove"
     source: str
     """Which theorem or formula of which paper gives it."""
 
 
-class Proof(_Frozen):
+class Proof(_Promise):
     """The epsilon that holds for what was really run, and what the proof stands on."""
 
-    epsilon: float = Field(ge=0)
-    delta: float = Field(ge=0, lt=1)
     accountant: str
     assumptions: tuple[str, ...] = ()
 
@@ -94,14 +120,50 @@ class Card(_Frozen):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def verdict(self) -> Verdict:
-        """`refuted` if an audit found more than was claimed; else what the proof says of the claim."""
+        """What may be said of the release.
+
+        `refuted` if an audit found more than was claimed, `nothing proven` without a proof, `rehearsal` if the
+        randomness was seeded (whoever knows the seed can take the noise off, so that `proven` is what the same run
+        would have with secure randomness), else `proven` or `weaker than claimed`.
+        """
+        found = self.verdict_if_secure
+        seeded = self.randomness == "reproducible" and found in ("proven", "weaker than claimed")
+        return "rehearsal" if seeded else found
+
+    @property
+    def verdict_if_secure(self) -> Verdict:
+        """The verdict that the same run would have with secure randomness."""
         return verdict(self.claimed, self.proven, self.audited)
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether the release may be published, served or handed on; a rehearsal may not."""
+        return self.verdict != "rehearsal"
+
+    @property
+    def text(self) -> str:
+        """The verdict in a sentence, for people."""
+        if self.verdict == "refuted" and self.claimed and self.audited:
+            return f"Refuted: {_said(self.claimed)} is claimed, and an audit found at least {_said(self.audited)}."
+        if self.proven is None:
+            return f"Nothing proven: {self.why}"
+        promise = f"{_said(self.proven)} for one {self.unit} ({self.neighbours})"
+        if self.verdict == "rehearsal":
+            return (
+                f"Rehearsal: its randomness was seeded, and whoever knows the seed can take the noise off, so that "
+                f"nothing of it may leave; with secure randomness the same run has {promise}."
+            )
+        claimed = f", where {_said(self.claimed)} was claimed" if self.claimed else ""
+        return f"{self.verdict.capitalize()}: {promise}{claimed}."
+
     def with_audit(self, audited: Audit) -> Card:
-        """The same card with an audit's result; if it was audited before, the larger bound stays."""
-        if self.audited is not None and self.audited.epsilon >= audited.epsilon:
-            return self
-        return self.model_copy(update={"audited": audited})
+        """The same card with an audit's result; a bound from before stays if it says as much at as large a delta."""
+        before, after = self.audited, self.model_copy(update={"audited": audited})
+        refuted, still = self.verdict == "refuted", after.verdict == "refuted"
+        if before is None or still > refuted:
+            return after
+        as_much = before.epsilon >= audited.epsilon and before.delta >= audited.delta
+        return self if as_much or refuted > still else after
 
     def to_json(self) -> str:
         """The card as JSON, with its verdict."""
@@ -119,24 +181,18 @@ class Card(_Frozen):
 
 
 def verdict(claimed: Claim | None, proven: Proof | None, audited: Audit | None) -> Verdict:
-    """What the three numbers say together; an audit at a smaller delta than the claim's says nothing about it."""
-    if (
-        claimed is not None
-        and audited is not None
-        and audited.epsilon > claimed.epsilon
-        and audited.delta * (1 + 1e-6) >= claimed.delta
-    ):
+    """What the three numbers say together; they are only ever compared at one delta (`Claim.epsilon_at`)."""
+    if claimed is not None and audited is not None and claimed.refuted_by(audited):
         return "refuted"
     if proven is None:
         return "nothing proven"
-    if claimed is not None and _weaker(proven, claimed):
+    if claimed is not None and proven.epsilon_at(claimed.delta) > claimed.epsilon * (1 + _SLACK):
         return "weaker than claimed"
     return "proven"
 
 
-def _weaker(proof: Proof, claim: Claim) -> bool:
-    # Accountants agree to some 1e-6; a proof that misses its claim by less is not weaker in any useful sense.
-    return proof.epsilon > claim.epsilon * (1 + 1e-6) or proof.delta > claim.delta * (1 + 1e-6)
+def _said(promise: _Promise | Audit) -> str:
+    return f"epsilon {promise.epsilon:.3g} at delta {promise.delta:g}"
 
 
 @dataclass(frozen=True)
@@ -167,7 +223,7 @@ class Game:
         check_delta(self.delta)
         check_neighbours(self.neighbours)
         for promise in (self.claimed, self.proven):
-            if promise is not None and promise.delta > self.delta * (1 + 1e-6):
+            if promise is not None and promise.delta > self.delta * (1 + _SLACK):
                 raise ValueError(f"{self.name}: an audit at delta {self.delta} says nothing about {promise.delta}")
         if self.claimed is not None and (self.claimed.unit, self.claimed.neighbours) != (self.unit, self.neighbours):
             raise ValueError(f"{self.name}: the claim is for other neighbours or another unit than the game")

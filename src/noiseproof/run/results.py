@@ -281,7 +281,7 @@ def _refutation(row: Row) -> tuple[str, str]:
     assert row.card is not None
     assert row.audit is not None
     claim, bound = row.card.claimed, row.audit.audited.epsilon
-    if claim is not None and claim.epsilon < bound:
+    if claim is not None and claim.refuted_by(row.audit.audited):
         return f"{claim.epsilon:.3g}", f"{bound:.3g}"
     played = row.audit.claimed
     return f"{played.epsilon if played else 0:.3g} in its game", f"{bound:.3g}"

@@ -78,7 +78,6 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
         problem = f"its audit failed: {error}"
     # A claim can be refuted in the game, for what the game ran, or for the whole run.
     refuted = audited is not None and audited.verdict == "refuted"
-    secure = release.card.model_copy(update={"randomness": "secure"})
     row = Row(
         method=key.method,
         epsilon=key.epsilon,
@@ -92,7 +91,7 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
         card=release.card,
         attack=AttackSummary.model_validate({**attacked.to_json(), "roc": _curve(attacked)}),
         audit=None if audited is None else AuditSummary.model_validate(audited.to_json()),
-        verdict="refuted" if refuted else secure.verdict,
+        verdict="refuted" if refuted else release.card.verdict_if_secure,
         spending=spending(release, budget),
         problem=problem,
         fit_seconds=round(fitted - started, 3),

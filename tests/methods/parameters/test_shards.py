@@ -62,7 +62,7 @@ def test_shard_means_proof_is_one_gaussian_mechanisms(digits, network, neighbour
     )
     assert card.proven.epsilon == expected.epsilon
     assert 2.0 * 0.999 < card.proven.epsilon <= 2.0
-    assert (card.verdict, card.unit, card.neighbours) == ("proven", "record", neighbours)
+    assert (card.verdict, card.unit, card.neighbours) == ("rehearsal", "record", neighbours)
     assert card.ran["shards"] == len(digits.train) // 5
 
 
@@ -75,7 +75,7 @@ def test_shard_pgs_proof_composes_every_parameters_draw_as_zcdp(digits, network,
     assert card.proven.epsilon == accountants.epsilon(event, 1e-6, accountant="zcdp", neighbours=neighbours).epsilon
     assert 2.0 * 0.999 < card.proven.epsilon <= 2.0
     assert card.ran["sensitivity"] >= true_sensitivity(card.ran["shards"], 1.0)
-    assert card.verdict == "proven"
+    assert card.verdict == "rehearsal"
 
 
 def test_a_single_parameter_may_spend_all_of_epsilon_and_delta_0_is_divided():
@@ -124,7 +124,7 @@ def test_one_record_changes_one_shard(digits, network, monkeypatch):
 def test_a_network_that_diverges_counts_as_one_that_did_not_move(digits, network):
     release = ShardMean(lr=1e30, epochs=3).fit(network, digits.train, Budget(1.0), rng=Reproducible(0))
     assert all(bool(torch.isfinite(value).all()) for value in release.tensors().values())
-    assert release.card.verdict == "proven"
+    assert release.card.verdict == "rehearsal"
 
 
 def test_too_many_parameters_are_told_of(digits):
