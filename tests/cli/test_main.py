@@ -129,7 +129,7 @@ def test_a_command_of_a_users_own_package_is_found_by_its_entry_point(tmp_path):
         [sys.executable, "-m", "noiseproof", "hello"], env={**os.environ, "PYTHONPATH": path}, capture_output=True
     )
     assert ran.stdout.strip() == b"hello"
-    assert b"the command broken of no_such_module cannot be loaded" in ran.stderr
+    assert b"no_such_module, which an installed package names for noiseproof.commands, cannot be imported" in ran.stderr
 
 
 def test_brackets_in_a_message_are_printed_as_they_are(noiseproof):

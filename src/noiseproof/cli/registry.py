@@ -67,13 +67,12 @@ def names() -> set[str]:
 
 
 def load_plugins() -> None:
-    """Import what other packages registered under `noiseproof.commands`; one that fails is reported and left out."""
-    from importlib.metadata import entry_points
-
+    """Import what other packages register under `noiseproof.commands`; one that fails is reported and left out."""
+    from noiseproof import plugins
     from noiseproof.cli import output
+    from noiseproof.errors import SettingError
 
-    for entry in entry_points(group=ENTRY_POINTS):
-        try:
-            entry.load()
-        except Exception as error:
-            output.note(f"the command {entry.name} of {entry.value} cannot be loaded ({type(error).__name__}).")
+    try:
+        plugins.load_plugins(ENTRY_POINTS)
+    except SettingError as error:
+        output.note(str(error))
