@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from noiseproof.data.scattering import Scattering
+from noiseproof.data.scattering import ScatteringMap
 from noiseproof.errors import SettingError
 
 
@@ -18,8 +18,8 @@ def pictures(n, channels=1, side=28):
 
 @pytest.mark.parametrize(("channels", "side", "shape"), [(1, 28, (81, 7, 7)), (3, 32, (243, 8, 8))])
 def test_two_scales_and_eight_angles_give_the_stated_shapes(channels, side, shape):
-    transform = Scattering(side, side)
-    assert transform.shape(channels) == shape
+    transform = ScatteringMap()
+    assert transform.shape((channels, side, side)) == shape
     assert transform(pictures(2, channels, side)).shape == (2, *shape)
 
 
@@ -63,23 +63,23 @@ def direct(picture, scales=2, angles=8):
 
 def test_it_is_its_definition_up_to_the_aliasing_of_sub_sampling():
     x = pictures(1)
-    found, expected = Scattering(28, 28)(x)[0].numpy(), direct(x[0, 0].double().numpy())
+    found, expected = ScatteringMap()(x)[0].numpy(), direct(x[0, 0].double().numpy())
     np.testing.assert_allclose(found[:9], expected[:9], atol=1e-6)
     np.testing.assert_allclose(found, expected, atol=5e-3)
 
 
 def test_a_records_features_depend_on_that_record_alone():
     x = pictures(70)
-    whole = Scattering(28, 28)(x)
-    torch.testing.assert_close(whole[40:41], Scattering(28, 28)(x[40:41]), atol=1e-6, rtol=1e-5)
+    whole = ScatteringMap()(x)
+    torch.testing.assert_close(whole[40:41], ScatteringMap()(x[40:41]), atol=1e-6, rtol=1e-5)
 
 
 def test_a_constant_picture_has_no_detail():
-    features = Scattering(28, 28)(torch.full((1, 1, 28, 28), 0.5))
+    features = ScatteringMap()(torch.full((1, 1, 28, 28), 0.5))
     torch.testing.assert_close(features[0, 0], torch.full((7, 7), 0.5), atol=1e-4, rtol=0)
     assert float(features[0, 1:].abs().max()) < 1e-5
 
 
 def test_sides_that_cannot_be_halved_are_refused_in_words():
     with pytest.raises(SettingError, match="multiples of 4"):
-        Scattering(30, 30)
+        ScatteringMap().shape((1, 30, 30))

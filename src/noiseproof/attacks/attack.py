@@ -204,6 +204,11 @@ class AttackSetup:
     seed: int = 0
     progress: Progress = SILENT
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """How shadow models are trained, for `ShadowModels.drawn` and `ShadowModels.halves`."""
+        return {"count": self.shadows, "training": self.training, "seed": self.seed, "progress": self.progress}
+
 
 A = TypeVar("A", bound=type[Attack])
 

@@ -143,7 +143,7 @@ class ShadowAttack(Attack):
     @classmethod
     def prepare(cls, setup: AttackSetup) -> Self:
         """Attack networks that learned from shadow models on random parts of the attacker's records."""
-        return cls.fit(drawn(setup), seed=setup.seed, progress=setup.progress)
+        return cls.fit(_drawn(setup), seed=setup.seed, progress=setup.progress)
 
     @classmethod
     def fit(
@@ -241,7 +241,7 @@ class LiraAttack(Attack):
     @classmethod
     def prepare(cls, setup: AttackSetup) -> Self:
         """Online: shadow models on halves of the attacked records."""
-        return cls(halves(setup), online=True)
+        return cls(ShadowModels.halves(setup.network, setup.split.records, **setup.options), online=True)
 
     def scores(self, target: Predicts, records: Dataset) -> torch.Tensor:
         """The log likelihood ratio (online), or the standardised confidence (offline)."""
@@ -284,29 +284,9 @@ class OfflineLiraAttack(LiraAttack):
         """Shadow models on the split's pool."""
         if setup.split.pool is None:
             raise SettingError("lira-offline needs a pool of records that are neither members nor non-members.")
-        return cls(drawn(setup), online=False)
+        return cls(_drawn(setup), online=False)
 
 
-def drawn(setup: AttackSetup) -> ShadowModels:
-    """Shadow models like the target on random parts of the attacker's records, each of the target's size."""
-    return ShadowModels.drawn(
-        setup.network,
-        setup.split.attackers,
-        count=setup.shadows,
-        size=len(setup.split.members),
-        training=setup.training,
-        seed=setup.seed,
-        progress=setup.progress,
-    )
-
-
-def halves(setup: AttackSetup) -> ShadowModels:
-    """Shadow models like the target on halves of the attacked records."""
-    return ShadowModels.halves(
-        setup.network,
-        setup.split.records,
-        count=setup.shadows,
-        training=setup.training,
-        seed=setup.seed,
-        progress=setup.progress,
-    )
+def _drawn(setup: AttackSetup) -> ShadowModels:
+    size = len(setup.split.members)
+    return ShadowModels.drawn(setup.network, setup.split.attackers, size=size, **setup.options)

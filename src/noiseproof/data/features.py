@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from noiseproof.data.dataset import Dataset
 from noiseproof.data.library import cache_folder
-from noiseproof.data.scattering import Scattering
+from noiseproof.data.scattering import ScatteringMap
 from noiseproof.errors import SettingError
 from noiseproof.progress import SILENT, Progress
 
@@ -34,27 +34,6 @@ class FeatureMap(Protocol):
 
     def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
         """The mapped records."""
-
-
-@dataclass(frozen=True)
-class ScatteringMap:
-    """`Scattering` for whatever size the pictures have."""
-
-    scales: int = 2
-    angles: int = 8
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Channels times paths, on the coarse grid."""
-        return self._transform(shape).shape(shape[0])
-
-    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
-        """Scattering coefficients of pictures."""
-        return self._transform(tuple(features.shape[1:]))(features, progress)
-
-    def _transform(self, shape: tuple[int, ...]) -> Scattering:
-        if len(shape) != 3:
-            raise SettingError(f"scattering takes pictures (channels, height, width), not records of shape {shape}.")
-        return Scattering(shape[1], shape[2], self.scales, self.angles)
 
 
 @dataclass(frozen=True)

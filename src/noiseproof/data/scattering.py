@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -15,8 +16,9 @@ _CHUNK = 32
 """Pictures transformed at once; small enough that what is in between stays in cache."""
 
 
-class Scattering:
-    """Scattering coefficients of orders 0 to 2 with Morlet wavelets (Bruna and Mallat 2013).
+@dataclass(frozen=True)
+class ScatteringMap:
+    """Scattering coefficients of orders 0 to 2 with Morlet wavelets (Bruna and Mallat 2013), for pictures of any size.
 
     Pictures (records, channels, height, width) become (records, channels * paths, height / 2^J, width / 2^J) with
     1 + L J + L^2 J (J - 1) / 2 paths: 81 for J = 2 and L = 8 angles, so 81 x 7 x 7 for a 28 x 28 picture.
@@ -27,40 +29,34 @@ class Scattering:
     for records of features is private for records of pictures, under the same neighbours.
     """
 
-    def __init__(self, height: int, width: int, scales: int = 2, angles: int = 8) -> None:
-        step = 2**scales
-        if height % step or width % step or min(height, width) < step:
-            raise SettingError(
-                f"scattering at {scales} scales needs sides that are multiples of {step}, not {height} x {width}."
-            )
-        self.height, self.width, self.scales, self.angles = height, width, scales, angles
+    scales: int = 2
+    angles: int = 8
 
-    @property
-    def paths(self) -> int:
-        """Coefficients per channel and place."""
-        return 1 + self.angles * self.scales + self.angles**2 * self.scales * (self.scales - 1) // 2
-
-    def shape(self, channels: int) -> tuple[int, int, int]:
-        """The shape of one record's features."""
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Channels times paths, on the coarse grid."""
+        if len(shape) != 3:
+            raise SettingError(f"scattering takes pictures (channels, height, width), not records of shape {shape}.")
         step = 2**self.scales
-        return channels * self.paths, self.height // step, self.width // step
+        if any(side % step or side < step for side in shape[1:]):
+            raise SettingError(
+                f"scattering at {self.scales} scales needs sides that are multiples of {step}, not {shape[1]} x {shape[2]}."
+            )
+        paths = 1 + self.angles * self.scales + self.angles**2 * self.scales * (self.scales - 1) // 2
+        return shape[0] * paths, shape[1] // step, shape[2] // step
 
-    def __call__(self, pictures: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
-        """The features of pictures (records, channels, height, width), in chunks of bounded memory."""
-        records, channels, height, width = pictures.shape
-        if (height, width) != (self.height, self.width):
-            raise SettingError(f"this transform takes {self.height} x {self.width} pictures, not {height} x {width}.")
-        features = torch.empty((records, *self.shape(channels)), dtype=torch.float32, device=pictures.device)
-        with progress.task("scattering", records) as task:
-            for start in range(0, records, _CHUNK):
-                chunk = pictures[start : start + _CHUNK].float()
-                flat = self._transform(chunk.reshape(-1, height, width))
-                features[start : start + _CHUNK] = flat.reshape(len(chunk), *self.shape(channels))
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """The coefficients of pictures, in chunks of bounded memory."""
+        shape = self.shape(tuple(features.shape[1:]))
+        mapped = torch.empty((len(features), *shape), dtype=torch.float32, device=features.device)
+        with progress.task("scattering", len(features)) as task:
+            for start in range(0, len(features), _CHUNK):
+                chunk = features[start : start + _CHUNK].float()
+                mapped[start : start + _CHUNK] = self._transform(chunk.flatten(0, 1)).reshape(len(chunk), *shape)
                 task.advance(len(chunk))
-        return features
+        return mapped
 
     def _transform(self, pictures: torch.Tensor) -> torch.Tensor:
-        bank = _bank(self.height, self.width, self.scales, self.angles)
+        bank = _bank(*pictures.shape[1:], self.scales, self.angles)
         margin = 2**self.scales
         padded = functional.pad(pictures.unsqueeze(1), [margin] * 4, mode="reflect").squeeze(1)
         spectrum = torch.fft.fft2(padded).unsqueeze(1)
@@ -160,8 +156,6 @@ def _morlet(rows: int, columns: int, scale: int, theta: float, slant: float) -> 
 
 def _periodise(spectrum: torch.Tensor, factor: int) -> torch.Tensor:
     """In the Fourier domain, what sub-sampling by `factor` is in the space domain."""
-    if factor == 1:
-        return spectrum
     *lead, rows, columns = spectrum.shape
     folded = spectrum.reshape(*lead, factor, rows // factor, factor, columns // factor)
     return folded.mean((-4, -2))
@@ -174,10 +168,7 @@ def _low_pass(side: int, scales: int, resolution: int) -> torch.Tensor:
     lags = torch.arange(-2 * side, 3 * side, dtype=torch.float64)
     window = torch.exp(-(lags**2) / (2 * sigma**2)).reshape(5, side).sum(0) / (math.sqrt(2 * math.pi) * sigma)
     # Sub-sampled signals meet the window at every 2^resolution-th sample, each standing for as many.
-    window = torch.fft.ifft(_fold(torch.fft.fft(window), 2**resolution)).real * 2**resolution
+    folded = torch.fft.fft(window).reshape(2**resolution, -1).mean(0)
+    window = torch.fft.ifft(folded).real * 2**resolution
     kept = torch.arange(1, side // 2**scales - 1) * 2 ** (scales - resolution)
     return window[(kept[:, None] - torch.arange(length)[None, :]) % length].float()
-
-
-def _fold(spectrum: torch.Tensor, factor: int) -> torch.Tensor:
-    return spectrum.reshape(factor, -1).mean(0)
