@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from noiseproof.data.dataset import Dataset
 from noiseproof.data.library import cache_folder
-from noiseproof.data.scattering import ScatteringMap
+from noiseproof.data.scattering import ScatteringMap as ScatteringMap
 from noiseproof.errors import SettingError
 from noiseproof.progress import SILENT, Progress
 
