@@ -15,15 +15,30 @@ def test_every_named_set_is_listed_with_the_contracts_keys(noiseproof):
     assert next(row for row in rows if row["name"] == "digits")["available"]
 
 
-def test_a_drafted_schema_can_be_trained_with_and_then_something_is_proven(noiseproof, tmp_path):
+def test_a_drafted_schema_proves_nothing_until_a_person_removes_its_mark(noiseproof, tmp_path):
     table, schema = tmp_path / "people.csv", tmp_path / "people.json"
     table.write_text("age,label\n" + "".join(f"{i % 70},{'ab'[i % 2]}\n" for i in range(200)))
     outcome = noiseproof("data", table, "--target", "label", "--draft-schema", schema)
     assert outcome.code == 0
     assert "replace its bounds" in outcome.err
-    assert json.loads(schema.read_text())["columns"]["age"]["high"] == 69
-    trained = noiseproof(
-        "train", "dp-sgd", "--data", table, "--target", "label", "--schema", schema, "--set", "epochs=1", "--json"
+    drafted = json.loads(schema.read_text())
+    assert drafted["columns"]["age"]["high"] == 69
+    command = (
+        "train",
+        "dp-sgd",
+        "--data",
+        table,
+        "--target",
+        "label",
+        "--schema",
+        schema,
+        "--set",
+        "epochs=1",
+        "--json",
     )
-    assert trained.document["card"]["verdict"] == "rehearsal"
+    card = noiseproof(*command).document["card"]
+    assert (card["proven"], card["verdict"]) == (None, "nothing proven")
+    assert drafted.pop("drafted") is True
+    schema.write_text(json.dumps(drafted))
+    assert noiseproof(*command).document["card"]["proven"] is not None
     assert noiseproof("data", table, "--target", "label", "--draft-schema", schema).code == 2

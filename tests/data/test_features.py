@@ -130,6 +130,11 @@ def test_only_the_numbers_of_a_table_are_binned_and_its_categories_stay():
     assert coded.tolist() == [[1, 0, 0, 1, 0, 1], [0, 1, 1, 0, 1, 0]]
 
 
+def dataset(features):
+    public = Public(shape=(1, 8, 8), classes=("a", "b"), kind="image")
+    return Dataset("some", features, torch.zeros(len(features), dtype=torch.int64), public)
+
+
 def test_mapped_features_are_computed_once_and_kept_under_the_content_they_came_from(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calls = []
@@ -139,18 +144,26 @@ def test_mapped_features_are_computed_once_and_kept_under_the_content_they_came_
             calls.append(len(features))
             return super().__call__(features)
 
-    def dataset(features):
-        public = Public(shape=(1, 8, 8), classes=("a", "b"), kind="image")
-        return Dataset("some", features, torch.zeros(len(features), dtype=torch.int64), public)
-
-    first = apply(dataset(records()), Counted())
-    again = apply(dataset(records()), Counted())
+    first = apply(dataset(records()), Counted(), cache=True)
+    again = apply(dataset(records()), Counted(), cache=True)
     assert calls == [9]
     assert torch.equal(first.features, again.features)
-    apply(dataset(records() / 2), Counted())
+    apply(dataset(records() / 2), Counted(), cache=True)
     assert calls == [9, 9]
     kept = list((tmp_path / "noiseproof" / "features").iterdir())
     assert len(kept) == 2
     assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
     kept[0].write_bytes(b"torn"), kept[1].write_bytes(b"torn")
-    assert torch.equal(apply(dataset(records()), Counted()).features, first.features)
+    assert torch.equal(apply(dataset(records()), Counted(), cache=True).features, first.features)
+
+
+def test_mapped_records_are_kept_on_disk_only_where_that_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    apply(dataset(records()), UnitNormMap())
+    assert not list(tmp_path.rglob("*.safetensors"))
+    monkeypatch.setenv("NOISEPROOF_CACHE_FEATURES", "1")
+    apply(dataset(records()), UnitNormMap(), cache=False)
+    assert not list(tmp_path.rglob("*.safetensors"))
+    apply(dataset(records()), UnitNormMap())
+    (kept,) = tmp_path.rglob("*.safetensors")
+    assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noiseproof.data import Dataset, Public, neighbours, shards, split
+from noiseproof.data import Dataset, Public, Schema, load, neighbours, shards, split
+from noiseproof.data.splits import coins, sides
 from noiseproof.errors import DataError, SettingError
 
 
@@ -19,71 +21,6 @@ def _numbered(records: int) -> Dataset:
 
 def _numbers(dataset: Dataset, records: int) -> list[int]:
     return (dataset.features[:, 0] * records).round().int().tolist()
-
-
-@settings(deadline=None, derandomize=True, max_examples=40)
-@given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 2**31))
-def test_a_split_is_disjoint_covers_all_and_has_the_size_asked_for(records, fraction, seed):
-    parts = split(_numbered(records), seed=seed, test_fraction=fraction)
-    assert sorted(_numbers(parts.train, records) + _numbers(parts.test, records)) == list(range(records))
-    assert abs(len(parts.test) - fraction * records) <= 1
-    assert len(parts.train) >= 1
-    assert len(parts.test) >= 1
-
-
-def test_labels_stay_with_their_records():
-    parts = split(_numbered(50))
-    assert parts.train.labels.tolist() == [number % 3 for number in _numbers(parts.train, 50)]
-
-
-def test_the_same_seed_gives_the_same_split_and_another_another():
-    first, again, other = (split(_numbered(50), seed=seed) for seed in (1, 1, 2))
-    assert first.train.fingerprint() == again.train.fingerprint()
-    assert first.train.fingerprint() != other.train.fingerprint()
-
-
-def test_a_split_does_not_depend_on_values():
-    dataset = _numbered(50)
-    shifted = Dataset("some", 1 - dataset.features, (dataset.labels + 1) % 3, dataset.public)
-    assert torch.equal(split(shifted).train.features, 1 - split(dataset).train.features)
-
-
-@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
-def test_a_fraction_that_leaves_a_part_empty_is_refused(fraction):
-    with pytest.raises(SettingError, match="test fraction"):
-        split(_numbered(5), test_fraction=fraction)
-
-
-def test_one_record_cannot_be_split():
-    with pytest.raises(DataError, match="at least 2"):
-        split(_numbered(1))
-
-
-@settings(deadline=None, derandomize=True, max_examples=40)
-@given(st.integers(1, 60), st.data())
-def test_shards_partition_the_records_evenly(records, data):
-    k = data.draw(st.integers(1, records))
-    parts = shards(_numbered(records), k, seed=data.draw(st.integers(0, 2**31)))
-    assert len(parts) == k
-    assert sorted(number for part in parts for number in _numbers(part, records)) == list(range(records))
-    sizes = [len(part) for part in parts]
-    assert max(sizes) - min(sizes) <= 1
-
-
-def test_replacing_one_record_changes_one_shard_in_one_record():
-    dataset = _numbered(40)
-    features = dataset.features.clone()
-    features[17] = 1.0
-    changed = Dataset("some", features, dataset.labels, dataset.public)
-    pairs = zip(shards(dataset, 6, seed=3), shards(changed, 6, seed=3), strict=True)
-    differences = [int((one.features != other.features).any(1).sum()) for one, other in pairs]
-    assert sorted(differences) == [0, 0, 0, 0, 0, 1]
-
-
-@pytest.mark.parametrize("k", [0, -1, 6])
-def test_too_many_or_no_shards_are_refused(k):
-    with pytest.raises(SettingError, match="cannot be cut"):
-        shards(_numbered(5), k)
 
 
 def _multiset(dataset: Dataset) -> dict[tuple, int]:
@@ -100,11 +37,147 @@ def _distance(one: Dataset, other: Dataset) -> int:
 
 
 @st.composite
-def _with_repeats(draw):
-    values = draw(st.lists(st.integers(0, 3), min_size=2, max_size=12))
+def _with_repeats(draw, most=12):
+    values = draw(st.lists(st.integers(0, 3), min_size=2, max_size=most))
     features = torch.tensor(values, dtype=torch.float32)[:, None].expand(-1, 2) / 4
     labels = torch.tensor(draw(st.lists(st.integers(0, 2), min_size=len(values), max_size=len(values))))
     return Dataset("some", features.clone(), labels, Public((2,), ("a", "b", "c")))
+
+
+_RELATIONS = st.sampled_from(["add-or-remove", "replace-one"])
+
+
+def _both(dataset: Dataset, seed: int) -> bool:
+    """Whether neither part is empty."""
+    return 0 < int((coins(dataset, seed) < 0.4 * 2.0**64).sum()) < len(dataset)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 2**31), _RELATIONS)
+def test_a_split_is_disjoint_and_covers_all(records, fraction, seed, relation):
+    held = int((coins(_numbered(records), seed, relation) < np.uint64(fraction * 2.0**64)).sum())
+    if held in (0, records):
+        with pytest.raises(DataError, match="one part"):
+            split(_numbered(records), seed=seed, test_fraction=fraction, relation=relation)
+        return
+    parts = split(_numbered(records), seed=seed, test_fraction=fraction, relation=relation)
+    assert len(parts.test) == held
+    assert sorted(_numbers(parts.train, records) + _numbers(parts.test, records)) == list(range(records))
+    assert len(parts.train) >= 1
+    assert len(parts.test) >= 1
+
+
+@pytest.mark.parametrize("relation", ["add-or-remove", "replace-one"])
+def test_the_parts_have_the_sizes_and_the_independence_of_coins(relation):
+    # Six standard deviations of a binomial variable: a false alarm once in 5e8 times, three numbers a relation.
+    held = [set(_numbers(split(_numbered(4000), seed=s, relation=relation).test, 4000)) for s in (0, 1)]
+    for part in held:
+        assert abs(len(part) - 1000) < 6 * (4000 * 0.25 * 0.75) ** 0.5
+    assert abs(len(held[0] & held[1]) - 250) < 6 * (4000 / 16 * 15 / 16) ** 0.5
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.data(), st.integers(0, 2**31))
+def test_a_record_more_anywhere_moves_nobody_else(data, seed):
+    dataset = data.draw(_with_repeats(most=40))
+    place = data.draw(st.integers(0, len(dataset)))
+    record, label = torch.full((1, 2), data.draw(st.integers(0, 4)) / 4), torch.tensor([data.draw(st.integers(0, 2))])
+    features = torch.cat([dataset.features[:place], record, dataset.features[place:]])
+    labels = torch.cat([dataset.labels[:place], label, dataset.labels[place:]])
+    more = Dataset("some", features, labels, dataset.public)
+    here, there = (sides(coins(one, seed), 0.4, "some") if _both(one, seed) else None for one in (dataset, more))
+    if here is not None and there is not None:
+        assert sum(_distance(dataset.take(a), more.take(b)) for a, b in zip(here, there, strict=True)) == 1
+        # And as sequences: the records that stay keep their order.
+        kept = more.take(there[0])
+        whole = dataset.take(here[0])
+        if len(kept) == len(whole):
+            assert torch.equal(kept.features, whole.features)
+    cut = [shards(one, 2, seed) for one in (dataset, more)]
+    assert sum(_distance(a, b) for a, b in zip(*cut, strict=True)) == 1
+
+
+def test_a_replaced_record_moves_nobody_and_keeps_the_sizes_under_replace_one():
+    dataset = _numbered(200)
+    for place in (0, 17, 199):
+        features = dataset.features.clone()
+        features[place] = 0.77777
+        changed = Dataset("some", features, dataset.labels, dataset.public)
+        parts = [split(one, relation="replace-one").train for one in (dataset, changed)]
+        assert len(parts[0]) == len(parts[1])
+        assert int((parts[0].features != parts[1].features).any(1).sum()) <= 1
+
+
+def test_neighbouring_files_have_training_parts_that_differ_in_that_record_alone(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    rows = [f"{age},{'yes' if sick else 'no'}" for age, sick in torch.randint(0, 90, (4000, 2), generator=rng).tolist()]
+    schema = Schema.model_validate(
+        {"columns": {"age": {"low": 0, "high": 100}}, "target": {"name": "sick", "classes": ["no", "yes"]}}
+    )
+    worlds = []
+    for name, table in (("without", rows), ("with", [*rows[:1234], "97,yes", *rows[1234:]])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,sick", *table]) + "\n")
+        worlds.append(load(tmp_path / f"{name}.csv", schema=schema))
+    assert _distance(worlds[0].train, worlds[1].train) + _distance(worlds[0].test, worlds[1].test) == 1
+
+
+def test_labels_stay_with_their_records():
+    parts = split(_numbered(50))
+    assert parts.train.labels.tolist() == [number % 3 for number in _numbers(parts.train, 50)]
+
+
+def test_the_same_seed_gives_the_same_split_and_another_another():
+    first, again, other = (split(_numbered(50), seed=seed) for seed in (1, 1, 2))
+    assert first.train.fingerprint() == again.train.fingerprint()
+    assert first.train.fingerprint() != other.train.fingerprint()
+
+
+def test_under_replace_one_a_split_does_not_depend_on_values():
+    dataset = _numbered(50)
+    shifted = Dataset("some", 1 - dataset.features, (dataset.labels + 1) % 3, dataset.public)
+    parts = [split(one, relation="replace-one").train.features for one in (dataset, shifted)]
+    assert torch.equal(parts[1], 1 - parts[0])
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
+def test_a_fraction_that_leaves_a_part_empty_is_refused(fraction):
+    with pytest.raises(SettingError, match="test fraction"):
+        split(_numbered(5), test_fraction=fraction)
+
+
+def test_one_record_cannot_be_split():
+    with pytest.raises(DataError, match="at least 2"):
+        split(_numbered(1))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.integers(1, 60), st.data(), _RELATIONS)
+def test_shards_partition_the_records(records, data, relation):
+    k = data.draw(st.integers(1, records))
+    parts = shards(_numbered(records), k, seed=data.draw(st.integers(0, 2**31)), relation=relation)
+    assert len(parts) == k
+    assert sorted(number for part in parts for number in _numbers(part, records)) == list(range(records))
+
+
+def test_shards_are_about_even():
+    # Seven standard deviations of a binomial variable, eight times: a false alarm once in 5e10 times.
+    assert all(abs(len(part) - 1000) < 7 * (8000 / 8 * 7 / 8) ** 0.5 for part in shards(_numbered(8000), 8))
+
+
+def test_replacing_one_record_changes_one_shard_in_one_record():
+    dataset = _numbered(40)
+    features = dataset.features.clone()
+    features[17] = 1.0
+    changed = Dataset("some", features, dataset.labels, dataset.public)
+    cut = [shards(one, 6, seed=3, relation="replace-one") for one in (dataset, changed)]
+    differences = [int((one.features != other.features).any(1).sum()) for one, other in zip(*cut, strict=True)]
+    assert sorted(differences) == [0, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("k", [0, -1, 6])
+def test_too_many_or_no_shards_are_refused(k):
+    with pytest.raises(SettingError, match="cannot be cut"):
+        shards(_numbered(5), k)
 
 
 _CANARIES = st.none() | st.just((torch.tensor([1.0, 1.0]), 2)) | st.just((torch.tensor([0.25, 0.25]), 1))

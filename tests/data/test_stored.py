@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from noiseproof.data import Dataset, from_arrays, load, read_schema
+from noiseproof.data.splits import coins, sides
 from noiseproof.data.stored import MappedArray, StoredTensor, store_parquet
 from noiseproof.errors import DataError, SettingError
 from noiseproof.run.training import train
@@ -42,10 +43,10 @@ def test_stored_records_are_those_in_memory(folder):
     path, memory = folder
     split = load(path, seed=3)
     assert split.train.public == memory.public
-    places = torch.randperm(300, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(split.train.features[torch.arange(225)], memory.features[places[75:].sort().values])
-    assert torch.equal(split.train.labels, memory.labels[places[75:].sort().values])
-    assert torch.equal(split.test.labels, memory.labels[places[:75].sort().values])
+    kept, held = (places.sort().values for places in sides(coins(memory, 3), 0.25, "memory"))
+    assert torch.equal(split.train.features[torch.arange(len(kept))], memory.features[kept])
+    assert torch.equal(split.train.labels, memory.labels[kept])
+    assert torch.equal(split.test.labels, memory.labels[held])
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def run(
 ) -> None:
     """List the named data sets; or draft the schema of a table, for you to check and make public.
 
-    A drafted schema holds bounds and categories read off private records. It becomes a public one only when somebody who
-    knows what is public has replaced them: nothing is proven before.
+    A drafted schema holds bounds and categories read off private records, and says so (`"drafted": true`): whatever is
+    trained with it proves nothing, until somebody who knows what is public has replaced them and removed that mark.
     """
     from noiseproof.cli import output
     from noiseproof.data import catalogue
@@ -50,13 +50,17 @@ def _draft(file: Path, target: str | None, out: Path | None, json: bool) -> None
     from noiseproof.data.formats import read_table
     from noiseproof.data.tables import draft
     from noiseproof.errors import SettingError
+    from noiseproof.files import write_whole
 
     if target is None or out is None:
         raise SettingError("to draft a schema give the table, --target COLUMN and --draft-schema FILE.")
     if out.exists():
         raise SettingError(f"{out} exists; choose another name for the draft.")
     schema = draft(read_table(file), target, name=file.name)
-    out.write_text(schema.to_json() + "\n", encoding="utf-8")
-    output.note(f"{out} was read off the records: replace its bounds and categories by public ones before you use it.")
+    write_whole(out, schema.to_json() + "\n")
+    output.note(
+        f"{out} was read off the records: replace its bounds and categories by public ones, then remove its mark "
+        '`"drafted": true`; until then nothing is proven with it.'
+    )
     if json:
         output.emit({"schema": str(out), "columns": len(schema.columns), "target": target})

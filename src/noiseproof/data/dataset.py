@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from noiseproof.errors import DataError
@@ -102,7 +105,26 @@ class Dataset:
         digest = hashlib.sha256()
         for tensor in (self.features, self.labels):
             digest.update(str(tuple(tensor.shape)).encode())
-            # In parts: records may be on disk, and more than memory holds.
-            for part in tensor.detach().split(max(1, _PART * len(tensor) // max(1, tensor.numel()))):
-                digest.update(part.cpu().clone().numpy().tobytes())
+            for part in _parts(tensor):
+                digest.update(part.tobytes())
         return digest.hexdigest()
+
+    def identities(self) -> npt.NDArray[np.uint64]:
+        """Two 64-bit numbers for each record: a hash of its features and label alone. Private, as the records are."""
+        labels = self.labels.cpu().numpy().astype("<i8")
+        digests, start = [], 0
+        for part in _parts(self.features):
+            width = part[:1].nbytes
+            values, names = part.tobytes(), labels[start : start + len(part)].tobytes()
+            for place in range(len(part)):
+                one = hashlib.blake2b(values[place * width : (place + 1) * width], digest_size=16)
+                one.update(names[8 * place : 8 * place + 8])
+                digests.append(one.digest())
+            start += len(part)
+        return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[npt.NDArray[Any]]:
+    """The tensor as arrays, some records at a time: they may be on disk, and more than memory holds."""
+    for part in tensor.detach().split(max(1, _PART * len(tensor) // max(1, tensor.numel()))):
+        yield part.cpu().clone().numpy()

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from noiseproof.data.dataset import Dataset
 from noiseproof.data.library import cache_folder
 from noiseproof.data.scattering import ScatteringMap as ScatteringMap
 from noiseproof.errors import SettingError
+from noiseproof.files import write_whole
 from noiseproof.progress import SILENT, Progress
 
 
@@ -208,54 +209,54 @@ class Chain:
         return features
 
 
-# Apply a feature map to a data set, once: the result is kept on disk under the content it came from.
-
-
 VERSION = 1
 """Raised when a map's result changes, so that old files are not taken for new ones."""
 
+CACHE = "NOISEPROOF_CACHE_FEATURES"
+"""The environment variable that allows mapped records to be kept on disk."""
 
-def apply(dataset: Dataset, feature_map: FeatureMap, *, cache: bool = True, progress: Progress = SILENT) -> Dataset:
+
+def apply(
+    dataset: Dataset, feature_map: FeatureMap, *, cache: bool | None = None, progress: Progress = SILENT
+) -> Dataset:
     """The data set with mapped features; labels and what is public stay.
 
-    With `cache` the features are read from, or written to, the cache folder (private records: it is readable by its
-    owner alone), under a hash of the records and the map.
+    Args:
+        dataset: Private records.
+        feature_map: What maps each of them.
+        cache: Whether to read the mapped records from, or write them to, the cache folder, under a hash of the records
+            and the map. They are as private as the records and stay there until you delete them (the folder
+            `features` in the cache folder, readable by its owner alone), so this is off unless you ask for it here or
+            set the environment variable NOISEPROOF_CACHE_FEATURES to 1.
+        progress: Hears how far it is.
+
+    Returns:
+        The mapped data set.
 
     Formal guarantee
     ----------------
     None is needed: see `FeatureMap`.
     """
     public = replace(dataset.public, shape=feature_map.shape(dataset.public.shape), kind="vector", columns=())
-    path = _path(dataset, feature_map) if cache else None
-    features = _read(path, (len(dataset), *public.shape)) if path is not None else None
+    path = None
+    if cache or (cache is None and os.environ.get(CACHE, "") not in ("", "0")):
+        key = f"{VERSION} {feature_map!r} {dataset.fingerprint()}"
+        path = cache_folder() / "features" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
+    features = None if path is None else _read(path, (len(dataset), *public.shape))
     if features is None:
         features = feature_map(dataset.features, progress)
         if path is not None:
-            _write(path, features)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_whole(path, save({"features": features.contiguous()}), mode=0o600)
     return Dataset(dataset.name, features, dataset.labels, public)
 
 
-def _path(dataset: Dataset, feature_map: FeatureMap) -> Path:
-    key = f"{VERSION} {feature_map!r} {dataset.fingerprint()}"
-    return cache_folder() / "features" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
-
-
 def _read(path: Path, shape: tuple[int, ...]) -> torch.Tensor | None:
-    if not path.is_file():
-        return None
     try:
         features = load_file(path)["features"]
     except (SafetensorError, KeyError, OSError):
         return None
     return features if tuple(features.shape) == shape else None
-
-
-def _write(path: Path, features: torch.Tensor) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    staging = path.with_suffix(f".{os.getpid()}")
-    save_file({"features": features.contiguous()}, staging)
-    staging.chmod(0o600)
-    staging.replace(path)
 
 
 # Feature maps as plain values, so that a bundle can say which one comes before its network.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from noiseproof.data.arrays import code_arrays
 from noiseproof.data.dataset import Dataset
@@ -23,6 +23,9 @@ from noiseproof.data.tables import code
 from noiseproof.errors import DataError, SettingError
 from noiseproof.files import whole_file, write_whole
 from noiseproof.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from noiseproof.privacy.budget import Neighbours
 
 VARIABLE = "NOISEPROOF_DATA"
 
@@ -74,7 +77,13 @@ def find(known: NamedSet) -> Found | None:
 
 
 def open_named(
-    name: str, *, target: str | None = None, seed: int = 0, test_fraction: float = 0.25, progress: Progress = SILENT
+    name: str,
+    *,
+    target: str | None = None,
+    seed: int = 0,
+    test_fraction: float = 0.25,
+    relation: Neighbours = "add-or-remove",
+    progress: Progress = SILENT,
 ) -> Split:
     """A named set from the data folders, else fetched; its own test part where it has one, else split by seed."""
     known = named_sets()[name]
@@ -91,7 +100,7 @@ def open_named(
         notes = (*notes, f"this copy of {name} holds {here} records, where the published set has {whole}.")
     noted = [replace(part, public=replace(part.public, bounds=known.bounds, notes=notes)) for part in datasets]
     if len(noted) == 1:
-        return split(noted[0], seed=seed, test_fraction=test_fraction, remarks=remarks)
+        return split(noted[0], seed=seed, test_fraction=test_fraction, relation=relation, remarks=remarks)
     return Split(noted[0], noted[1], remarks)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 from noiseproof.data.arrays import code_arrays
 from noiseproof.data.dataset import Dataset
@@ -18,10 +19,16 @@ from noiseproof.data.tables import code, draft
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
 
-READ_OFF = (
-    "bounds, categories and classes were read off the records, which no guarantee accounts for; give a schema to make "
-    "them public."
-)
+if TYPE_CHECKING:
+    from noiseproof.privacy.budget import Neighbours
+
+
+class _Cut(TypedDict):
+    """How a set without a test part of its own is split."""
+
+    seed: int
+    test_fraction: float
+    relation: Neighbours
 
 
 def load(
@@ -31,43 +38,62 @@ def load(
     schema: Schema | str | Path | None = None,
     seed: int = 0,
     test_fraction: float = 0.25,
+    neighbours: Neighbours = "add-or-remove",
     progress: Progress = SILENT,
     store: str | Path | None = None,
 ) -> Split:
-    """Load a named set, a CSV, Parquet or npz file, or a folder of stored arrays, as training and test records.
+    """Load a named set, a file, or a folder of stored arrays, as training and test records.
 
-    A set with a test part of its own keeps it; any other is split at random by `seed`. `target` is the column to
-    predict and `schema` (a file, or a `Schema`) says what is public about a table; without one its bounds, categories
-    and classes are read off the records and `public.notes` says so. An npz file holds `x` and `y`, or `x_train`,
-    `y_train`, `x_test` and `y_test`; it may also hold the public `class_names`, `low` and `high`. For data larger than
-    memory a folder of stored arrays (`data.stored`) is memory-mapped, and a Parquet table with a schema is coded into
-    the folder `store`, part by part, and then used from there.
+    A set with a test part of its own keeps it; any other is split by a coin for each record (`splits.split`). An npz
+    file holds `x` and `y`, or `x_train`, `y_train`, `x_test` and `y_test`; it may also hold the public `class_names`,
+    `low` and `high`. For data larger than memory a folder of stored arrays (`data.stored`) is memory-mapped, and a
+    Parquet table with a schema is coded into the folder `store`, part by part, and then used from there.
+
+    Args:
+        name_or_path: A named set (see `catalogue`), a file (CSV, Parquet, npz, or of a format that was registered), or a
+            folder of stored arrays.
+        target: The column to predict.
+        schema: What is public about a table, as a `Schema` or a file; without one, or with a drafted one, bounds,
+            categories and classes are read off the records and `public.notes` says so.
+        seed: The key of the split's coins.
+        test_fraction: How likely a record is to be held out.
+        neighbours: Which neighbouring files the split keeps neighbours.
+        progress: Hears how far it is.
+        store: A folder to code a Parquet table into.
+
+    Returns:
+        Training and test records with what is public about them.
+
+    Raises:
+        DataError: If the data cannot be read, or not as the schema says.
+        SettingError: If there is no such set, or the arguments do not go together.
 
     Formal guarantee
     ----------------
-    Nothing here is noisy and the result is private. With public bounds (`public.bounds` is `public`) loading keeps
-    neighbours neighbours, record by record, so that a guarantee for the training part holds for the rows of the file
-    that went into it. With bounds read off the data (`data`) nothing is proven of the loading itself. `Split.remarks`
-    and the messages of errors are for the data's owner and are covered by no guarantee.
+    Nothing here is noisy and the result is private. With public bounds (`public.bounds` is `public`) loading and
+    splitting keep neighbouring files neighbours: training parts are equal, or differ in that one record. So a guarantee
+    for the training part is one for the file. With bounds read off the data (`data`) nothing is proven of the loading
+    itself. `Split.remarks` and the messages of errors are for the data's owner and are covered by no guarantee.
     """
+    cut = _Cut(seed=seed, test_fraction=test_fraction, relation=neighbours)
     check_fraction(test_fraction)
     if isinstance(name_or_path, str) and name_or_path in named_sets():
         if schema is not None:
             raise SettingError(
                 f"{name_or_path} has a schema of its own; a schema is for a file, so give the file's path."
             )
-        return open_named(name_or_path, target=target, seed=seed, test_fraction=test_fraction, progress=progress)
+        return open_named(name_or_path, target=target, progress=progress, **cut)
     path = _path(name_or_path)
     if path.is_dir() and is_stored(path):
         if schema is not None or target is not None:
             raise SettingError(f"{path} is a stored set; a target and a schema are for tables, so leave them out.")
-        return load_stored(path, seed=seed, test_fraction=test_fraction)
+        return load_stored(path, **cut)
     check_file(path)
     names = column_names(path)
     if not names:
         if schema is not None or target is not None:
             raise SettingError(f"{path} holds arrays; a target and a schema are for tables, so leave them out.")
-        return _load_arrays(path, seed, test_fraction)
+        return _load_arrays(path, cut)
     if schema is not None and not isinstance(schema, Schema):
         schema = read_schema(schema)
     if schema is not None and target not in (None, schema.target.name):
@@ -78,9 +104,9 @@ def load(
                 "only a Parquet table with a schema can be stored; give --schema, or leave --store away."
             )
         remarks = store_parquet(path, schema, Path(store), progress=progress)
-        return replace(load_stored(Path(store), seed=seed, test_fraction=test_fraction), remarks=remarks)
+        return replace(load_stored(Path(store), **cut), remarks=remarks)
     dataset, remarks = _load_table(path, names, target, schema)
-    return split(dataset, seed=seed, test_fraction=test_fraction, remarks=remarks)
+    return split(dataset, remarks=remarks, **cut)
 
 
 def _path(name_or_path: str | Path) -> Path:
@@ -93,7 +119,7 @@ def _path(name_or_path: str | Path) -> Path:
     return path
 
 
-def _load_arrays(path: Path, seed: int, test_fraction: float) -> Split:
+def _load_arrays(path: Path, cut: _Cut) -> Split:
     arrays = read_file(path)
     assert isinstance(arrays, Mapping)
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
@@ -112,7 +138,7 @@ def _load_arrays(path: Path, seed: int, test_fraction: float) -> Split:
     )
     if len(datasets) == 2:
         return Split(datasets[0], datasets[1])
-    return split(datasets[0], seed=seed, test_fraction=test_fraction)
+    return split(datasets[0], **cut)
 
 
 def _load_table(
@@ -137,4 +163,4 @@ def _load_table(
                 f"column {column.name!r} has {gaps} missing numbers; fill them, drop those rows, or give a schema that "
                 "says the column may be missing."
             )
-    return code(frame, drafted, name=name, bounds="data", notes=(READ_OFF,))
+    return code(frame, drafted, name=name)

@@ -67,6 +67,9 @@ class Schema(_Part):
     target: TargetSchema
     others: Literal["refuse", "ignore"] = "refuse"
     """Whether a file may have columns that are not named here."""
+    drafted: bool = False
+    """Whether bounds, categories and classes were read off the records (`noiseproof data --draft-schema` marks it so).
+    Nothing is proven with a drafted schema: whoever knows what is public corrects it and then removes the mark."""
     missing_values: tuple[str, ...] = ()
     """Texts that stand for a missing value, besides the empty cell and the usual NA, NaN and null."""
 

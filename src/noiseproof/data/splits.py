@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from noiseproof.data.dataset import Dataset
@@ -28,37 +30,117 @@ class Split:
     """What the data's owner should hear about the records (columns that were clipped). Private: never released."""
 
 
-def split(dataset: Dataset, *, seed: int = 0, test_fraction: float = 0.25, remarks: tuple[str, ...] = ()) -> Split:
-    """A random split by seed. Not stratified: that would read the private labels.
+def split(
+    dataset: Dataset,
+    *,
+    seed: int = 0,
+    test_fraction: float = 0.25,
+    relation: Neighbours = "add-or-remove",
+    remarks: tuple[str, ...] = (),
+) -> Split:
+    """Training and test records, by an independent coin for each record. Not stratified: that would read all labels.
+
+    Args:
+        dataset: The records.
+        seed: The key of the coins. It need not be secret: what is stated below holds for every key.
+        test_fraction: How likely a record is to be held out; the parts' sizes vary around it.
+        relation: Which neighbours the split is to keep neighbours.
+        remarks: What the data's owner should hear about the records.
+
+    Returns:
+        Both parts, each in the order of its coins.
+
+    Raises:
+        DataError: If there are fewer than two records, or all fall into one part.
+        SettingError: If the fraction leaves one part empty.
 
     Formal guarantee
     ----------------
-    Which places go to training depends on the number of records and the seed alone. Guarantees are stated for the
-    training part as the private data set; its neighbours are taken there. The test part is used to measure and is
-    covered by no guarantee.
+    Neighbouring data sets have training parts that are equal or neighbours, for every seed, so that what is proven for
+    the training part as the private data set holds for the whole. Under add-or-remove a record's coin is a function of
+    the key, its own coded values and how many equal records come before it: a record more or less, wherever in the
+    file, changes nobody else's side. Under replace-one it is a function of the key, its place and the number of
+    records, so that the parts also keep their sizes. Whoever knows the key and a record knows which side it would be
+    on, not whether it is there. The test part is used to measure and is covered by no guarantee.
     """
     check_fraction(test_fraction)
     records = len(dataset)
     if records < 2:
         raise DataError(f"{dataset.name} has {records} record; a split into training and test needs at least 2.")
-    held = min(max(round(test_fraction * records), 1), records - 1)
-    order = torch.randperm(records, generator=_generator(seed)).to(dataset.features.device)
-    return Split(dataset.take(order[held:]), dataset.take(order[:held]), remarks)
+    train, test = sides(coins(dataset, seed, relation), test_fraction, dataset.name)
+    device = dataset.labels.device
+    return Split(dataset.take(train.to(device)), dataset.take(test.to(device)), remarks)
 
 
-def shards(dataset: Dataset, k: int, seed: int = 0) -> tuple[Dataset, ...]:
-    """`k` disjoint shards that cover all the records; their sizes differ by one at most.
+def sides(drawn: npt.NDArray[np.uint64], test_fraction: float, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The places of the training and of the test records, each in the order of their coins."""
+    order = np.argsort(drawn, kind="stable")
+    held = int(np.searchsorted(drawn[order], np.uint64(test_fraction * 2.0**64)))
+    if not 0 < held < len(order):
+        raise DataError(
+            f"all {len(order)} records of {name} fell into one part of the split; take another seed or test fraction."
+        )
+    return torch.from_numpy(order[held:]), torch.from_numpy(order[:held])
+
+
+def coins(
+    dataset: Dataset,
+    seed: int,
+    relation: Neighbours = "add-or-remove",
+    identities: npt.NDArray[np.uint64] | None = None,
+) -> npt.NDArray[np.uint64]:
+    """A number of 64 bits for each record, as if drawn at random, that neighbours share (see `split`).
+
+    `identities` are those of the records, where they are known already.
+    """
+    from noiseproof.privacy.budget import check_neighbours
+
+    key = _mixed(np.array([seed % 2**64], np.uint64))[0]
+    if check_neighbours(relation) == "replace-one":
+        return _mixed(_mixed(np.arange(len(dataset), dtype=np.uint64) ^ key))
+    high, low = (dataset.identities() if identities is None else identities).T
+    order = np.lexsort((low, high))
+    changes = np.ones(len(order), bool)
+    changes[1:] = (high[order][1:] != high[order][:-1]) | (low[order][1:] != low[order][:-1])
+    places = np.arange(len(order))
+    # How many equal records come before each: the sort is stable, and which of several equal ones is first matters not.
+    before = np.empty(len(order), np.uint64)
+    before[order] = places - np.maximum.accumulate(np.where(changes, places, 0))
+    return _mixed(high ^ _mixed(low ^ _mixed(before ^ key)))
+
+
+def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """A bijection of 64 bits without visible structure (splitmix64)."""
+    with np.errstate(over="ignore"):
+        numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+        numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+def shards(dataset: Dataset, k: int, seed: int = 0, *, relation: Neighbours = "add-or-remove") -> tuple[Dataset, ...]:
+    """`k` disjoint shards that cover all the records: each record is put into one of them by a coin of its own.
+
+    Args:
+        dataset: The records.
+        k: How many shards; their sizes vary as those of independent draws do, and a shard may be empty.
+        seed: The key of the coins.
+        relation: Which neighbours are to differ in one shard only.
+
+    Raises:
+        SettingError: If there are more shards than records, or none.
 
     Formal guarantee
     ----------------
-    A record is in exactly one shard, and which one depends on its place, the number of records and the seed, never on
-    values. So under replace-one neighbouring data sets differ in one shard, by one record. Under add-or-remove that
-    holds for a given assignment of people to shards; the sizes of the shards are then taken to be public.
+    A record is in exactly one shard. Neighbouring data sets differ in one shard, by one record (under replace-one at
+    one place), for the reason given at `split`.
     """
     if not 1 <= k <= len(dataset):
         raise SettingError(f"{dataset.name} of {len(dataset)} records cannot be cut into {k} shards.")
-    order = torch.randperm(len(dataset), generator=_generator(seed)).to(dataset.features.device)
-    return tuple(dataset.take(part) for part in order.tensor_split(k))
+    # The upper 32 bits times k, shifted down: an even draw from 0 to k - 1, to 1 in 2^32.
+    drawn = (coins(dataset, seed, relation) >> np.uint64(32)) * np.uint64(k) >> np.uint64(32)
+    chosen = torch.from_numpy(drawn.astype(np.int64)).to(dataset.labels.device)
+    return tuple(dataset.take(chosen == shard) for shard in range(k))
 
 
 def neighbours(

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,18 @@ from noiseproof.data.arrays import Array, code_labels, label_array, public_bound
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.formats import readable
 from noiseproof.data.schema import Schema
-from noiseproof.data.splits import Split
+from noiseproof.data.splits import Split, coins, sides
 from noiseproof.data.tables import code
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
 
+if TYPE_CHECKING:
+    from noiseproof.privacy.budget import Neighbours
+
 _ROWS = 1 << 15
 """Rows of a table that are coded together."""
 
-_DATASET, _PUBLIC = "dataset.json", "public.json"
+_DATASET, _PUBLIC, _IDENTITIES = "dataset.json", "public.json", "identities.npy"
 
 
 def is_stored(path: Path) -> bool:
@@ -42,10 +45,13 @@ def is_stored(path: Path) -> bool:
     return (path / "x.npy").is_file() and (path / "y.npy").is_file()
 
 
-def load_stored(path: Path, *, seed: int = 0, test_fraction: float = 0.25) -> Split:
+def load_stored(
+    path: Path, *, seed: int = 0, test_fraction: float = 0.25, relation: Neighbours = "add-or-remove"
+) -> Split:
     """The training and test records of a stored set, memory-mapped.
 
-    Without a test part of its own, `test_fraction` of the records are held out, but no more than fit into memory.
+    Without a test part of its own it is split as `splits.split` does, for which the records are read once where they
+    were not coded by `store_parquet`; of those that are held out no more are kept than fit into memory.
 
     Formal guarantee
     ----------------
@@ -62,7 +68,7 @@ def load_stored(path: Path, *, seed: int = 0, test_fraction: float = 0.25) -> Sp
             if test.public != whole.public:
                 raise DataError(f"{path} has training and test records of different shapes.")
             return Split(whole, test)
-    return _split(whole, seed, test_fraction)
+    return _split(whole, path, seed, test_fraction, relation)
 
 
 def store_parquet(path: Path, schema: Schema, folder: Path, *, progress: Progress = SILENT) -> tuple[str, ...]:
@@ -98,6 +104,7 @@ def store_parquet(path: Path, schema: Schema, folder: Path, *, progress: Progres
     try:
         labels = np.lib.format.open_memmap(staging / "y.npy", mode="w+", dtype=np.int64, shape=(records,))
         features: Any = None
+        identities = []
         part: Dataset | None = None
         start = 0
         with progress.task(f"storing {path.name}", records) as task:
@@ -109,11 +116,13 @@ def store_parquet(path: Path, schema: Schema, folder: Path, *, progress: Progres
                     features = np.lib.format.open_memmap(staging / "x.npy", mode="w+", dtype=np.float32, shape=shape)
                 features[start : start + len(part)] = part.features.numpy()
                 labels[start : start + len(part)] = part.labels.numpy()
+                identities.append(part.identities())
                 start += len(part)
                 task.advance(len(part))
         assert part is not None
         features.flush()
         labels.flush()
+        np.save(staging / _IDENTITIES, np.concatenate(identities))
         document = {"name": path.name, "source": source, "public": dataclasses.asdict(part.public)}
         (staging / _DATASET).write_text(json.dumps(document, indent=1))
         if folder.exists():
@@ -167,15 +176,16 @@ def _raw(path: Path, x: str, y: str, public: Mapping[str, Any], name: str) -> Da
     return Dataset(name, StoredTensor(MappedArray(path / x, *bounds)), torch.from_numpy(coded), about)
 
 
-def _split(dataset: Dataset, seed: int, test_fraction: float) -> Split:
+def _split(dataset: Dataset, path: Path, seed: int, test_fraction: float, relation: Neighbours) -> Split:
     records = len(dataset)
     if records < 2:
         raise DataError(f"{dataset.name} has {records} record; a split into training and test needs at least 2.")
-    room = SMALL // (4 * max(1, int(np.prod(dataset.public.shape))))
-    held = min(max(round(test_fraction * records), 1), records - 1, max(room, 1))
-    order = torch.randperm(records, generator=torch.Generator().manual_seed(seed))
+    known = np.load(path / _IDENTITIES, allow_pickle=False) if (path / _IDENTITIES).is_file() else None
+    train, test = sides(coins(dataset, seed, relation, known), test_fraction, dataset.name)
+    # Only the test part may be cut: which records are trained on must not depend on how many there are.
+    room = max(1, SMALL // (4 * max(1, int(np.prod(dataset.public.shape)))))
     # In the file's order, so that a sample is read from its beginning to its end.
-    return Split(dataset.take(order[held:].sort().values), dataset.take(order[:held].sort().values))
+    return Split(dataset.take(train.sort().values), dataset.take(test[:room].sort().values))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

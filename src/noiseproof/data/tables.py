@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 MISSING_VALUES = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
 """Texts that stand for a missing value, unless a schema lists them as a category."""
+
+
+READ_OFF = (
+    "bounds, categories and classes were read off the records, which no guarantee accounts for; give a schema of public "
+    "ones, without the mark `drafted`."
+)
 
 
 def layout(columns: Sequence[Column]) -> list[tuple[Column, slice]]:
@@ -35,7 +41,6 @@ def code(
     schema: Schema,
     *,
     name: str,
-    bounds: Literal["public", "data"] = "public",
     notes: tuple[str, ...] = (),
 ) -> tuple[Dataset, tuple[str, ...]]:
     """Code a table by its schema; also returns remarks for the data's owner, which must not be released.
@@ -48,8 +53,9 @@ def code(
     ----------------
     With a public schema every record is coded by itself, by a map that does not depend on any other record. So
     neighbouring tables, under add-or-remove as under replace-one, are coded as neighbouring data sets, and what is
-    proven for the coded records holds for the table's rows. With `bounds="data"` the map depends on all the records and
-    nothing is proven of it; the public part says so. The remarks depend on the records and carry no guarantee.
+    proven for the coded records holds for the table's rows. With a drafted schema the map depends on all the records and
+    nothing is proven of it; the public part says so (`bounds` is `data`). The remarks depend on the records and carry no
+    guarantee.
     """
     if frame.empty:
         raise DataError(f"{name} has no records, only a header; give a table with rows.")
@@ -73,8 +79,8 @@ def code(
         target=schema.target.name,
         order=order,
         integer_classes=schema.integer_classes,
-        bounds=bounds,
-        notes=notes,
+        bounds="data" if schema.drafted else "public",
+        notes=(*notes, READ_OFF) if schema.drafted else notes,
     )
     labels = _code_labels(frame[schema.target.name], schema, marks)
     remarks = (
@@ -298,8 +304,8 @@ def draft(frame: pd.DataFrame, target: str, *, name: str) -> Schema:
 
     Formal guarantee
     ----------------
-    None: the least and the largest value of a column are two people's records. Whoever uses the result marks it
-    `bounds="data"`.
+    None: the least and the largest value of a column are two people's records. The result is
+    marked as `drafted`, so that nothing is proven with it.
     """
     if target not in frame.columns:
         there = ", ".join(str(column) for column in frame.columns)
@@ -309,7 +315,8 @@ def draft(frame: pd.DataFrame, target: str, *, name: str) -> Schema:
     columns = {str(column): _draft_column(frame[column], str(column)) for column in frame.columns if column != target}
     if not columns:
         raise DataError(f"{name} has no column besides the target {target!r}; there is nothing to learn from.")
-    return Schema(columns=columns, target=TargetSchema(name=target, classes=_draft_classes(frame[target], target)))
+    classes = _draft_classes(frame[target], target)
+    return Schema(columns=columns, target=TargetSchema(name=target, classes=classes), drafted=True)
 
 
 def _draft_column(series: pd.Series[Any], name: str) -> ColumnSchema:

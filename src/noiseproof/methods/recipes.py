@@ -62,7 +62,7 @@ class Recipe:
     network: str = "linear"
     options: Mapping[str, Any] = field(default_factory=dict)
     keep: bool = False
-    """Whether mapped features are so costly that they are kept on disk (see `data.features.apply`)."""
+    """Whether mapped features are worth keeping on disk, where that was asked for (see `data.features.apply`)."""
 
     def check(self, public: Public) -> None:
         """Refuse data that the recipe is not for."""
@@ -75,7 +75,7 @@ class Recipe:
     def map(self, dataset: Dataset, progress: Progress = SILENT) -> Dataset:
         """The data set's public features: what the network behind the map is trained on."""
         self.check(dataset.public)
-        return apply(dataset, self.feature_map(dataset.public), cache=self.keep, progress=progress)
+        return apply(dataset, self.feature_map(dataset.public), cache=None if self.keep else False, progress=progress)
 
     def trained(self, public: Public) -> Network:
         """The network behind the map."""
