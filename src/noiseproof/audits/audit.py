@@ -9,17 +9,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import signal
-import time
 import traceback
-import warnings
-from collections import deque
-from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +20,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audits.two_worlds import Bound, Estimator, counting_bound, gaussian_bound
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
+from noiseproof.parallel import tasks
 from noiseproof.privacy.budget import Neighbours
 from noiseproof.privacy.card import Audit, Claim, Game, Proof, Unit, Verdict, verdict
 from noiseproof.progress import SILENT, Progress
@@ -191,13 +184,13 @@ def play(
     """The scores of `trials` runs in world 0 and as many in world 1, all of them, or an `AuditError`.
 
     Trials are played in chunks of 500, each with a seed of its own, so that the scores depend on `seed` and not on
-    `jobs`. With `jobs=1` and no timeout they run in this process, where a hang cannot be stopped. Otherwise each
-    chunk runs in a process of its own, and one that takes longer than `timeout` seconds is a hang: its process is killed.
+    `jobs`. With `jobs=1` and no timeout they run in this process, where a hang cannot be stopped. Otherwise they
+    run in worker processes, and a chunk that takes longer than `timeout` seconds is a hang: its process is killed.
 
     Workers are forked: a game is made of closures, which cannot be sent to a fresh process. A forked child must not
     start OpenMP threads where its parent had some, so workers compute on one thread each. Where forking is
-    impossible (no `fork` on the system, or CUDA already in use by this process) fresh processes are started, whose start
-    counts towards the timeout, and the game must be picklable.
+    impossible (no `fork` on the system, or CUDA already in use by this process) fresh processes are started, and the
+    game must be picklable.
     """
     if trials < 5:
         raise SettingError(f"an audit needs at least 5 trials in each world, not {trials}.")
@@ -210,14 +203,23 @@ def play(
         _Chunk(world, start, min(_CHUNK, trials - start)) for start in range(0, trials, _CHUNK) for world in (0, 1)
     ]
     scores = (np.empty(trials), np.empty(trials))
-    outcomes: Generator[tuple[_Chunk, _Outcome]]
-    if jobs == 1 and timeout is None:
-        outcomes = ((chunk, _attempt(game, chunk, seed)) for chunk in chunks)
-    else:
-        outcomes = _in_workers(game, chunks, seed, min(jobs, len(chunks)), timeout)
+    apart = jobs > 1 or timeout is not None
+    outcomes = tasks.run(
+        _attempt,
+        chunks,
+        common=(game, seed),
+        jobs=jobs,
+        threads=1 if apart else torch.get_num_threads(),
+        attempts=1,
+        timeout=timeout,
+        isolated=apart,
+        fork=apart and _can_fork(game),
+        lost=_lost,
+    )
     # Closed at once when a trial fails: workers must not outlive the error for as long as its traceback is held.
-    with closing(outcomes), progress.task(f"audit {game.name}", 2 * trials) as task:
-        for chunk, outcome in outcomes:
+    with closing(outcomes), progress.task(f"audit {game.name}", 2 * trials) as task:  # type: ignore[type-var]
+        for index, outcome in outcomes:
+            chunk = chunks[index]
             if isinstance(outcome, _Failed):
                 raise _error(game, chunk, outcome)
             scores[chunk.world][chunk.start : chunk.start + chunk.count] = outcome
@@ -225,7 +227,25 @@ def play(
     return scores
 
 
-def _attempt(game: Game, chunk: _Chunk, seed: int) -> _Outcome:
+def _can_fork(game: Game) -> bool:
+    if "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized():
+        return True
+    try:
+        pickle.dumps(game)
+    except Exception:  # whatever a closure's pickling raises: PicklingError, AttributeError, TypeError
+        raise UnsupportedError(
+            f"{game.name} cannot be sent to a fresh process and forking is impossible here; audit it with jobs=1 and "
+            "no timeout, in this process."
+        ) from None
+    return False
+
+
+def _lost(chunk: _Chunk, lost: tasks.Lost) -> _Outcome:
+    words = lost.why.removeprefix("it ").rstrip(".") if lost.hang else f"took its process down ({lost.why.rstrip('.')})"
+    return _Failed("hang" if lost.hang else "death", words, chunk.trials)
+
+
+def _attempt(game: Game, seed: int, chunk: _Chunk) -> _Outcome:
     state = np.random.SeedSequence([seed, chunk.world, chunk.start]).generate_state(2, np.uint64)
     generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
     try:
@@ -271,71 +291,3 @@ def _error(game: Game, chunk: _Chunk, failed: _Failed) -> AuditError:
         trials=failed.trials,
         exception=failed.exception,
     )
-
-
-# Worker processes
-
-
-def _in_workers(
-    game: Game, chunks: Sequence[_Chunk], seed: int, jobs: int, timeout: float | None
-) -> Generator[tuple[_Chunk, _Outcome]]:
-    context = _context(game)
-    left = deque(chunks)
-    busy: dict[Any, tuple[_Chunk, BaseProcess, float]] = {}
-    try:
-        while left or busy:
-            while left and len(busy) < jobs:
-                here, there = context.Pipe(duplex=False)
-                chunk = left.popleft()
-                process = context.Process(target=_work, args=(there, game, chunk, seed))  # type: ignore[attr-defined]
-                with warnings.catch_warnings():
-                    # Python warns of forking beside threads; the worker keeps to one thread for that reason.
-                    warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
-                    process.start()
-                there.close()
-                busy[here] = (chunk, process, time.monotonic())
-            oldest, _, since = min(busy.values(), key=lambda task: task[2])
-            ready = wait(list(busy), None if timeout is None else max(0.0, since + timeout - time.monotonic()))
-            if not ready:
-                yield oldest, _Failed("hang", f"gave no answer within {timeout:g} seconds", oldest.trials)
-                return
-            for connection in [one for one in busy if one in ready]:
-                chunk, process, _ = busy.pop(connection)
-                with connection:
-                    try:
-                        outcome: _Outcome = connection.recv()
-                    except EOFError:
-                        process.join()
-                        outcome = _Failed("death", f"took its process down ({_ending(process.exitcode)})", chunk.trials)
-                process.join()
-                yield chunk, outcome
-    finally:
-        for connection, (_, process, _) in busy.items():
-            process.kill()
-            process.join()
-            connection.close()
-
-
-def _context(game: Game) -> BaseContext:
-    if "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized():
-        return multiprocessing.get_context("fork")
-    try:
-        pickle.dumps(game)
-    except Exception:  # whatever a closure's pickling raises: PicklingError, AttributeError, TypeError
-        raise UnsupportedError(
-            f"{game.name} cannot be sent to a fresh process and forking is impossible here; audit it with jobs=1 and "
-            "no timeout, in this process."
-        ) from None
-    return multiprocessing.get_context("spawn")
-
-
-def _work(connection: Connection, game: Game, chunk: _Chunk, seed: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends the workers
-    torch.set_num_threads(1)
-    connection.send(_attempt(game, chunk, seed))
-
-
-def _ending(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"signal {signal.Signals(-exitcode).name}; SIGKILL often means that memory ran out"
-    return f"exit code {exitcode}"
