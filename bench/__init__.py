@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from typing import Any, Literal, get_args
 
@@ -9,18 +10,13 @@ from noiseproof.errors import MissingPartError, SettingError
 from noiseproof.progress import SILENT, Progress
 
 Benchmark = Literal[
-    "steps",
-    "noise",
-    "shadows",
-    "predictions",
-    "parameters",
-    "generators",
-    "inputs",
-    "scaling",
-    "growth",
-    "serve",
-    "soak",
-]
+    "steps", "noise", "shadows", "predictions", "parameters", "generators", "inputs", "scaling", "growth", "serve", "soak"
+]  # fmt: skip
+_REPEATS: dict[str, int | None] = {
+    **{"steps": 1, "noise": 2, "shadows": None, "predictions": 1, "parameters": None, "generators": 1},
+    **{"inputs": 6, "scaling": 4, "growth": None, "serve": 1, "soak": None},
+}
+"""Each takes that part of the repeats; None where it has a number of its own."""
 _SERVICE = ("serve", "soak")
 """These need what a service needs."""
 _BY_NAME = ("growth", *_SERVICE)
@@ -31,8 +27,6 @@ def run(
     *, against: str | None = None, only: str | None = None, repeats: int = 30, progress: Progress = SILENT
 ) -> list[dict[str, Any]]:
     """Rows `{what, ours, theirs, ratio, unit}` of all benchmarks but a service's, or of one; `against="opacus"` adds it."""
-    from bench import generators, inputs, noise, parameters, predictions, scaling, shadows, steps
-
     names = get_args(Benchmark)
     if only is not None and only not in names:
         raise SettingError(f"there is no benchmark {only!r}; there are {', '.join(names)}.")
@@ -46,29 +40,9 @@ def run(
     rows: list[dict[str, Any]] = []
     with progress.task("benchmarks", len(chosen)) as task:
         for name in chosen:
-            if name == "steps":
-                rows += steps.rows(repeats, with_opacus=against == "opacus")
-            elif name == "noise":
-                rows += noise.rows(max(3, repeats // 2))
-            elif name == "shadows":
-                rows += shadows.rows()
-            elif name == "predictions":
-                rows += predictions.rows(repeats)
-            elif name == "parameters":
-                rows += parameters.rows()
-            elif name == "generators":
-                rows += generators.rows(repeats)
-            elif name == "inputs":
-                rows += inputs.rows(max(3, repeats // 6))
-            elif name == "scaling":
-                rows += scaling.rows(max(3, repeats // 4))
-            elif name == "growth":
-                from bench import growth
-
-                rows += growth.rows()
-            else:
-                from bench import serve
-
-                rows += serve.rows(repeats) if name == "serve" else serve.soak()
+            module = importlib.import_module(f"bench.{'serve' if name == 'soak' else name}")
+            part, options = _REPEATS[name], {"with_opacus": against == "opacus"} if name == "steps" else {}
+            times = () if part is None else (repeats if part == 1 else max(3, repeats // part),)
+            rows += (module.soak if name == "soak" else module.rows)(*times, **options)
             task.advance(benchmark=name)
     return rows

@@ -7,12 +7,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from bench.results.measure import Bench
-from bench.results.page import mean, render
-from bench.results.rows import ROWS, SEEDS, Row
-from bench.results.store import Store
+from bench.results.page import render
+from bench.results.rows import ROWS, SEEDS, Row, Store
 from noiseproof.errors import NoiseproofError
+from noiseproof.files import write_whole
 
 
 def results(
@@ -32,13 +33,13 @@ def results(
             audited = kept["audit"] = bench.audit()
             store.save(row.key, kept)
             _tell(f"{row.key} audited: game {audited['game']:.3g}, one run {audited['one_run']:.3g}")
-        accuracy = mean([run["accuracy"] for run in kept["runs"].values()])
+        accuracy = fmean([run["accuracy"] for run in kept["runs"].values()])
         floor = "" if row.floor is None else f", must be {row.floor:.1%}: {'yes' if accuracy >= row.floor else 'NO'}"
         _tell(f"{row.key}: {accuracy:.2%}{floor}")
     read = [(row, store.read(row.key)) for row in every]
     finished = [(row, found) for row, found in read if found is not None and found["audit"] is not None]
     missing = [row for row in every if row not in [done for done, _ in finished]]
-    page.write_text(render(finished, missing), encoding="utf-8")
+    write_whole(page, render(finished, missing))
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 from bench.results.rows import DELTA, NEIGHBOURS, Row
@@ -57,8 +57,8 @@ def _table(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> Iterator[str]:
         each = ", ".join(f"{100 * accuracy:.2f}" for accuracy in accuracies)
         yield (
             f"| {row.data} | {runs[0]['records']:,} | {max(run['epsilon'] for run in runs):.3g} | "
-            f"**{mean(accuracies):.2%}** ± {100 * spread(accuracies):.2f} | {floor} | {each} | "
-            f"{mean([run['processor_seconds'] for run in runs]):.0f} | {mean([run['seconds'] for run in runs]):.0f} | "
+            f"**{fmean(accuracies):.2%}** ± {100 * spread(accuracies):.2f} | {floor} | {each} | "
+            f"{fmean([run['processor_seconds'] for run in runs]):.0f} | {fmean([run['seconds'] for run in runs]):.0f} | "
             f"{row.rivals} |"
         )
     yield ""
@@ -120,14 +120,6 @@ def _runs(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [found["runs"][seed] for seed in sorted(found["runs"], key=int)]
 
 
-def mean(values: Sequence[float]) -> float:
-    """The mean."""
-    return sum(values) / len(values)
-
-
 def spread(values: Sequence[float]) -> float:
     """The standard deviation of the sample; 0 of a single value."""
-    if len(values) < 2:
-        return 0.0
-    centre = mean(values)
-    return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
+    return stdev(values) if len(values) > 1 else 0.0

@@ -1,9 +1,14 @@
-"""The rows of the table: data, epsilon, what must be reached, and what others say they reached."""
+"""The rows of the table, what must be reached and what others say they reached; and the folder of finished runs."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from noiseproof.files import write_whole
 from noiseproof.privacy.budget import Neighbours
 
 DELTA = 1e-5
@@ -52,3 +57,32 @@ ROWS = (
         recipe="scattering-mirror",
     ),
 )  # fmt: skip
+
+
+class Store:
+    """Finished runs and audits, a JSON file for each row that is always whole: several processes may share the rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, key: str) -> dict[str, Any] | None:
+        """What is finished of a row."""
+        path = self._file(key)
+        found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+        return found
+
+    def row(self, key: str, belongs: Mapping[str, Any]) -> dict[str, Any]:
+        """The row's finished parts, empty if they were made by another recipe."""
+        plain = json.loads(json.dumps(belongs))
+        found = self.read(key)
+        if found is None or found["belongs"] != plain:
+            return {"belongs": plain, "runs": {}, "audit": None}
+        return found
+
+    def save(self, key: str, row: Mapping[str, Any]) -> None:
+        """Keep what is finished of a row."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self._file(key), json.dumps(row, indent=1) + "\n")
+
+    def _file(self, key: str) -> Path:
+        return self.folder / f"{key}.json"

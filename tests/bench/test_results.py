@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
 import torch
 
 from bench.results import __main__ as command
 from bench.results import measure
 from bench.results.measure import Bench
-from bench.results.page import mean, render, spread
-from bench.results.rows import ROWS, Row
-from bench.results.store import Store
+from bench.results.page import render, spread
+from bench.results.rows import ROWS, Row, Store
 from noiseproof.data import Dataset, Public
 from noiseproof.data.splits import Split
 from noiseproof.methods import recipes
@@ -56,7 +57,7 @@ def test_a_row_is_proven_audited_below_its_proof_and_shown_as_it_ran(bench, tmp_
     assert min(accuracies) > 0.8
     assert 1 < found["audit"]["game"] <= 4  # over seeds 3.1 with a standard deviation of 0.3
     assert 0 <= found["audit"]["one_run"] <= 4
-    assert f"**{mean(accuracies):.2%}** ± {100 * spread(accuracies):.2f}" in page
+    assert f"**{fmean(accuracies):.2%}** ± {100 * spread(accuracies):.2f}" in page
     assert "| yes |" in page
     assert "| a rival |" in page
 
