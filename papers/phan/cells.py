@@ -17,8 +17,8 @@ from noiseproof.data.features import Chain, GroupNormMap, ScatteringMap, apply
 from noiseproof.methods.gradients import DpSgd
 from noiseproof.methods.inputs import Adlm, Functional, Ilm
 from noiseproof.methods.inputs.adlm import InputMethod
-from noiseproof.methods.inputs.perturbation import Watch
-from noiseproof.methods.inputs.quadratic import solve
+from noiseproof.methods.inputs.functional import solve
+from noiseproof.methods.inputs.perturbation import Look
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases.release import ModelRelease, accuracy, logits
 from papers.phan.plans import Plan, Setting
@@ -161,7 +161,7 @@ def _trained(
         train,
         Budget(claimed, plan.delta),
         rng=Reproducible(seed),
-        watch=Watch(max(1, steps // plan.points), look),
+        look=Look(max(1, steps // plan.points), look),
     )
     if not seen or seen[-1][0] < steps * batch / len(train):
         seen.append((steps * batch / len(train), accuracy(release, test)))

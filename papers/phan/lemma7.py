@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from noiseproof.data import Dataset
 from noiseproof.methods.inputs import error_bound
-from noiseproof.methods.inputs.functional import Embedding
-from noiseproof.methods.inputs.quadratic import solve
+from noiseproof.methods.inputs.functional import Embedding, solve
 
 _ITERATIONS = 200
 _RIDGE = 1e-3

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 
 from noiseproof.errors import DataError, SettingError, UnsupportedError
-from noiseproof.methods.inputs import bounded, relevances, split
+from noiseproof.methods.inputs import Adlm, bounded, relevances, split
 from noiseproof.methods.inputs.relevance import average, normalise, release_relevance
 from noiseproof.networks import Network
 from noiseproof.privacy import Reproducible, Secure
@@ -43,8 +43,8 @@ def test_a_record_whose_relevances_are_all_alike_counts_for_nothing():
     for constant in (0.0, 2.5):
         assert (normalise(torch.full((2, 4), constant)) == 0).all()
     assert (normalise(torch.zeros(2, 4), "magnitude") == 0).all()
-    with pytest.raises(SettingError, match="min-max or magnitude"):
-        normalise(torch.ones(1, 1), "rank")
+    with pytest.raises(SettingError, match="'min-max' or 'magnitude'"):
+        Adlm(normalised="rank")
 
 
 def test_the_average_is_over_all_records_however_they_are_batched(monkeypatch):

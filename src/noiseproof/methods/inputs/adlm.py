@@ -1,42 +1,49 @@
-"""What adlm and ilm share: the budget's parts, the noise, the training on perturbed records, the card."""
+"""adlm and ilm: perturb records and the loss's coefficients once, then train on that as long as one likes (Phan et al. 2017)."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
+from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.inputs import relevance_network
-from noiseproof.methods.inputs.games import perturbation_game
+from noiseproof.methods.common import Count, Positive, Rate, public_seed, seeded_by
 from noiseproof.methods.inputs.layers import LossNoise, bounded, first_units, last_hidden
 from noiseproof.methods.inputs.perturbation import (
     Coefficients,
     Draw,
     InputNoise,
+    Look,
     PerturbedRecords,
     SharedNoise,
-    Watch,
     check_bounds,
     descend,
 )
-from noiseproof.methods.inputs.relevance import Normalised, average, normalise, release_relevance, split
-from noiseproof.methods.inputs.relevance_network import Relevance, RelevanceNetwork
-from noiseproof.privacy import Budget
+from noiseproof.methods.inputs.relevance import (
+    Normalised,
+    Relevance,
+    RelevanceNetwork,
+    average,
+    bundled_network,
+    functional_network,
+    release_relevance,
+    split,
+    trained_network,
+)
+from noiseproof.networks import Network
+from noiseproof.privacy import Budget, Game, Reproducible
 from noiseproof.privacy.card import Claim, Place, Proof
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
 from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.networks import Network
-    from noiseproof.privacy import Card, Game, Randomness
+    from noiseproof.privacy import Card, Randomness
 
 
 PAPER = (
@@ -68,31 +75,18 @@ class InputMethod(Method):
     paper: ClassVar[str | None] = PAPER
     proves: ClassVar[bool] = True
 
-    inputs_share: float = 0.25
-    loss_share: float = 0.5
+    inputs_share: Positive = 0.25
+    loss_share: Positive = 0.5
     draw: Draw = "record"
     coefficients: Coefficients = "first-order"
-    sensitivity: float | None = None
+    sensitivity: Positive | None = None
     """D_h = 2 |h0| d; None counts the first layer's units and their inputs as the authors do (`layers.first_units`)."""
-    epochs: float = 300.0
-    batch_size: int = 1800
+    epochs: Positive = 300.0
+    batch_size: Count = 1800
     """|L|, at most the number of records: the noise is divided by it."""
-    lr: float = 1e-2
-    limit: float | None = 10.0
+    lr: Positive = 1e-2
+    limit: Positive | None = 10.0
     """Perturbed inputs are clipped to [-limit, limit], as in the authors' program."""
-
-    def __post_init__(self) -> None:
-        for name in ("inputs_share", "loss_share", "epochs", "batch_size", "lr", "sensitivity", "limit"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise SettingError(f"{self.name}'s setting {name} must be positive, not {value}.")
-        if self.draw not in get_args(Draw):
-            raise SettingError(f"{self.name}'s setting draw is one of {', '.join(get_args(Draw))}, not {self.draw!r}.")
-        if self.coefficients not in get_args(Coefficients):
-            raise SettingError(
-                f"{self.name}'s setting coefficients is one of {', '.join(get_args(Coefficients))}, not "
-                f"{self.coefficients!r}."
-            )
 
     def parts(self, epsilon: float) -> tuple[float, float, float]:
         """epsilon_1, epsilon_2 and epsilon_3: for relevances, inputs and loss. They sum to `epsilon`."""
@@ -121,10 +115,10 @@ class InputMethod(Method):
         *,
         rng: Randomness,
         progress: Progress = SILENT,
-        watch: Watch | None = None,
+        look: Look | None = None,
     ) -> BoundedRelease:
         """Perturb the records, and train the network, its hidden units bounded, on what that leaves."""
-        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+        seed = public_seed(rng)  # also of shuffles: all that follows the perturbation is post-processing
         module = bounded(network.build(seed))
         _, inputs_epsilon, loss_epsilon = self.parts(budget.epsilon)
         relevance = self._relevance(network, dataset, budget, rng, progress)
@@ -135,10 +129,8 @@ class InputMethod(Method):
         card = self._card(inputs, loss, relevance, dataset, budget, rng)
         public, records = dataset.public, len(dataset)
         del dataset  # from here on the training has what the source hands out, and no other way to a record
-        if torch.cuda.is_available():
-            module.cuda()
         descend(
-            module,
+            module.to(default_device()),
             source,
             steps=self.steps(records),
             batch_size=inputs.batch_size,
@@ -147,7 +139,7 @@ class InputMethod(Method):
             seed=seed,
             progress=progress,
             description=self.name,
-            watch=watch,
+            look=look,
         )
         return BoundedRelease(module.cpu(), network, card, public, self.settings())
 
@@ -216,21 +208,75 @@ class InputMethod(Method):
             ran=ran,
         )
 
-    @abstractmethod
     def _relevance(
         self, network: Network, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress
     ) -> Relevance | None:
         """The private relevances, for a method that has them."""
+        return None
 
     def _beta(self, dataset: Dataset, relevance: Relevance | None) -> torch.Tensor:
         return torch.ones(dataset.features[0].numel(), dtype=torch.float64)
 
     def game(self, budget: Budget) -> Game:
-        """A blank record against a full one of another class, with the noise that the paper's MNIST network gives."""
-        return perturbation_game(self, budget)
+        """The claim as stated, about the trained network: whether one record of 256 is full, and the others blank.
+
+        Every trial is a training of its own, of a network with one hidden unit, a sigmoid. The score is the largest input
+        that the unit's released range tells of.
+        """
+        method = replace(self, epochs=2.0, batch_size=_GAME_RECORDS)
+        network = Network.of(nn.Sequential(nn.Linear(1, 1), nn.Sigmoid(), nn.Linear(1, 2)), (1,), 2)
+        worlds = [_game_records(world, (1,), 2, _GAME_RECORDS) for world in (0, 1)]
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            scores = torch.empty(trials, dtype=torch.float64)
+            for trial in range(trials):
+                released = method.fit(network, worlds[world], budget, rng=seeded_by(generator)).module.state_dict()
+                ends = torch.cat([released["2.low"], released["2.high"]]).double().logit()
+                scores[trial] = ((ends - released["0.bias"]) / released["0.weight"][0]).max()
+            return scores
+
+        card = method.fit(network, worlds[0], budget, rng=Reproducible(0)).card
+        title = f"{self.name}: what the trained network tells of one record"
+        return Game(title, play, "replace-one", budget.delta, card.claimed, card.proven)
 
 
-# adlm: the Adaptive Laplace Mechanism, more noise on features that matter less (Phan et al. 2017).
+_GAME_RECORDS = 256
+
+
+def _game_records(world: int, shape: tuple[int, ...], classes: int, records: int) -> Dataset:
+    """Blank records of class 0, the first of which is full and of class 1 in world 1."""
+    features, labels = torch.zeros(records, *shape), torch.zeros(records, dtype=torch.int64)
+    features[0], labels[0] = float(world), world
+    return Dataset("game", features, labels, Public(shape=shape, classes=tuple(map(str, range(classes)))))
+
+
+def batch_sum_game(method: InputMethod, budget: Budget) -> Game:
+    """Lemmas 4 and 6 as stated: the sums over a batch of perturbed features and coefficients, at the paper's MNIST numbers.
+
+    One record of the batch is blank, or full and of another class; the others are blank. Noise of their own on every record
+    adds up to more than the one draw of the lemmas, so that the sums hide a record well: what breaks the claim is that the
+    training sees each record by itself (`InputMethod.game`).
+    """
+    _, inputs_epsilon, loss_epsilon = method.parts(budget.epsilon)
+    inputs = InputNoise(2.0 * 14 * 14 * 25, inputs_epsilon, method.batch_size, torch.ones(784, dtype=torch.float64))
+    loss = LossNoise(10, 25, loss_epsilon, method.batch_size)
+    worlds = [_game_records(world, (1, 28, 28), 10, method.batch_size) for world in (0, 1)]
+    kind = PerturbedRecords if method.draw == "record" else SharedNoise
+
+    def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+        scores = torch.empty(trials, dtype=torch.float64)
+        for trial in range(trials):
+            source = kind(worlds[world], inputs, loss, method.coefficients, seeded_by(generator))
+            seen = source.batch(torch.arange(method.batch_size))
+            # The features' sum moves by 1 a pixel; of the coefficients' sum two move, each by 1.
+            features = seen.features.double().sum(0) / inputs.scales.view(1, 28, 28)
+            first = seen.coefficients.double().sum(0)
+            scores[trial] = float(features.sum() + (first[0] - first[1]) / loss.scale)
+        return scores
+
+    epsilon = inputs_epsilon + loss_epsilon
+    claimed = Claim(epsilon=epsilon, delta=0.0, neighbours="replace-one", source="Phan et al., lemmas 4 and 6")
+    return Game(f"{method.name}: the sums over a batch", play, "replace-one", budget.delta, claimed)
 
 
 @register
@@ -256,27 +302,21 @@ class Adlm(InputMethod):
     name: ClassVar[str] = "adlm"
     claims: ClassVar[str] = "epsilon for a record, whatever the number of epochs"
 
-    relevance_share: float = 0.25
+    relevance_share: Positive = 0.25
     relevance: str = "functional"
     public_network: bool = False
-    network_epsilon: float = 1.0
+    network_epsilon: Positive = 1.0
     """What `relevance="functional"` spends on its network, beside the budget that is claimed."""
-    relevance_epochs: int = 12
+    relevance_epochs: Count = 12
     """Epochs of `relevance="trained"`."""
     normalised: Normalised = "min-max"
-    floor: float = 0.1
+    floor: Rate = 0.1
     """The least beta, before all are scaled to sum to the number of features."""
-    power: float = 1.0
+    power: Positive = 1.0
     """Relevances are raised to it before the budget is split by them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("relevance_share", "network_epsilon", "relevance_epochs"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise SettingError(f"adlm's setting {name} must be positive, not {value}.")
-        split(torch.ones(1), self.floor, self.power)
-        normalise(torch.ones(1, 1), self.normalised)
         if self.public_network and self.relevance in ("functional", "trained"):
             raise SettingError("a public relevance network is read from a bundle: set relevance to its folder.")
 
@@ -299,18 +339,14 @@ class Adlm(InputMethod):
     ) -> RelevanceNetwork:
         if self.relevance == "functional":
             spend = Budget(self.network_epsilon, budget.delta, "replace-one")
-            return relevance_network.functional(dataset, spend, rng, progress)
+            return functional_network(dataset, spend, rng, progress)
         if self.relevance == "trained":
-            seed = int(torch.randint(2**31, (1,), generator=rng.generator))
-            return relevance_network.trained(network, dataset, self.relevance_epochs, seed, progress)
-        return relevance_network.from_bundle(self.relevance, dataset.public.shape, public=self.public_network)
+            return trained_network(network, dataset, self.relevance_epochs, public_seed(rng), progress)
+        return bundled_network(self.relevance, dataset.public.shape, public=self.public_network)
 
     def _beta(self, dataset: Dataset, relevance: Relevance | None) -> torch.Tensor:
         assert relevance is not None
         return split(relevance.private.values, self.floor, self.power)
-
-
-# ilm: identical Laplace noise on every input feature (Phan et al. 2017).
 
 
 @register
@@ -329,11 +365,6 @@ class Ilm(InputMethod):
 
     name: ClassVar[str] = "ilm"
     claims: ClassVar[str] = "epsilon for a record, whatever the number of epochs"
-
-    def _relevance(
-        self, network: Network, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress
-    ) -> None:
-        return None
 
 
 class BoundedRelease(ModelRelease):

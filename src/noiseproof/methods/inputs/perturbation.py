@@ -1,4 +1,4 @@
-"""Noise on inputs: Lap(D_h / (beta_j epsilon_2)) / |L| on feature j (Phan et al., Algorithm 1, lines 8 to 14)."""
+"""Noise on inputs (Phan et al., Algorithm 1, lines 8 to 14), what a training sees of the records, and that training."""
 
 from __future__ import annotations
 
@@ -89,9 +89,6 @@ def check_bounds(features: torch.Tensor) -> None:
         )
 
 
-# What a training at the inputs sees: records perturbed once and for all, or noise drawn afresh for every batch.
-
-
 Draw = Literal["record", "batch"]
 """`record`: noise of its own for every record, once (Algorithm 1). `batch`: one draw for all records of a batch, afresh
 at every step (the authors' program)."""
@@ -124,7 +121,7 @@ class Source(Protocol):
         """The records at these indices."""
 
     def still(self, indices: torch.Tensor) -> torch.Tensor:
-        """Features at these indices with no noise that changes from step to step, to settle normalisations by."""
+        """Features at these indices with no noise that changes from step to step, to set normalisations by."""
 
 
 class PerturbedRecords:
@@ -208,19 +205,16 @@ class _HiddenNoise:
         return self._loss.perturb(torch.zeros(self._loss.hidden), self._rng).to(like.device)
 
 
-# Descent on perturbed records: ordinary training, which sees nothing but what its source hands out.
-
-
 _SETTLED = 4096
 """Records whose units' extremes a network keeps."""
 
 
 @dataclass(frozen=True)
-class Watch:
-    """`look(steps, network)` is called after every `every` steps, with the network in evaluation."""
+class Look:
+    """`call(steps, network)` is called after every `every` steps, with the network in evaluation."""
 
     every: int
-    look: Callable[[int, nn.Module], None]
+    call: Callable[[int, nn.Module], None]
 
 
 def descend(
@@ -234,7 +228,7 @@ def descend(
     seed: int,
     progress: Progress = SILENT,
     description: str = "training",
-    watch: Watch | None = None,
+    look: Look | None = None,
 ) -> None:
     """Minimise the perturbed Taylor loss by Adam, over shuffled batches of what `source` hands out.
 
@@ -271,14 +265,14 @@ def descend(
             loss.backward()
             optimizer.step()
             task.advance(loss=float(loss.detach()))
-            if watch is not None and (step + 1) % watch.every == 0:
-                _settle(module, source, limit)
-                watch.look(step + 1, module)
+            if look is not None and (step + 1) % look.every == 0:
+                _set_extremes(module, source, limit)
+                look.call(step + 1, module)
                 module.train()
-        _settle(module, source, limit)
+        _set_extremes(module, source, limit)
 
 
-def _settle(module: nn.Module, source: Source, limit: float | None) -> None:
+def _set_extremes(module: nn.Module, source: Source, limit: float | None) -> None:
     """Put the network into evaluation, with the extremes that records without changing noise give."""
     device = next(module.parameters()).device
     features = source.still(torch.arange(min(_SETTLED, len(source)))).to(device)

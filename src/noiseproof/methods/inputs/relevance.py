@@ -1,17 +1,32 @@
-"""Layer-wise relevance propagation: how much each input feature contributed to an output (Bach et al. 2015)."""
+"""Relevances: how much each input feature contributed to an output (Bach et al. 2015), and their private average.
+
+Layer-wise relevance propagation; the average over all records with Laplace noise (Phan et al., eqs 10 to 12); the split of
+the noise's budget by it (eq. 16); and whose relevances they are: a network that is public, was trained under DP at a cost that
+is added, or was not.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import nn
 
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.inputs.layers import PASSED, chain
+from noiseproof.networks import Training, fit_stack
 from noiseproof.privacy import Laplace, Randomness
+from noiseproof.tensors import default_device
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.networks import Network
+    from noiseproof.privacy import Budget, Card
+    from noiseproof.progress import Progress
 
 Start: TypeAlias = Literal["predicted", "outputs"] | torch.Tensor
 """Where relevance starts: the largest output, all outputs, one output a record (int64) or any vector (float)."""
@@ -90,9 +105,6 @@ def _share(layer: nn.Module, inputs: torch.Tensor, relevance: torch.Tensor, stab
     return inputs.detach() * slope
 
 
-# Private relevances: the average over all records, with Laplace noise (Phan et al., eqs 10 to 12).
-
-
 Normalised = Literal["min-max", "magnitude"]
 """`min-max`: (R - least) / (most - least), the paper's; `magnitude`: |R| over the largest, so that 0 stays 0."""
 
@@ -102,8 +114,6 @@ _ENTRIES = 1 << 22
 
 def normalise(relevance: torch.Tensor, how: Normalised = "min-max") -> torch.Tensor:
     """Each record's relevances in [0, 1], flat and in float64; a record whose relevances are all alike has 0 everywhere."""
-    if how not in get_args(Normalised):
-        raise SettingError(f"relevances are normalised by {' or '.join(get_args(Normalised))}, not by {how!r}.")
     flat = relevance.flatten(1).double().nan_to_num()
     flat = flat - flat.amin(1, keepdim=True) if how == "min-max" else flat.abs()
     return (flat / flat.amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)).clamp(0, 1)
@@ -165,9 +175,6 @@ def release_relevance(mean: torch.Tensor, records: int, epsilon: float, rng: Ran
     return PrivateRelevance(mechanism.release(mean.cpu(), rng), epsilon, proven)
 
 
-# The beta split: a larger part of the noise's budget for features that matter more (Phan et al., eq. 16).
-
-
 def split(relevance: torch.Tensor, floor: float = 0.1, power: float = 1.0) -> torch.Tensor:
     """beta_j = d |R_j| / sum |R|, at least `floor` before all are scaled to sum to d; all 1 where no feature is relevant.
 
@@ -177,10 +184,8 @@ def split(relevance: torch.Tensor, floor: float = 0.1, power: float = 1.0) -> to
     ----------------
     None is needed: a function of relevances that were released already, or are public.
     """
-    if not 0 < floor <= 1:
-        raise SettingError(f"the floor of beta must lie in (0, 1], not {floor}.")
-    if not power > 0:
-        raise SettingError(f"the power of relevances must be greater than 0, not {power}.")
+    if not (0 < floor <= 1 and power > 0):
+        raise SettingError(f"beta needs a floor in (0, 1] and a power above 0, not {floor} and {power}.")
     size = relevance.flatten().double().abs()
     # Divided first, so that no power of it overflows or vanishes as a whole.
     size = (size / size.amax().clamp(min=torch.finfo(torch.float64).tiny)) ** power
@@ -189,3 +194,120 @@ def split(relevance: torch.Tensor, floor: float = 0.1, power: float = 1.0) -> to
         return torch.ones_like(size)
     beta = (len(size) * size / total).clamp(min=floor)
     return beta * len(size) / beta.sum()
+
+
+NOT_PRIVATE = (
+    "The network whose relevances decide where noise goes was trained on the private records without noise, and no part "
+    "of the budget covers that."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class RelevanceNetwork:
+    """A network to take relevances from, and what having it cost under replace-one; `why` says why no cost is known."""
+
+    module: nn.Module
+    source: str
+    epsilon: float = 0.0
+    delta: float = 0.0
+    why: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """Private relevances and the network they are of."""
+
+    private: PrivateRelevance
+    network: RelevanceNetwork
+
+    @property
+    def ran(self) -> dict[str, Any]:
+        """What a card says of them."""
+        facts: dict[str, Any] = {"relevance network": self.network.source}
+        if self.network.why is None:
+            facts["epsilon of the relevance network"] = self.network.epsilon
+            facts["epsilon of the relevances"] = self.private.proven
+        return facts
+
+    @property
+    def assumption(self) -> str:
+        """What a proof that rests on them must state."""
+        return f"the relevance network is as stated: {self.network.source}"
+
+
+def trained_network(network: Network, dataset: Dataset, epochs: int, seed: int, progress: Progress) -> RelevanceNetwork:
+    """A network trained on the private records without noise, as in the paper.
+
+    Formal guarantee
+    ----------------
+    None: nothing can be proven of relevances of it.
+    """
+    device = default_device()
+    stack = fit_stack(
+        network,
+        dataset.features.to(device),
+        dataset.labels.to(device),
+        [torch.arange(len(dataset))],
+        Training(epochs=epochs, batch_size=100),
+        seeds=[seed],
+        progress=progress,
+    )
+    return RelevanceNetwork(stack.to("cpu").module(0).eval(), "trained without noise", why=NOT_PRIVATE)
+
+
+def functional_network(dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress) -> RelevanceNetwork:
+    """A linear network by the functional mechanism, within `budget`.
+
+    Formal guarantee
+    ----------------
+    That of `functional`, under the budget's neighbours; the cost is the budget's.
+    """
+    from noiseproof.methods.inputs.functional import Functional
+
+    law: Literal["laplace", "gaussian"] = "laplace" if budget.delta == 0 else "gaussian"
+    weights, _ = Functional(features="raw", noise=law).weights(dataset, budget, rng=rng, progress=progress)
+    # The last weight is the constant's. Each record's features were scaled by one number, which relevances do not see.
+    linear = nn.Linear(weights.shape[0] - 1, weights.shape[1])
+    with torch.no_grad():
+        linear.weight.copy_(weights[:-1].T)
+        linear.bias.copy_(weights[-1])
+    return RelevanceNetwork(
+        nn.Sequential(nn.Flatten(), linear).eval(),
+        "linear, by the functional mechanism",
+        budget.epsilon,
+        budget.delta,
+    )
+
+
+def bundled_network(path: str, shape: tuple[int, ...], *, public: bool) -> RelevanceNetwork:
+    """The network of a bundle: `public` if no private record was used for it, else at the cost that its card proves.
+
+    Formal guarantee
+    ----------------
+    The card's, turned into replace-one where it is for add-or-remove: (2 epsilon, (1 + e^epsilon) delta).
+    """
+    from noiseproof.releases import bundles
+    from noiseproof.releases.release import ModelRelease
+
+    release = bundles.load(path)
+    if not isinstance(release, ModelRelease) or release.public.shape != shape:
+        raise SettingError(f"{path} is no bundle of a network for records of shape {shape}, so it gives no relevances.")
+    name = Path(path).name
+    if public:
+        return RelevanceNetwork(release.module, f"public, from the bundle {name}")
+    epsilon, delta = replace_one(release.card)
+    why = None
+    if not (math.isfinite(epsilon) and delta < 1):
+        why = f"The network of the bundle {name}, whose relevances decide where noise goes, has no proof of its own."
+        epsilon = delta = 0.0
+    return RelevanceNetwork(release.module, f"{release.method}, from the bundle {name}", epsilon, delta, why)
+
+
+def replace_one(card: Card) -> tuple[float, float]:
+    """What a card proves under replace-one: exchanging a record is removing one and adding another."""
+    if card.proven is None:
+        return math.inf, 1.0
+    epsilon, delta = card.proven.epsilon, card.proven.delta
+    if card.neighbours == "replace-one":
+        return epsilon, delta
+    return 2 * epsilon, (1 + math.exp(epsilon)) * delta
