@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
+from noiseproof.methods.common import Count, Positive, public_seed, seeded_by
 from noiseproof.networks import Network
 from noiseproof.privacy import Game
 from noiseproof.privacy.card import Place
@@ -42,15 +42,9 @@ class Baseline(Method):
     proves: ClassVar[bool] = False
     claims: ClassVar[str] = "nothing"
 
-    epochs: float = 30.0
-    batch_size: int = 64
-    lr: float = 1e-3
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lr"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise SettingError(f"none's setting {name} must be positive, not {value}.")
+    epochs: Positive = 30.0
+    batch_size: Count = 64
+    lr: Positive = 1e-3
 
     def fit(
         self,
@@ -62,7 +56,7 @@ class Baseline(Method):
         progress: Progress = SILENT,
     ) -> ModelRelease:
         """Train with Adam on shuffled batches; the budget is not used."""
-        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+        seed = public_seed(rng)
         module = network.build(seed)
         device = default_device()
         module.to(device).train()
@@ -100,13 +94,10 @@ class Baseline(Method):
         short = Baseline(epochs=4, batch_size=9, lr=0.3)
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-            from noiseproof.privacy import Reproducible
-
             records = Dataset("game", features[: 8 + world], labels[: 8 + world], public)
-            seeds = torch.randint(2**62, (trials,), generator=generator)
             scores = torch.empty(trials, dtype=torch.float64)
-            for trial, seed in enumerate(seeds.tolist()):
-                release = short.fit(network, records, budget, rng=Reproducible(seed))
+            for trial in range(trials):
+                release = short.fit(network, records, budget, rng=seeded_by(generator))
                 scores[trial] = float(release.predict(features[8:])[0, int(labels[8])])
             return scores
 

@@ -1,4 +1,4 @@
-"""Recipe: what to put before, into and around DP-SGD for one kind of data."""
+"""Recipes: a public feature map before DP-SGD, settings for it and a network behind the map, for one kind of data."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ class Recipe:
         One that is `interruptible` is without a preconditioner, whose statistics checkpoints do not hold. Without one, by
         that or by the user's own setting, steps are longer.
         """
-        cooked = dict(self.settings(records, epsilon))
+        suited = dict(self.settings(records, epsilon))
         off = interruptible or (settings or {}).get("precondition") == 0
-        if off and cooked.get("precondition"):
-            cooked |= {"precondition": 0.0, "lr": round(_LONGER * cooked["lr"], 4)}
-        return methods.build(METHOD, {**cooked, **(settings or {})})
+        if off and suited.get("precondition"):
+            suited |= {"precondition": 0.0, "lr": round(_LONGER * suited["lr"], 4)}
+        return methods.build(METHOD, {**suited, **(settings or {})})
 
     def around(self, release: Release, public: Public) -> ModelRelease:
         """What was trained behind the map, with the map before it: it takes records as they are."""
@@ -106,9 +106,6 @@ class Recipe:
         card = release.card.model_copy(update={"ran": {**release.card.ran, "recipe": self.name}})
         module = Mapped(self.feature_map(public), release.module)
         return ModelRelease(module, self.whole(public), card, public, release.settings)
-
-
-# Which recipe suits a data set, by what is public about it.
 
 
 MANY = 5000
@@ -135,7 +132,7 @@ def choose(public: Public, records: int) -> Recipe | None:
 
 
 def check(name: str, *, method: str = METHOD, network: bool = False) -> None:
-    """Refuse a recipe that there is not, or that does not go with the method or with a network of the user's own."""
+    """Refuse an unknown recipe, or one that does not go with the method or with a network of the user's own."""
     if name in ("auto", "none"):
         return
     get(name)
@@ -163,41 +160,25 @@ def resolve(name: str, dataset: Dataset, *, method: str = METHOD, network: bool 
     return recipe
 
 
-# The recipes there are.
-
-
 _SIDE = 16
 """Pictures of fewer pixels a side have too few places for two scales of wavelets."""
 
 
-def recipes() -> Mapping[str, Recipe]:
-    """Every recipe by name."""
-    return _SHELF
-
-
 def names() -> tuple[str, ...]:
     """The names of all recipes."""
-    return tuple(_SHELF)
+    return tuple(_RECIPES)
 
 
 def get(name: str) -> Recipe:
-    """The recipe of that name."""
-    if name not in _SHELF:
-        raise SettingError(f"there is no recipe {name!r}; there are {', '.join(_SHELF)}, and auto and none.")
-    return _SHELF[name]
+    """The recipe of that name; a `SettingError` lists what there is."""
+    if name not in _RECIPES:
+        raise SettingError(f"there is no recipe {name!r}; there are {', '.join(_RECIPES)}, and auto and none.")
+    return _RECIPES[name]
 
 
-def _picture(public: Public) -> bool:
+def _takes_scattering(public: Public) -> bool:
     sides = public.shape[1:]
     return len(public.shape) == 3 and min(sides) >= _SIDE and not any(side % 4 for side in sides)
-
-
-def _scattering_map(public: Public) -> FeatureMap:
-    return Chain((ScatteringMap(), GroupNormMap(), RmsNormMap()))
-
-
-def _mirror_map(public: Public) -> FeatureMap:
-    return Chain((ScatteringMap(), MirrorMap(), GroupNormMap(), RmsNormMap()))
 
 
 def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
@@ -222,66 +203,48 @@ def _bins_map(public: Public) -> FeatureMap:
     return Chain((BinsMap(places=numbers), UnitNormMap()))
 
 
-def _bins_settings(records: int, epsilon: float) -> dict[str, Any]:
-    return {
-        "batch_size": max(1, records // 4),
-        "epochs": 25,
-        "max_grad_norm": 1.0,
-        "lr": 4.0,
-        "averaging": 0.5,
-        "micro_batch_size": 8192,
-    }
-
-
-def _unit_map(public: Public) -> FeatureMap:
-    return UnitNormMap()
-
-
-def _unit_settings(records: int, epsilon: float) -> dict[str, Any]:
-    return {
-        "batch_size": records,
-        "epochs": 100,
-        "max_grad_norm": 1.0,
-        "lr": 3.0,
-        "averaging": 0.1,
-        "micro_batch_size": 8192,
-    }
-
-
-_SHELF = {
+_LINEAR = {"max_grad_norm": 1.0, "micro_batch_size": 8192}
+_PICTURES = f"pictures whose sides are multiples of 4 from {_SIDE} on"
+_RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe(
             "scattering",
             "Pictures: wavelet scattering, each record normalised, a private preconditioner, softmax regression.",
-            _scattering_map,
+            lambda public: Chain((ScatteringMap(), GroupNormMap(), RmsNormMap())),
             _scattering_settings,
-            _picture,
-            f"pictures whose sides are multiples of 4 from {_SIDE} on",
+            _takes_scattering,
+            _PICTURES,
             keep=True,
         ),
         Recipe(
             "scattering-mirror",
             "Pictures whose class does not depend on left and right: as scattering, the same for mirror images.",
-            _mirror_map,
+            lambda public: Chain((ScatteringMap(), MirrorMap(), GroupNormMap(), RmsNormMap())),
             _scattering_settings,
-            _picture,
-            f"pictures whose sides are multiples of 4 from {_SIDE} on",
+            _takes_scattering,
+            _PICTURES,
             keep=True,
         ),
         Recipe(
             "bins",
             "Tables: numbers in public bins, categories one-hot, records of norm 1, softmax regression.",
             _bins_map,
-            _bins_settings,
+            lambda records, epsilon: {
+                **_LINEAR,
+                "batch_size": max(1, records // 4),
+                "epochs": 25,
+                "lr": 4.0,
+                "averaging": 0.5,
+            },
             lambda public: public.kind == "table" and bool(public.columns),
             "tables",
         ),
         Recipe(
             "unit",
             "Vectors, such as bits: records of norm 1, softmax regression on all records at every step.",
-            _unit_map,
-            _unit_settings,
+            lambda public: UnitNormMap(),
+            lambda records, epsilon: {**_LINEAR, "batch_size": records, "epochs": 100, "lr": 3.0, "averaging": 0.1},
             lambda public: bool(public.shape),
             "records of any shape",
         ),

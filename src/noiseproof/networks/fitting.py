@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge
 from torch import nn
 
 from noiseproof.errors import DataError, SettingError
@@ -16,6 +17,7 @@ from noiseproof.networks.stacked import StackedNetwork
 from noiseproof.parallel import tasks
 from noiseproof.parallel.tasks import spread_out
 from noiseproof.progress import SILENT, Progress
+from noiseproof.settings import BelowOne, Count, NonNegative, Positive, check_fields
 from noiseproof.tensors import default_device
 
 StackedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -42,27 +44,18 @@ class Training:
     weight decay). `momentum` is for `optimizer="sgd"`.
     """
 
-    epochs: int = 100
-    batch_size: int = 100
-    lr: float = 1e-3
+    epochs: Annotated[int, Ge(0)] = 100
+    batch_size: Count = 100
+    lr: Positive = 1e-3
     optimizer: Literal["adam", "sgd"] = "adam"
-    momentum: float = 0.0
-    l2: float = 0.0
+    momentum: BelowOne = 0.0
+    l2: NonNegative = 0.0
     loss: StackedLoss = cross_entropy
 
     def __post_init__(self) -> None:
-        if self.epochs < 0 or self.batch_size < 1:
-            raise SettingError(
-                f"training needs at least 0 epochs and batches of at least 1, not {self.epochs} and {self.batch_size}."
-            )
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise SettingError(f"a learning rate must be a finite number greater than 0, not {self.lr}.")
-        if self.optimizer not in ("adam", "sgd"):
-            raise SettingError(f"there is no optimizer {self.optimizer!r}; there are adam and sgd.")
-        if not 0 <= self.momentum < 1 or (self.momentum and self.optimizer != "sgd"):
-            raise SettingError(f"momentum must lie in [0, 1), and 0 for adam, not {self.momentum}.")
-        if not (math.isfinite(self.l2) and self.l2 >= 0):
-            raise SettingError(f"l2 must be a finite number of at least 0, not {self.l2}.")
+        check_fields("training", self)
+        if self.momentum and self.optimizer != "sgd":
+            raise SettingError(f"momentum is for the optimizer sgd, not for {self.optimizer}.")
 
 
 def fit_stack(
@@ -202,9 +195,6 @@ def _check(
             raise SettingError(f"the members of network {j} must be a list of at least one index.")
         if int(records.min()) < 0 or int(records.max()) >= len(features):
             raise SettingError(f"the members of network {j} are not all among the {len(features)} records.")
-
-
-# Stacks: many networks of one shape trained as stacked networks, a few at a time, wherever there is room.
 
 
 TOGETHER = 4

@@ -1,30 +1,50 @@
-"""Network: a recipe from which the same module can be built again, here or from a bundle."""
+"""Network, from which the same module can be built again, here or from a bundle; the register; parts that networks share."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
 from noiseproof.errors import SettingError
+from noiseproof.plugins import load_plugins
+from noiseproof.settings import adapters, read
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Kind
 
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {}
+_GIVEN = ("input_shape", "classes", "return")
 
 
 def register(name: str) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]:
-    """Decorator: make `builder(input_shape, classes, **options) -> Module` available by name."""
+    """Decorator that makes a network available by name.
+
+    >>> from torch import nn
+    >>> from noiseproof.networks import Network, register
+    >>> @register("two-units")
+    ... def two_units(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
+    ...     return nn.Sequential(nn.Flatten(), nn.LazyLinear(2, bias=bias), nn.Linear(2, classes))
+    >>> Network("two-units", (5,), 3).build()[2].out_features
+    3
+
+    Args:
+        name: A name that no other network has. A bundle holds it: whoever loads one must have registered the network, by
+            importing its module or by an entry point of the group `noiseproof.networks`.
+
+    Returns:
+        A decorator of `builder(input_shape, classes, **options) -> Module`, whose options are checked by its annotations.
+    """
 
     def add(builder: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+        if name in _BUILDERS:
+            raise ValueError(f"two networks are named {name!r}")
         _BUILDERS[name] = builder
         return builder
 
@@ -32,7 +52,8 @@ def register(name: str) -> Callable[[Callable[..., nn.Module]], Callable[..., nn
 
 
 def names() -> tuple[str, ...]:
-    """Every network that can be built by name."""
+    """Every network that can be built by name: the library's, and those of installed packages."""
+    load_plugins("noiseproof.networks")
     return tuple(_BUILDERS)
 
 
@@ -61,22 +82,22 @@ class Network:
             if self.module is None:
                 raise SettingError("this bundle holds a network of the user's own: pass the module to load it into.")
             return copy.deepcopy(self.module)
-        if self.name not in _BUILDERS:
+        if self.name not in names():
             raise SettingError(f"there is no network {self.name!r}; there are {', '.join(sorted(_BUILDERS))}.")
         builder = _BUILDERS[self.name]
-        known = [option for option in inspect.signature(builder).parameters if option not in ("input_shape", "classes")]
-        for option in self.options:
-            if option not in known:
-                raise SettingError(f"{self.name} has no option {option!r}; it has {', '.join(known) or 'none'}.")
+        known = {name: adapter for name, adapter in adapters(builder).items() if name not in _GIVEN}
+        options = {}
+        for name, value in self.options.items():
+            if name not in known:
+                raise SettingError(f"{self.name} has no option {name!r}; it has {', '.join(known) or 'none'}.")
+            options[name] = read(self.name, name, value, known[name])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return builder(self.input_shape, self.classes, **self.options)
+            return builder(self.input_shape, self.classes, **options)
 
 
-# Parts that several networks share: checks of shapes and options, activations, initialisation.
-
-
-_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+Activation = Literal["tanh", "relu", "elu", "gelu", "sigmoid", "softplus"]
+ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
     "elu": nn.ELU,
@@ -86,18 +107,11 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def activation(name: str) -> nn.Module:
-    """The activation of that name."""
-    if name not in _ACTIVATIONS:
-        raise SettingError(f"there is no activation {name!r}; there are {', '.join(_ACTIVATIONS)}.")
-    return _ACTIVATIONS[name]()
-
-
 def flat(shape: tuple[int, ...], classes: int) -> int:
     """The number of features of a record of any shape."""
     if not shape or min(shape) < 1:
         raise SettingError(f"records of shape {tuple(shape)} have no features to learn from.")
-    _check_classes(classes)
+    check_classes(classes)
     return math.prod(shape)
 
 
@@ -111,29 +125,8 @@ def image(network: str, shape: tuple[int, ...], classes: int, smallest: int = 1)
     channels, height, width = shape
     if min(height, width) < smallest:
         raise SettingError(f"{network} needs images of at least {smallest}x{smallest} pixels, not {height}x{width}.")
-    _check_classes(classes)
+    check_classes(classes)
     return channels, height, width
-
-
-def positive(network: str, option: str, value: object) -> int:
-    """The value of a size option, if it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SettingError(f"{network}'s option {option} must be a whole number of at least 1, not {value!r}.")
-    return value
-
-
-def sizes(network: str, option: str, value: object) -> tuple[int, ...]:
-    """The value of an option that is one size or several."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(positive(network, option, size) for size in value)
-    return (positive(network, option, value),)
-
-
-def probability(network: str, option: str, value: object) -> float:
-    """The value of an option that is a probability below 1, such as a dropout rate."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise SettingError(f"{network}'s option {option} must lie in [0, 1), not {value!r}.")
-    return float(value)
 
 
 def glorot(module: nn.Module) -> nn.Module:
@@ -146,12 +139,10 @@ def glorot(module: nn.Module) -> nn.Module:
     return module
 
 
-def _check_classes(classes: int) -> None:
+def check_classes(classes: int) -> None:
+    """Refuse fewer than two classes."""
     if classes < 2:
         raise SettingError(f"a classifier needs at least 2 classes, not {classes}.")
-
-
-# Which network to try first for records of a shape.
 
 
 _LEAST_SIDE = 16

@@ -1,4 +1,4 @@
-"""Dense networks: `mlp`, `linear`, and `lu-mlp` (Lu et al., Table 4). Records of any shape are flattened first."""
+"""Small networks that learn well under noise: dense, convolutional and recurrent ones, and `mapped`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from torch import nn
 
 from noiseproof.data.features import FeatureMap, restore
 from noiseproof.errors import SettingError
-from noiseproof.networks.network import Network, flat, glorot, image, positive, register, sizes
-from noiseproof.networks.network import activation as activation_of
+from noiseproof.networks.network import ACTIVATIONS, Activation, Network, flat, glorot, image, register
+from noiseproof.settings import Count
 
 
 @register("mlp")
 def mlp(
     input_shape: tuple[int, ...],
     classes: int,
-    hidden: int | Sequence[int] = 128,
-    activation: str = "tanh",
+    hidden: Count | tuple[Count, ...] = 128,
+    activation: Activation = "tanh",
 ) -> nn.Module:
     """Dense layers of `hidden` units each; tanh by default: bounded activations keep clipped gradients small."""
-    return _dense([flat(input_shape, classes), *sizes("mlp", "hidden", hidden), classes], activation)
+    widths = (hidden,) if isinstance(hidden, int) else hidden
+    return _dense([flat(input_shape, classes), *widths, classes], activation)
 
 
 @register("linear")
@@ -38,23 +39,20 @@ def lu_mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return glorot(_dense([flat(input_shape, classes), 128, classes], "tanh"))
 
 
-def _dense(widths: list[int], activation: str) -> nn.Sequential:
+def _dense(widths: list[int], activation: Activation) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Flatten()]
     for fan_in, fan_out in pairwise(widths[:-1]):
-        layers += [nn.Linear(fan_in, fan_out), activation_of(activation)]
+        layers += [nn.Linear(fan_in, fan_out), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
-
-
-# `small-cnn`: a small convolutional network that learns well under clipping and noise, for images of any size.
 
 
 @register("small-cnn")
 def small_cnn(
     input_shape: tuple[int, ...],
     classes: int,
-    channels: int = 16,
-    hidden: int = 32,
-    activation: str = "tanh",
+    channels: Count = 16,
+    hidden: Count = 32,
+    activation: Activation = "tanh",
     norm: bool = True,
 ) -> nn.Module:
     """Two convolutions with group normalisation and tanh, a small dense layer; 26,106 parameters on MNIST.
@@ -64,8 +62,6 @@ def small_cnn(
     and more are read by wide kernels with a stride, as in the tutorials' private network for MNIST.
     """
     depth, height, width = image("small-cnn", input_shape, classes)
-    channels = positive("small-cnn", "channels", channels)
-    hidden = positive("small-cnn", "hidden", hidden)
     large = min(height, width) >= 24
     layers: list[nn.Module] = []
     for fan_in, fan_out, kernel, padding in ((depth, channels, 8, 3), (channels, 2 * channels, 4, 0)):
@@ -75,7 +71,7 @@ def small_cnn(
             layers.append(nn.Conv2d(fan_in, fan_out, 3, padding=1))
         if norm:
             layers.append(nn.GroupNorm(_groups(fan_out), fan_out))
-        layers.append(activation_of(activation))
+        layers.append(ACTIVATIONS[activation]())
         if large:
             layers.append(nn.MaxPool2d(2, stride=1))
             height, width = ((side + 2 * padding - kernel) // 2 for side in (height, width))
@@ -86,16 +82,13 @@ def small_cnn(
         *layers,
         nn.Flatten(),
         nn.Linear(2 * channels * height * width, hidden),
-        activation_of(activation),
+        ACTIVATIONS[activation](),
         nn.Linear(hidden, classes),
     )
 
 
 def _groups(channels: int) -> int:
     return next(groups for groups in (4, 2, 1) if channels % groups == 0)
-
-
-# Recurrent networks: `lstm`, and the LSTM layer that it and `lin-lstm` are made of.
 
 
 class Rows(nn.Module):
@@ -142,12 +135,10 @@ class Lstm(nn.Module):
 
 
 @register("lstm")
-def lstm(input_shape: tuple[int, ...], classes: int, units: int = 64, steps: int | None = None) -> nn.Module:
+def lstm(input_shape: tuple[int, ...], classes: int, units: Count = 64, steps: Count | None = None) -> nn.Module:
     """An LSTM over an image's rows, over a (steps, features) record, or over a flat record cut into `steps`."""
     width = flat(input_shape, classes)
-    units = positive("lstm", "units", units)
     if steps is not None:
-        steps = positive("lstm", "steps", steps)
         if width % steps:
             raise SettingError(f"lstm cannot cut records of {width} features into {steps} equal steps.")
         reader: nn.Module = nn.Sequential(nn.Flatten(), nn.Unflatten(1, (steps, width // steps)))
@@ -159,9 +150,6 @@ def lstm(input_shape: tuple[int, ...], classes: int, units: int = 64, steps: int
     else:
         raise SettingError(f"lstm needs the option steps for records of shape {tuple(input_shape)}.")
     return nn.Sequential(reader, Lstm(width // steps, units), nn.Linear(units, classes))
-
-
-# `mapped`: a public feature map with another network behind it, so that a release takes records as they are.
 
 
 _FLAT = ({"map": "unit-norm"},)
