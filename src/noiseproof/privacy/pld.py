@@ -1,9 +1,14 @@
 """Privacy loss distributions: the tightest accounting, on a grid that time and memory allow.
 
-Each step's loss is put on a grid that never understates it (`loss_grid`), and steps are composed by Fourier transforms.
+Each step's loss is put on a grid that never understates it (`grids`), and steps are composed by Fourier transforms.
 dp-accounting does the same, and agrees in the tests, but leaves the grid's interval to its caller, keeps it in
 dictionaries and can take minutes and tens of gigabytes. Here the interval follows from the epsilon to be expected and
 the number of steps, the size is bounded beforehand, and a finer grid shows how much is left to gain.
+
+A step is a dominating pair of laws P (with the record) and Q (without; under replace-one: with the other record). The
+loss is log P/Q. Whatever P and Q put between two neighbouring grid points goes to those two points, split so that the
+masses of both laws are kept; by convexity the pair so made dominates the first (Doroshenko et al. 2022, connect the
+dots). Read backwards, from Q to P, it is the pair of the record's addition.
 
 The transform's rounding is relative to the whole mass, which is large beside a small delta. So each loss's mass is
 first multiplied by e^(tilt * loss), with the tilt that brings the middle of the composition to where delta is decided,
@@ -18,10 +23,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
-from noiseproof.privacy import loss_grid, renyi
-from noiseproof.privacy.events import Step, condense, merge_gaussians
-from noiseproof.privacy.loss_grid import Array, LossGrid
+from noiseproof.privacy import renyi
+from noiseproof.privacy.events import Step, amplified, condense, merge_gaussians
+
+Array = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-4
 """The relative error that the grid may cause, where the size allows."""
@@ -30,6 +37,7 @@ _POINTS = 2**20
 _WORK = 3e7  # points times kinds of steps
 _KINDS = 128
 _ROUNDS = 10
+_LEAST_DELTA = 1e-280  # below it masses begin to vanish
 _ROUNDING = 1e-14  # of one transform and one multiplication; a power of n takes n times as much
 _OUTSIDE = 1e-14  # of the tilted mass may lie outside the window, on either side
 
@@ -37,8 +45,10 @@ _OUTSIDE = 1e-14  # of the tilted mass may lie outside the window, on either sid
 def epsilon_of(steps: Sequence[Step], delta: float, guess: float) -> tuple[float, float]:
     """The epsilon of the steps at delta, from above, and about how much of it the grid may have added.
 
-    `guess` is an upper bound on it, the tighter the better.
+    `guess` is an upper bound on it, the tighter the better. Infinite where delta is too small for what float64 keeps.
     """
+    if delta < _LEAST_DELTA:
+        return math.inf, math.inf
     few = condense(merge_gaussians(steps), _KINDS)
     # What is cut off counts as lost, which delta's fourth digit does not notice.
     tail = 1e-4 * delta
@@ -68,13 +78,13 @@ def delta_of(steps: Sequence[Step], epsilon: float, guess: float) -> tuple[float
         return max(loss.delta_at(epsilon) for loss in losses), max(loss.points for loss in losses)
 
     for _ in range(_ROUNDS):
-        tail = max(1e-4 * guess, 1e-290)
+        tail = max(1e-4 * guess, 1e-4 * _LEAST_DELTA)
         found, left = _refined(partial(read, tail), few, interval, tail)
         if tail < 1e-2 * found:
             break
         # What was cut off, for a larger delta, is much of what was found.
         guess = 1e-2 * tail
-    return found, left
+    return max(found, _LEAST_DELTA), left
 
 
 def _refined(
@@ -116,7 +126,7 @@ def _interval(steps: Sequence[Step], epsilon: float, delta: float) -> float:
 
 def _reach(steps: Sequence[Step], tail: float) -> float:
     """How far apart the smallest and the largest loss of the composition may lie, but for its tails; rather too far."""
-    widths = [high - low for low, high in (loss_grid.span(step, tail) for step in steps)]
+    widths = [high - low for low, high in (_span(step, tail) for step in steps)]
     orders = np.geomspace(0.01, 1e4, 25) / max(widths)
     reach = float((renyi.curve(steps, 1 + orders) + math.log(1 / tail) / orders).min())
     return max(widths) + 2 * min(reach, sum(step.count * width for step, width in zip(steps, widths, strict=True)))
@@ -137,7 +147,7 @@ class Composition:
     """How many points it took: those of the window, or of the longest single loss."""
 
     def epsilon_at(self, delta: float) -> float:
-        """The smallest epsilon in the window, at least 0, at which the loss leaves no more than delta."""
+        """The smallest epsilon in the window, at least 0, at which the loss leaves no more than delta; else infinity."""
         from scipy.signal import lfilter
 
         if self.lost > delta:
@@ -151,6 +161,8 @@ class Composition:
         over = np.flatnonzero(above - faded > delta)
         if not len(over):
             return max(0.0, float(self.losses[0]))
+        if over[0] == 0:  # what may lie above the window is alone too much
+            return math.inf
         # Between this point and the next the same points are above.
         k = int(over[0])
         gap = float(self.losses[1] - self.losses[0])
@@ -186,11 +198,11 @@ def compose(
     """The loss of all steps together on a grid of that interval, for the record's removal and, if other, its addition.
 
     *Formal guarantee.* The (epsilon, delta) curve of the worse of them is never below that of the composed steps,
-    under the neighbouring relation that they were read with: the grid overstates each step (`loss_grid`), what the
+    under the neighbouring relation that they were read with: the grid overstates each step (`grids`), what the
     steps' tails of mass `tail` hold counts as lost, and so does what rounding or the window's ends may have taken.
     """
     share = tail / (4 * sum(step.count for step in steps))
-    pairs = [(loss_grid.grids(step, interval, share), step.count) for step in steps]
+    pairs = [(grids(step, interval, share), step.count) for step in steps]
     removed = _convolve([_Part.of(pair[0], count) for pair, count in pairs], bound)
     if all(pair[0] is pair[1] for pair, _ in pairs):
         return (removed,)
@@ -201,17 +213,15 @@ def compose(
 class _Part:
     """A loss that is taken `count` times, with its masses as logarithms, which tilts do not make vanish."""
 
-    start: int
-    interval: float
-    log_mass: Array
-    lost: float
+    grid: LossGrid
     count: int
     losses: Array
+    log_mass: Array
 
     @classmethod
     def of(cls, grid: LossGrid, count: int) -> _Part:
         with np.errstate(divide="ignore"):
-            return cls(grid.start, grid.interval, np.log(grid.mass), grid.lost, count, grid.losses)
+            return cls(grid, count, grid.losses, np.log(grid.mass))
 
     def log_moment(self, order: float) -> float:
         """The logarithm of the expectation of e^(order * loss), where the loss is finite."""
@@ -240,10 +250,10 @@ def _convolve(parts: list[_Part], bound: Callable[[float, float], float]) -> Com
         # The transform is cyclic: what is longer than the window is wound round it, as the composition will be.
         wound = np.bincount(np.arange(len(part.losses)) % size, weights=np.exp(part.log_mass), minlength=size)
         transformed *= rfft(wound) ** part.count
-    origin = sum(part.start * part.count for part in parts)
-    losses = (first + np.arange(size, dtype=float)) * parts[0].interval
+    origin = sum(part.grid.start * part.count for part in parts)
+    losses = (first + np.arange(size, dtype=float)) * parts[0].grid.interval
     mass = np.maximum(np.roll(irfft(transformed, size), origin - first), 0.0) * _untilt(tilt, log_moment, losses)
-    lost = -math.expm1(sum(part.count * math.log1p(-part.lost) for part in parts))
+    lost = -math.expm1(sum(part.count * math.log1p(-part.grid.lost) for part in parts))
     outside = 2 * _OUTSIDE + _ROUNDING * sum(part.count for part in parts)
     points = max(size, *(len(part.losses) for part in parts))
     return Composition(losses, mass, lost, tilt, log_moment, outside, points)
@@ -271,10 +281,10 @@ def _window(parts: list[_Part]) -> tuple[int, int]:
         def bound(order: float) -> float:
             return (_log_moment(parts, sign * order) + cut) / order
 
-        return bound(_least(bound, start)) / parts[0].interval
+        return bound(_least(bound, start)) / parts[0].grid.interval
 
-    first = max(sum(part.start * part.count for part in parts), math.floor(-beyond(-1)))
-    last = min(sum((part.start + len(part.losses) - 1) * part.count for part in parts), math.ceil(beyond(1)))
+    first = max(sum(part.grid.start * part.count for part in parts), math.floor(-beyond(-1)))
+    last = min(sum((part.grid.start + len(part.losses) - 1) * part.count for part in parts), math.ceil(beyond(1)))
     return first, max(first + 1, last)
 
 
@@ -291,8 +301,127 @@ def _least(function: Callable[[float], float], start: float) -> float:
 
 
 def _deviation(parts: list[_Part]) -> float:
-    return max(math.sqrt(sum(part.count * part.variance for part in parts)), parts[0].interval)
+    return max(math.sqrt(sum(part.count * part.variance for part in parts)), parts[0].grid.interval)
 
 
 def _log_moment(parts: list[_Part], order: float) -> float:
     return sum(part.count * part.log_moment(order) for part in parts)
+
+
+@dataclass(frozen=True)
+class LossGrid:
+    """A loss's mass at `(start + i) * interval`, and what is `lost` at infinity."""
+
+    start: int
+    interval: float
+    mass: Array
+    lost: float
+
+    @property
+    def losses(self) -> Array:
+        """The losses of the grid's points."""
+        return (self.start + np.arange(len(self.mass), dtype=float)) * self.interval
+
+
+def _span(step: Step, tail: float) -> tuple[float, float]:
+    """The smallest and the largest loss of a step, but for tails of that mass under either law."""
+    from scipy.special import ndtri
+
+    if step.law != "gaussian":
+        return math.log1p(step.rate * math.expm1(-step.unsampled_epsilon)), step.pure_epsilon
+    far = (0.5 - float(ndtri(tail)) * step.scale) / step.scale**2
+    if step.rate == 1:
+        return -far, far
+    low, high = math.log1p(step.rate * math.expm1(-far)), amplified(far, step.rate)
+    return (low - high, high - low) if step.exchange else (low, high)
+
+
+def grids(step: Step, interval: float, tail: float) -> tuple[LossGrid, LossGrid]:
+    """The losses of the record's removal and of its addition; one grid twice where they are alike."""
+    low, high = _span(step, tail)
+    start, stop = math.floor(low / interval), math.ceil(high / interval)
+    losses = np.arange(start, stop + 1, dtype=float) * interval
+    with_record, without = _pure(step, losses) if step.law == "pure" else _additive(step, losses)
+    # The bins before the first and after the last point are tails; those between are split.
+    inner, outer = with_record[1:-1], without[1:-1]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        upper = -np.expm1(losses[:-1] + np.log(outer) - np.log(inner)) / -math.expm1(-interval)
+    # Where Q's mass has underflowed, all goes to the upper point.
+    upper = inner * np.clip(np.nan_to_num(upper, nan=1.0), 0.0, 1.0)
+    core = np.append(inner - upper, 0.0)
+    core[1:] += upper
+    removal = core.copy()
+    removal[0] += with_record[0]
+    removed = LossGrid(start, interval, removal, float(with_record[-1]))
+    if step.rate == 1 or step.exchange:
+        return removed, removed
+    addition = core * np.exp(-losses)
+    addition[-1] += without[-1]
+    return removed, LossGrid(-stop, interval, addition[::-1], float(without[0]))
+
+
+def _pure(step: Step, losses: Array) -> tuple[Array, Array]:
+    """What randomised response, which dominates all that is epsilon-DP, puts between the losses on a Poisson sample."""
+    with_record, without = np.zeros(len(losses) + 1), np.zeros(len(losses) + 1)
+    for epsilon in (step.scale, -step.scale):
+        mass = 1 / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
+        # P's mass is Q's times 1 - rate + rate e^epsilon, written so that it stays finite.
+        sampled = (1 - step.rate) * mass + step.rate / (1 + math.exp(-epsilon) if epsilon > -700 else math.inf)
+        loss = amplified(epsilon, step.rate) if epsilon > 0 else math.log1p(step.rate * math.expm1(epsilon))
+        bin_ = min(max(int(np.searchsorted(losses, loss)), 1), len(losses) - 1)
+        with_record[bin_] += sampled
+        without[bin_] += mass
+    return with_record, without
+
+
+def _additive(step: Step, losses: Array) -> tuple[Array, Array]:
+    """What a Gaussian or Laplace step puts between the losses, with bins for the two tails."""
+    from scipy.special import ndtr
+
+    where = np.concatenate(([-np.inf], _inverse(step, losses), [np.inf]))
+    cdf = ndtr if step.law == "gaussian" else _laplace_cdf
+
+    def between(centre: float) -> Array:
+        z = (where - centre) / step.scale
+        left, right = z[:-1], z[1:]
+        # Differences are taken on the side of the smaller tail, where they keep their digits.
+        negative = left + right < 0
+        mass: Array = np.where(negative, cdf(right) - cdf(left), cdf(-left) - cdf(-right))
+        return mass
+
+    absent = between(0.0)
+    present = between(1.0)
+    with_record = (1 - step.rate) * absent + step.rate * present
+    if step.exchange:
+        return with_record, (1 - step.rate) * absent + step.rate * between(-1.0)
+    return with_record, absent
+
+
+def _laplace_cdf(z: Array) -> Array:
+    return np.where(z < 0, 0.5 * np.exp(np.minimum(z, 0.0)), 1 - 0.5 * np.exp(-np.maximum(z, 0.0)))
+
+
+def _inverse(step: Step, losses: Array) -> Array:
+    """The outputs at which a step has these losses: where the law with the record is e^loss times that without."""
+    rate, scale = step.rate, step.scale
+    if step.exchange:
+        # t = e^(x / sigma^2) solves t - e^loss / t = (1 - rate) / rate (e^loss - 1) e^(1 / (2 sigma^2)).
+        with np.errstate(divide="ignore", over="ignore"):
+            log_s = math.log((1 - rate) / rate) + 0.5 / scale**2 + _log_sinh(np.abs(losses) / 2)
+            asinh = np.where(log_s < 300, np.arcsinh(np.exp(np.minimum(log_s, 300.0))), log_s + math.log(2))
+        result: Array = scale**2 * (losses / 2 + np.sign(losses) * asinh)
+        return result
+    # The loss of the unsampled step, at which 1 - rate + rate e^whole = e^loss.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        inner = np.expm1(np.minimum(losses, 500.0)) / rate
+        whole = np.where(inner > -1, np.log1p(np.maximum(inner, -1.0)), -np.inf)
+    whole = np.where(losses > 500, losses - math.log(rate), whole) if rate < 1 else losses
+    if step.law == "gaussian":
+        return scale**2 * whole + 0.5
+    # Laplace: the loss moves between its two values while the output is between the two means.
+    inside = np.abs(whole) < 1 / scale
+    return np.where(inside, (scale * whole + 1) / 2, np.copysign(np.inf, whole))
+
+
+def _log_sinh(x: Array) -> Array:
+    return x + np.log(-np.expm1(-2 * x)) - math.log(2)
