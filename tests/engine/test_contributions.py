@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from noiseproof.engine import contributions
+from noiseproof.engine import PerRecordGradients, clip_weights, contributions
 from noiseproof.engine.contributions import (
     Blocks,
     Contribution,
@@ -103,3 +104,137 @@ def test_sums_over_positions():
     rows = errors.vectors.sum(1)
     torch.testing.assert_close(Sums(errors).explicit(), rows)
     torch.testing.assert_close(Sums(errors).squared_norms(), rows.square().sum(1))
+
+
+# Whatever the scale of inputs, a record's share of a clipped sum is at most the clipping norm.
+
+
+class Twice(nn.Module):
+    """A layer used twice, the second time to take away most of what the first gave."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, 5)
+
+    def forward(self, inputs):
+        return self.layer(inputs) - self.layer(inputs * (1 + 1e-4))
+
+
+class Positions(nn.Module):
+    """A layer at four positions whose errors cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+
+    def forward(self, inputs):
+        signs = torch.tensor([1.0, -1.0, 1.0, -1.0])
+        near = inputs.unsqueeze(1) + 1e-3 * torch.arange(4.0)[:, None]
+        return (self.layer(near) * signs[:, None]).sum(1)
+
+
+class Words(nn.Module):
+    """A table whose rows are looked up with errors that cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 5)
+
+    def forward(self, inputs):
+        found = self.table((inputs[:, :1].long() % 4).expand(-1, 6))
+        return (found * (inputs - inputs.roll(1, 1))[:, :6, None]).sum(1)
+
+
+def picture_network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, stride=2), nn.Tanh(), nn.Conv2d(8, 4, 3, stride=2), nn.Flatten(), nn.Linear(36, 5)
+    )
+
+
+def frozen_head() -> nn.Module:
+    network = nn.Sequential(nn.Conv1d(1, 16, 3), nn.Flatten(), nn.Linear(64, 5))
+    network[2].requires_grad_(False)
+    return network
+
+
+SCALED = {
+    "a layer used twice": (lambda: Twice(6), (6,)),
+    "four positions": (Positions, (6,)),
+    "words": (Words, (6,)),
+    "pictures": (picture_network, (1, 15, 15)),
+    "a frozen head": (frozen_head, (1, 6)),
+    "a recurrent layer": (lambda: Last(), (4, 6)),
+    "attention": (lambda: Attending(), (4, 6)),
+}
+
+
+class Last(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 5, batch_first=True)
+
+    def forward(self, inputs):
+        return self.layer(inputs)[0][:, -1]
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, inputs):
+        found = self.layer(inputs, inputs, inputs)[0]
+        return (found[:, 0] - found[:, 1])[:, :5]
+
+
+def share(batch, record: int, max_grad_norm: float) -> float:
+    """The length of what one record adds to the clipped sum, worked out in float64 from the weights that it gets."""
+    return float(batch.only(torch.tensor([record])).clipped_vector(max_grad_norm).double().norm())
+
+
+@pytest.mark.parametrize("kind", SCALED)
+@pytest.mark.parametrize("scale", [1.0, 255.0, 1e4])
+@pytest.mark.parametrize("max_grad_norm", [1e-3, 1.0])
+@pytest.mark.parametrize("kept", [0, 2**27])
+def test_no_record_adds_more_than_the_clipping_norm(monkeypatch, kind, scale, max_grad_norm, kept):
+    monkeypatch.setattr(contributions, "KEPT_BYTES", kept)
+    build, shape = SCALED[kind]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        network = build()
+        inputs = torch.rand(4, *shape) * scale
+        with PerRecordGradients(network, check=False) as engine:
+            batch = engine.backward((network(inputs) * torch.randn(4, 5) * 10).sum(1))
+        weights = clip_weights(batch.squared_norms(), max_grad_norm)
+        whole = batch.weighted_vector(weights).double()
+        for record in range(4):
+            assert share(batch, record, max_grad_norm) <= max_grad_norm
+            without = batch.weighted_vector(weights.where(torch.arange(4) != record, 0.0)).double()
+            assert (whole - without).norm() <= 1.02 * max_grad_norm  # as the sum shows it, with the others' rounding
+
+
+def test_norms_are_not_stated_longer_than_needed():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv1d(1, 16, 3), nn.Flatten(), nn.Linear(64, 5))
+    with PerRecordGradients(network) as engine:
+        batch = engine.backward(network(torch.randn(8, 1, 6)).sum(1))
+    exact = sum(part.double().flatten(1).square().sum(1) for part in batch.materialise())
+    assert bool((batch.squared_norms() >= exact * (1 - 1e-5)).all())
+    assert bool((batch.squared_norms() <= exact * 1.01).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parameters_in_half_precision_are_clipped_and_summed_in_float32(dtype):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3)).to(dtype)
+    with PerRecordGradients(network) as engine:
+        losses = network(torch.randn(50, 40, dtype=dtype)).float().square().sum(1) * 30
+        batch = engine.backward(losses)
+        assert batch.squared_norms().dtype == torch.float32
+        assert batch.clipped_vector(0.5).dtype == torch.float32
+        for record in range(50):
+            assert share(batch, record, 0.5) <= 0.5
+        # One record moves a sum over many by no more than its norm.
+        many = engine.backward(network(torch.ones(8192, 40, dtype=dtype)).float().sum(1)).clipped_vector(1.0).double()
+        fewer = engine.backward(network(torch.ones(8191, 40, dtype=dtype)).float().sum(1)).clipped_vector(1.0).double()
+    assert (many - fewer).norm() <= 1.01

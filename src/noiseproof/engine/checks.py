@@ -1,14 +1,20 @@
-"""Separation: whether every record's error is its own, tested by backward passes with different weights on the losses.
+"""Checks that every record's loss and gradient are its own; what mixes records is refused before anything is released.
 
-If a layer's output at record i enters no loss but the i-th, its error scales with the i-th loss's weight and with
-nothing else. Normalising over the batch, subtracting a mean, or counting something else than records in the dimension
-that should count them breaks this.
+Three of them. *Layers* known to mix records are refused by name. *Separation* runs a backward pass twice with other
+weights on the losses: a layer's error at record i must scale with the i-th weight and with nothing else. A *twin batch*
+runs, beside every operation between the drawing of a batch and its losses, the same operation on a batch in which only
+some records are the same: those must have the same losses to the last digits, and no buffer may depend on records at
+all. This finds what no gradient shows: detached statistics, ranks, masks, mixed inputs, weights on losses.
+
+A twin batch follows torch's operations. It does not see numbers that leave torch for Python or numpy and come back
+(`x / x.max().item()`), nor a dependence on the mere size of the batch (`losses / len(losses)`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from math import gcd
+from random import SystemRandom
 from typing import Any
 
 import torch
@@ -16,9 +22,24 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from noiseproof.engine.clipping import RecordGradients
 from noiseproof.engine.graph import LayerUse
 from noiseproof.errors import UnsupportedError
+
+_SECRET = SystemRandom()
+FIRST = 3
+"""Batches of two records or more that are checked for certain."""
+EVERY = 128
+"""One batch in so many is checked later on, at times that nobody knows."""
+
+
+def is_due(checked: int) -> bool:
+    """Whether the batch that comes next is to be checked, after so many that were."""
+    return checked < FIRST or _SECRET.randrange(EVERY) == 0
 
 
 def check_shapes(uses: Sequence[LayerUse], errors: Sequence[torch.Tensor | None], records: int) -> None:
@@ -29,6 +50,25 @@ def check_shapes(uses: Sequence[LayerUse], errors: Sequence[torch.Tensor | None]
                 f"the layer {use.path} gave an output of shape {tuple(error.shape)} for {records} records; "
                 f"dimension {use.record_dim} must count the records."
             )
+
+
+def check_gradient(found: RecordGradients, expected: Sequence[torch.Tensor]) -> None:
+    """Refuse a record's gradient that is not what autograd gives for its loss alone, clipped or not."""
+    vector = torch.cat([gradient.flatten().double().cpu() for gradient in expected])
+    length = float(vector.norm())
+    if not math.isfinite(length):
+        return
+    size = max(length, math.sqrt(float(found.squared_norms())))
+    tolerance = 1e-2 if all(gradient.dtype in (torch.float32, torch.float64) for gradient in expected) else 0.2
+    own = torch.cat([gradient[0].flatten().double().cpu() for gradient in found.materialise()])
+    clip = max(length / 2, 1e-30)
+    clipped = found.clipped_vector(clip).double().cpu()
+    wrong = float((own - vector).norm()) > tolerance * size or float(clipped.norm()) > clip * (1 + 1e-6)
+    if wrong or float((clipped - vector / 2).norm()) > tolerance * size:
+        raise UnsupportedError(
+            "a record's gradient is not the one that autograd gives for its loss alone; a layer's rule does not fit what the "
+            "layer computes, or the loss depends on other records."
+        )
 
 
 class Separation:
@@ -73,7 +113,118 @@ def _lengths(error: torch.Tensor, record_dim: int) -> torch.Tensor:
     return lengths
 
 
-# Refusals: layers after which no record has a gradient of its own, and what to use in their place.
+_FACTORIES = ("empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full", "scalar_tensor")
+"""Operations that take of a tensor its shape alone (these, and with "_like")."""
+
+
+class TwinBatch(TorchDispatchMode):
+    """Runs every operation on a batch also on a twin, in which some records are kept and one stands for all others.
+
+    What is random comes out the same for both. It is entered when a batch has been drawn and left when its losses are there.
+    """
+
+    def __init__(self, batch: Sequence[torch.Tensor], records: int, turn: int) -> None:
+        super().__init__()
+        # Many kept records show what depends on ranks; few, and not those with extremes, what depends on extremes.
+        count = max(1, records // (2 if turn % 2 else 8))
+        extremes = {
+            int(pick(tensor.detach().flatten(1).nan_to_num()) // max(1, tensor[0].numel()))
+            for tensor in batch
+            for pick in (torch.argmax, torch.argmin)
+            if tensor.is_floating_point() and tensor.dim() > 1 and tensor.numel()
+        }
+        choice = [record for record in range(records) if record not in extremes]
+        self.kept = torch.tensor(sorted(_SECRET.sample(choice if len(choice) >= count else range(records), count)))
+        rows = torch.full((records,), int(self.kept[_SECRET.randrange(count)]))
+        rows[self.kept] = self.kept
+        self._twins = WeakTensorKeyDictionary()
+        for tensor in batch:
+            self._twins[tensor] = tensor.detach()[rows.to(tensor.device)]
+        self.failed = False
+        """Whether an operation could not be run on the twin, so that nothing can be said."""
+
+    def enter(self) -> None:
+        """Follow operations from now on; one that an interrupted step has left is not followed any more."""
+        before = _get_current_dispatch_mode()
+        if isinstance(before, TwinBatch):
+            before.leave()
+        self.__enter__()
+
+    def leave(self) -> None:
+        """Stop following operations."""
+        if _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)
+
+    def check(self, losses: torch.Tensor, network: nn.Module) -> None:
+        """Refuse losses of kept records that differ from their twins', and buffers that depend on records."""
+        released = {**dict(network.named_parameters()), **network.state_dict(keep_vars=True)}
+        for name, value in released.items():
+            if isinstance(value, torch.Tensor) and value in self._twins:
+                raise UnsupportedError(
+                    f"the forward pass writes values of records into {name}, which is part of what is released, without "
+                    "noise; keep nothing of the records in buffers (or make them persistent=False)."
+                )
+        twin = self._twins.get(losses)
+        if twin is None or self.failed:
+            return
+        kept = self.kept.to(losses.device)
+        found, expected = losses.detach()[kept], twin[kept]
+        precision = torch.finfo(losses.dtype).eps
+        floor = precision * float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        if not torch.allclose(found, expected, rtol=64 * precision, atol=16 * floor, equal_nan=True):
+            raise UnsupportedError(
+                "a record's loss depends on which other records are in the batch (normalised, ranked, weighted or mixed with "
+                "them, in the network, its inputs or the losses), so clipping bounds nothing; compute each by itself."
+            )
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        twins = self._twins
+        followed = any(isinstance(leaf, torch.Tensor) and leaf in twins for leaf in tree_leaves((args, kwargs)))
+        name = func._schema.name.split("::")[-1]
+        if not followed or self.failed or name.removesuffix("_like") in _FACTORIES:
+            return func(*args, **kwargs)
+        written = [
+            value
+            for value, argument in zip(args, func._schema.arguments, strict=False)
+            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, torch.Tensor)
+        ]
+        for value in written:
+            if value not in twins:
+                self._follow_base(value)
+        twin_args, twin_kwargs = tree_map(
+            lambda leaf: twins.get(leaf, leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs)
+        )
+        output = func(*args, **kwargs)
+        results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+        try:
+            if torch.Tag.nondeterministic_seeded not in func.tags:
+                twin = func(*twin_args, **twin_kwargs)
+                others = [leaf for leaf in tree_leaves(twin) if isinstance(leaf, torch.Tensor)]
+            elif name == "native_dropout" and len(results) == 2:
+                share = 1 - (args[1] or 0.0)
+                others = [twin_args[0] * results[1] / share if share else results[0], results[1]]
+            else:
+                others = results
+        except Exception:  # whatever it is, it is the twin's own trouble
+            self.failed = True
+            return output
+        for result, other in zip(results, others, strict=True):
+            if not any(result is value for value in written):
+                twins[result] = other
+            elif other is result:  # random numbers, written in place
+                twins[result].copy_(result)
+        return output
+
+    def _follow_base(self, value: torch.Tensor) -> None:
+        """Give a tensor that is about to be written into a twin of its own; if it is a view, of all that it is part of."""
+        base = value if value._base is None else value._base
+        if base not in self._twins:
+            self._twins[base] = base.detach().clone()
+        if value is not base:
+            self._twins[value] = self._twins[base].as_strided(value.size(), value.stride(), value.storage_offset())
 
 
 def refuse_mixing_layers(network: nn.Module) -> None:
@@ -99,7 +250,7 @@ def _reason(layer: nn.Module) -> str | None:
         channels = layer.num_features
         return (
             "normalises over the records of a batch, so that no record has a gradient of its own; replace it by "
-            f"GroupNorm({gcd(channels, 32)}, {channels})"
+            f"GroupNorm({math.gcd(channels, 32)}, {channels})"
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         if layer.max_norm is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager
+from random import SystemRandom
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
-from noiseproof.engine.checks import Separation, check_shapes, refuse_mixing_layers
+from noiseproof.engine.checks import Separation, check_gradient, check_shapes, refuse_mixing_layers
 from noiseproof.engine.clipping import Flat, RecordGradients
 from noiseproof.engine.contributions import Contribution, Explicit, added
 from noiseproof.engine.graph import GraphRecorder, LayerUse, Target
@@ -26,9 +27,9 @@ class PerRecordGradients:
     `close` takes the hooks off, and copies of the module have none that act.
 
     Records come first in the network's inputs and losses, and no operation may mix them. Layers known to mix them are
-    refused at once. Beyond that, the first backward pass of two records or more (and any for which `check_next` is set)
-    is run twice, with other weights on the losses: every error must scale with its own record's weight alone, else
-    `UnsupportedError` names the layer (`check=False` trusts you).
+    refused at once. Beyond that, the first backward pass of two records or more is run twice, with other weights on the
+    losses: every error must scale with its own record's weight alone, else `UnsupportedError` names the layer
+    (`check=False` trusts you).
 
     Args:
         module: The network.
@@ -76,17 +77,17 @@ class PerRecordGradients:
             if mine:  # a shared parameter belongs to the first layer that owns it
                 taken |= mine
                 self.layers[path] = sorted(mine)
-        self.check_next = check
-        """Whether the next backward pass looks for mixed records."""
+        self._unchecked = check
         self._recorder = GraphRecorder()
         rules = rules_for(module, self._recorder, vmapped, VmapRule)
         self._handles = [handle for rule in rules for handle in rule.attach()]
 
-    def backward(self, losses: torch.Tensor) -> RecordGradients:
+    def backward(self, losses: torch.Tensor, *, check: bool = False) -> RecordGradients:
         """Every record's gradient of its own loss; `param.grad` stays as it is, and the graph is freed.
 
         Args:
             losses: One loss a record, (records,), from a forward pass of the network with gradients on.
+            check: Whether to look for mixed records again, and to compare a record's gradient with autograd's.
 
         Raises:
             UnsupportedError: If per-record gradients cannot be had from these losses; the message says why.
@@ -102,13 +103,18 @@ class PerRecordGradients:
                 "these losses do not come from a watched forward pass of the network; run it with gradients on and not "
                 "while the engine is paused or closed."
             )
-        for use, errors in self._errors(losses, found):
+        record = SystemRandom().randrange(records) if check and records else None
+        expected = None if record is None else self._by_autograd(losses[record], found)
+        for use, errors in self._errors(losses, found, look=check or self._unchecked):
             use.check_unchanged()
             for parameter, part in use.contributions(*errors):
                 index = self._indices[id(parameter)]
                 uses[index].append(part if isinstance(part, Contribution) else Explicit(part))
         contributions = [added(parts) if parts else None for parts in uses]
-        return RecordGradients(records, self._flat, list(self.layers.values()), contributions)
+        gradients = RecordGradients(records, self._flat, list(self.layers.values()), contributions)
+        if expected is not None:
+            check_gradient(gradients.only(torch.tensor([record], device=losses.device)), expected)
+        return gradients
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of a vector over all parameters, one of each parameter's shape."""
@@ -145,8 +151,20 @@ class PerRecordGradients:
                     "the engine had been attached; close the engine and make a new one."
                 )
 
+    def _by_autograd(self, loss: torch.Tensor, found: list[tuple[LayerUse, tuple[Target, ...]]]) -> list[torch.Tensor]:
+        """One loss's gradient, as an ordinary backward pass gives it."""
+        copies = [target for _, those in found for target in those if hasattr(target, "stands_for")]
+        targets: list[Any] = [*self.parameters, *copies]
+        gradients = torch.autograd.grad(loss, targets, retain_graph=True, allow_unused=True)
+        total = [parameter.detach().new_zeros(parameter.shape) for parameter in self.parameters]
+        for target, gradient in zip(targets, gradients, strict=True):
+            if gradient is not None:
+                of = getattr(target, "stands_for", target)
+                total[self._indices[id(of)]] += gradient if of is target else gradient.sum(0)
+        return total
+
     def _errors(
-        self, losses: torch.Tensor, found: list[tuple[LayerUse, tuple[Target, ...]]]
+        self, losses: torch.Tensor, found: list[tuple[LayerUse, tuple[Target, ...]]], *, look: bool
     ) -> list[tuple[LayerUse, tuple[torch.Tensor | None, ...]]]:
         """The gradients of all uses' targets, for those that the losses depend on."""
         targets: list[Any] = [target for _, those in found for target in those]
@@ -156,7 +174,7 @@ class PerRecordGradients:
         separation = None
         self._recorder.errors_only = True
         try:
-            if self.check_next and losses.shape[0] > 1:
+            if look and losses.shape[0] > 1:
                 separation = Separation(losses, targets, uses)
             errors = torch.autograd.grad(losses, targets, torch.ones_like(losses), allow_unused=True)
         finally:
@@ -164,7 +182,7 @@ class PerRecordGradients:
         check_shapes(uses, errors, losses.shape[0])
         if separation is not None:
             separation.check(errors)
-            self.check_next = False
+            self._unchecked = False
         remaining = iter(errors)
         each = [(use, tuple(next(remaining) for _ in those)) for use, those in found]
         return [(use, some) for use, some in each if any(error is not None for error in some)]

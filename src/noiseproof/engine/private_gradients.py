@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
+from noiseproof.engine.checks import FIRST, TwinBatch, is_due
 from noiseproof.engine.clipping import RecordGradients
 from noiseproof.engine.per_record import PerRecordGradients
 from noiseproof.engine.ranks import ALONE, Ranks, unwrapped
@@ -57,6 +59,9 @@ class BatchGradients(ABC):
         """Sizes of the micro-batches of this step whose losses are still to come."""
         self._records_in_step = 0
         self._sum: torch.Tensor | None = None
+        self._checked = 0
+        self._twin: TwinBatch | None = None
+        """What follows the batch that is out now, if it is one to be checked."""
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
@@ -103,7 +108,8 @@ class BatchGradients(ABC):
             pieces = drawn.split(size) if drawn.shape[0] > size else (drawn,)
             self._start([piece.shape[0] for piece in pieces])
             for piece in pieces:
-                yield tuple([tensor.index_select(0, piece) for tensor in tensors])
+                batch = tuple([tensor.index_select(0, piece) for tensor in tensors])
+                yield from self._given(batch, batch, piece.shape[0])
             self._check_finished()
 
     def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -122,7 +128,8 @@ class BatchGradients(ABC):
             while not isinstance(first, torch.Tensor):
                 first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
             self._start([len(first)])
-            yield batch
+            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+            yield from self._given(batch, [leaf for leaf in tensors if len(leaf) == len(first)], len(first))
             self._check_finished()
 
     def backward(self, losses: torch.Tensor | None) -> bool:
@@ -138,6 +145,7 @@ class BatchGradients(ABC):
             NoiseproofError: If these are not the losses of the batch that was drawn.
             UnsupportedError: If no gradient can be had for each record by itself; nothing is released then.
         """
+        twin = self._leave_twin()
         if not self._sizes:
             raise NoiseproofError(
                 "these losses belong to no batch drawn by `batches` or `load`; the sampling that is accounted for must be "
@@ -154,7 +162,11 @@ class BatchGradients(ABC):
             )
         self._sizes.pop(0)
         if losses is not None and expected > 0:
-            self._accumulate(self._engine.backward(losses))
+            if twin is not None:
+                twin.check(losses, self._engine.module)
+                self._checked += 1
+            thoroughly = twin is not None and (self._checked == 1 or self._checked > FIRST)
+            self._accumulate(self._engine.backward(losses, check=thoroughly))
             self._records_in_step += expected
         if self._sizes:
             return False
@@ -200,6 +212,22 @@ class BatchGradients(ABC):
             )
         together = self.ranks.records(records)
         self.expected_batch = self.expected_batch or self.sample_rate * together
+
+    def _given(self, batch: Any, tensors: Sequence[torch.Tensor], records: int) -> Iterator[Any]:
+        """The batch, followed by a twin until its losses come if it is one to be checked."""
+        if records > 1 and is_due(self._checked):
+            self._twin = TwinBatch(tensors, records, self._checked)
+            self._twin.enter()
+        try:
+            yield batch
+        finally:
+            self._leave_twin()
+
+    def _leave_twin(self) -> TwinBatch | None:
+        twin, self._twin = self._twin, None
+        if twin is not None:
+            twin.leave()
+        return twin
 
     def _start(self, sizes: list[int]) -> None:
         # What an interrupted step has left must not be added to this one.
