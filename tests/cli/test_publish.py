@@ -76,12 +76,12 @@ def test_people_get_a_table_and_the_reason(noiseproof, files):
     assert "Nothing is proven for a record" in outcome.out.replace("\n", " ")
 
 
-def test_the_same_seed_publishes_the_same_and_secure_is_told(noiseproof, files, tmp_path):
+def test_the_same_seed_publishes_the_same_and_none_is_secure(noiseproof, files, tmp_path):
     for name in ("a", "b"):
         noiseproof("publish", *files, "--seed", "4", "--out", tmp_path / name)
     a, b = (load_file(tmp_path / name / "weights.safetensors") for name in ("a", "b"))
     assert all(torch.equal(a[name], b[name]) for name in a)
-    card = noiseproof("publish", *files, "--secure", "--json").document["card"]
+    card = noiseproof("publish", *files, "--json").document["card"]
     assert card["randomness"] == "secure"
 
 

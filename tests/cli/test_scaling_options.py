@@ -8,7 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-TRAIN = ("train", "dp-sgd", "--recipe", "none", "--no-baseline", "--json", "--network", "linear", "--set", "epochs=1")
+TRAIN = (
+    "train",
+    "dp-sgd",
+    "--recipe",
+    "none",
+    "--no-baseline",
+    "--json",
+    "--network",
+    "linear",
+    "--set",
+    "epochs=1",
+    "--seed",
+    "0",
+)
 
 
 def test_a_finished_training_is_resumed_to_the_same_release(noiseproof, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from noiseproof import accuracy, load, load_bundle
 from noiseproof.errors import NoiseproofError
-from noiseproof.methods.baseline import Baseline, reference_for
+from noiseproof.methods.baseline import Baseline
 from noiseproof.privacy import accountants
 from noiseproof.privacy.events import sampled_gaussian
 
@@ -33,7 +34,7 @@ def test_the_document_has_the_contracts_keys_and_the_bundle_answers_the_same(noi
     assert document["out"] == str(out)
     release = load_bundle(out)
     assert accuracy(release, load("digits").test) == document["accuracy"]
-    assert document["card"]["verdict"] == "rehearsal" == release.card.verdict
+    assert document["card"]["verdict"] == "proven" == release.card.verdict
     assert document["baseline_accuracy"] > 0.9
 
 
@@ -55,7 +56,7 @@ def test_adult_by_name_with_its_target(noiseproof, real_data, monkeypatch, tmp_p
     )  # fmt: skip
     document = outcome.document
     assert document["accuracy"] > 0.78
-    assert document["card"]["verdict"] == "rehearsal"
+    assert document["card"]["verdict"] == "proven"
     assert document["card"]["proven"]["epsilon"] <= 1
     assert load_bundle(out).card.method == "dp-sgd"
 
@@ -68,14 +69,52 @@ def test_bounds_read_off_the_data_are_said_aloud_and_nothing_is_proven(noiseproo
     assert "note:" in outcome.err
 
 
-def test_secure_and_seeded_runs_say_which_they_are(noiseproof):
-    seeded = noiseproof("train", "dp-sgd", *QUICK, "--json").document["card"]
-    secure = noiseproof("train", "dp-sgd", *QUICK, "--secure", "--json").document["card"]
-    assert seeded["randomness"] == "reproducible"
-    assert seeded["verdict"] == "rehearsal"
-    assert any("do not release" in note for note in seeded["notes"])
-    assert secure["randomness"] == "secure"
-    assert secure["verdict"] == "proven"
+@pytest.mark.parametrize(
+    "command",
+    [("train", "dp-sgd", *QUICK), ("synth", "zero-gan", "--no-quality", "--rows", "5")],
+)
+def test_randomness_is_secure_unless_a_seed_makes_it_a_rehearsal(noiseproof, command):
+    secure = noiseproof(*command, "--json")
+    assert secure.document["card"]["randomness"] == "secure"
+    assert secure.document["card"]["verdict"] == "proven"
+    assert "rehearsal" not in secure.err
+    seeded = noiseproof(*command, "--seed", "0", "--json")
+    assert seeded.document["card"]["verdict"] == "rehearsal"
+    assert any("do not release" in note for note in seeded.document["card"]["notes"])
+    assert "this is a rehearsal" in seeded.err
+
+
+def test_two_runs_without_a_seed_are_not_the_same(noiseproof, tmp_path):
+    for name in ("a", "b"):
+        noiseproof("train", "dp-sgd", *QUICK, "--out", tmp_path / name)
+    a, b = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("a", "b"))
+    assert a != b
+
+
+def test_a_bundle_that_stays_inside_says_so(noiseproof, tmp_path, monkeypatch):
+    monkeypatch.setattr("noiseproof.releases.release.ModelRelease.stays_inside", True)
+    outcome = noiseproof("train", "dp-sgd", *QUICK, "--out", tmp_path / "bundle", "--json")
+    assert "stays inside" in outcome.err
+    assert stat.S_IMODE((tmp_path / "bundle").stat().st_mode) == 0o700
+
+
+def test_the_card_notes_that_the_method_was_chosen_by_a_comparison(noiseproof, tmp_path):
+    from noiseproof.run import Plan, compare
+
+    found = compare(Plan("breast-cancer", methods=("functional",), trials=5), tmp_path / "runs", jobs=1)
+    assert found.recommendations[0].command.startswith("noiseproof train functional --data breast-cancer --epsilon 3")
+    card = noiseproof("train", "dp-sgd", *QUICK, "--chosen-by", tmp_path / "runs", "--json").document["card"]
+    assert any("chosen by the exact accuracies of 1 methods" in note for note in card["notes"])
+    outcome = noiseproof("train", "dp-sgd", *QUICK, "--chosen-by", tmp_path)
+    assert outcome.code == 1
+    assert "holds no results.json" in outcome.err
+
+
+@pytest.mark.parametrize("method", ["functional", "votes", "logits"])
+def test_a_network_for_a_method_that_trains_none_is_refused(noiseproof, method):
+    outcome = noiseproof("train", method, "--network", "mlp")
+    assert outcome.code == 2
+    assert "leave the network out" in outcome.err
 
 
 def test_the_same_seed_gives_the_same_network(noiseproof, tmp_path):
@@ -158,9 +197,10 @@ def test_what_was_paid_for_is_kept_if_the_baseline_fails(noiseproof, tmp_path, m
     monkeypatch.setattr(Baseline, "fit", fail)
     outcome = noiseproof("train", "dp-sgd", "--data", "digits", "--set", "epochs=1", "--out", tmp_path / "bundle")
     assert outcome.code != 0
-    assert load_bundle(tmp_path / "bundle").card.verdict == "rehearsal"
+    assert load_bundle(tmp_path / "bundle").card.verdict == "proven"
 
 
 def test_a_baseline_passes_over_many_records_less_often():
-    assert reference_for(1000) == Baseline()
-    assert reference_for(60_000).epochs * 60_000 == 5000 * Baseline.batch_size
+    public = load("digits").train.public
+    assert Baseline().for_records(1000, public) == Baseline()
+    assert Baseline().for_records(60_000, public).epochs * 60_000 == 5000 * Baseline.batch_size

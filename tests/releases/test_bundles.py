@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from pathlib import Path
 
 import pytest
 import torch
 
-from noiseproof import releases
+from noiseproof import methods, releases
 from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.errors import BundleError, SettingError
 from noiseproof.networks import Network
 from noiseproof.privacy import Audit, Card, Claim, Proof
+from noiseproof.privacy.events import GaussianDpEvent, sampled_gaussian
 from noiseproof.releases import bundles
 
 PUBLIC = Public(
@@ -140,3 +144,35 @@ def test_a_network_of_the_users_own_needs_its_module_to_be_loaded(tmp_path):
         bundles.load(path)
     loaded = bundles.load(path, module=torch.nn.Linear(5, 3))
     assert torch.equal(loaded.module.weight, module.weight)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_bundle_that_stays_inside_is_its_owners_alone(release, tmp_path, monkeypatch, mask):
+    before = os.umask(mask)
+    try:
+        release.save(tmp_path / "open")
+        monkeypatch.setattr(type(release), "stays_inside", True)
+        release.save(tmp_path / "inside")
+        bundles.write_card(tmp_path / "inside", release.card)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "inside").iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE((tmp_path / "inside").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o777 & ~mask
+    assert stat.S_IMODE((tmp_path / "open" / "card.json").stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_release_keeps_its_event_log(release, tmp_path):
+    release.event_log = ((sampled_gaussian(0.1, 1.5), 30), (GaussianDpEvent(2.0), 1))
+    release.save(tmp_path / "bundle")
+    assert bundles.load(tmp_path / "bundle").event_log == release.event_log
+
+
+@pytest.mark.parametrize("kind", ["model", "prediction"])
+def test_bundles_of_version_0_1_are_read_with_todays_names_of_settings(kind):
+    release = bundles.load(Path(__file__).parent / "bundles_0_1" / kind)
+    assert release.kind == kind
+    assert release.event_log == ()
+    assert methods.build(release.method, release.settings).settings() == release.settings
+    assert release.predict(torch.zeros(2, *release.public.shape)).shape == (2, 2)

@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from noiseproof.cli.options import (
-    Data,
-    Delta,
-    Json,
-    NeighboursOption,
-    RayOption,
-    RecipeOption,
-    SchemaOption,
-    Seed,
-    Target,
-)
+from noiseproof.cli import options as o
 from noiseproof.cli.registry import command
 
 if TYPE_CHECKING:
-    from noiseproof.run import Comparison, Watch
+    from noiseproof.run import Comparison, Plan, Row, RowKey, Watch
+    from noiseproof.run.results import DataFacts
 
 
 @command(
     "compare", "Example: noiseproof compare --data people.csv --target income --schema people.json --epsilon 0.5,1,3"
 )
 def run(
-    data: Data = "digits",
-    target: Target = None,
-    schema: SchemaOption = None,
+    data: o.Data = "digits",
+    target: o.Target = None,
+    schema: o.SchemaOption = None,
     epsilon: Annotated[
         str, typer.Option("--epsilon", "-e", help="Privacy budget: an epsilon, or several as 0.5,1,3.")
     ] = "3",
-    delta: Delta = 1e-5,
-    neighbours: NeighboursOption = "add-or-remove",
+    delta: o.Delta = 1e-5,
+    neighbours: o.NeighboursOption = "add-or-remove",
     methods: Annotated[str | None, typer.Option(help="Methods as a,b; without it, all that there are.")] = None,
     queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 100,
     attack: Annotated[str, typer.Option(help="shadow, loss, lira, lira-offline, gap or label-only.")] = "loss",
-    recipe: RecipeOption = "auto",
+    recipe: o.RecipeOption = "auto",
     trials: Annotated[int, typer.Option(help="How often each method's game is played in each world.")] = 1000,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results, in place of an earlier run's; else runs/compare-DATA.")
@@ -47,14 +38,14 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(help="Methods run at a time; as many as there are cores without it.")
     ] = None,
-    ray: RayOption = None,
+    ray: o.RayOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the finished rows of an interrupted run.")] = False,
     imports: Annotated[
         list[str] | None,
         typer.Option("--import", metavar="MODULE", help="A module that registers methods of your own."),
     ] = None,
-    seed: Seed = 0,
-    json: Json = False,
+    seed: o.Seed = 0,
+    json: o.Json = False,
 ) -> None:
     """Train every method on private records at one budget, attack and audit each, and show what each promise is worth.
 
@@ -80,12 +71,14 @@ def run(
         recipe=recipe,
         imports=tuple(imports or ()),
     )
-    with _Bars() as watch:
-        comparison = compare(plan, out or default_folder(data), jobs=jobs, ray=ray, resume=resume, watch=watch)
+    folder = out or default_folder(data)
+    shown = _Bars()
+    with shown.bars:
+        comparison = compare(plan, folder, jobs=jobs, ray=ray, resume=resume, watch=cast("Watch", shown))
     if json:
         output.emit(comparison)
-        return
-    show(comparison)
+    else:
+        show(comparison, plan, folder)
 
 
 def _epsilons(given: str) -> tuple[float, ...]:
@@ -97,8 +90,8 @@ def _epsilons(given: str) -> tuple[float, ...]:
         raise SettingError(f"--epsilon takes a number, or several as 0.5,1,3, not {given!r}.") from None
 
 
-def show(comparison: Comparison) -> None:
-    """Print a comparison as a table, what to take for which need, and its one sentence."""
+def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
+    """Print a comparison as a table, what to take for which need and how to make it, and its one sentence."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column, Table
 
@@ -136,68 +129,61 @@ def show(comparison: Comparison) -> None:
         table.add_row(*cells, f"{row.seconds:.1f}")
     output.stdout.print(table)
     lines = [f"{row.method}: {row.error or row.problem}" for row in comparison.rows if row.error or row.problem]
+    made: dict[str, str] = {}
     for found in comparison.recommendations:
         if found.method is not None:
             at = f" at epsilon {found.epsilon:g}" if several else ""
             lines.append(f"To {found.need}{at}: {found.method} ({found.accuracy:.1%}; {found.why}).")
+            command = comparison.release_command(found, plan.data, plan.schema, folder)
+            made.setdefault(str(command), found.method)
+    lines.append(comparison.caution)
+    lines += [f"To release {method}: {command}" for command, method in made.items()]
     if comparison.report is not None:
         lines.append(f"The page: {comparison.report}")
     for line in lines:
-        output.stdout.print(line, highlight=False, soft_wrap=True)
-    output.stdout.print(comparison.sentence, style="bold", highlight=False, soft_wrap=True)
+        output.say(line)
+    output.stdout.print(comparison.sentence, style="bold", markup=False, highlight=False, soft_wrap=True)
 
 
 class _Bars:
-    """Bars on stderr: one for the rows, and one with time left for each method at work; lines where it is no terminal."""
+    """A `Watch` with bars on stderr: one for the rows, one for each method at work; lines where it is no terminal."""
 
-    def __enter__(self) -> Watch:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
-
+    def __init__(self) -> None:
         from noiseproof.cli import output
-        from noiseproof.run import Row, RowKey, Watch
-        from noiseproof.run.results import DataFacts
 
-        bars = self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=output.stderr,
-            disable=not output.stderr.is_terminal,
-        )
-        rows = bars.add_task("rows", total=None)
-        shown: dict[tuple[RowKey, str], Any] = {}
+        self.bars = output.bars()
+        self._rows = self.bars.add_task("rows", total=None)
+        self._shown: dict[RowKey, tuple[str, Any]] = {}
 
-        class Showing(Watch):
-            def loaded(self, data: DataFacts, keys: tuple[RowKey, ...], remarks: tuple[str, ...]) -> None:
-                for sentence in (*data.notes, *remarks):
-                    output.note(sentence)
-                bars.update(rows, total=len(keys))
+    def loaded(self, data: DataFacts, rows: tuple[RowKey, ...], remarks: tuple[str, ...]) -> None:
+        from noiseproof.cli import output
 
-            def at(self, key: RowKey, what: str, done: int, total: int) -> None:
-                if (key, what) not in shown:
-                    for other in [each for each in shown if each[0] == key]:
-                        bars.remove_task(shown.pop(other))
-                    doing = key.name if what == key.method else f"{key.name}: {what}"
-                    shown[key, what] = bars.add_task(f"  {doing}", total=total)
-                bars.update(shown[key, what], completed=done, total=total)
+        for sentence in (*data.notes, *remarks):
+            output.note(sentence)
+        self.bars.update(self._rows, total=len(rows))
 
-            def finished(self, key: RowKey, row: Row, kept: bool) -> None:
-                for other in [each for each in shown if each[0] == key]:
-                    bars.remove_task(shown.pop(other))
-                bars.advance(rows)
-                if not output.stderr.is_terminal:
-                    how = "kept" if kept else f"{row.seconds:.1f} s"
-                    said = f"{row.accuracy:.1%}, {row.verdict}" if row.done else row.error
-                    output.stderr.print(f"{key.name}: {said} ({how})", highlight=False, soft_wrap=True)
+    def at(self, key: RowKey, what: str, done: int, total: int) -> None:
+        if self._shown.get(key, ("",))[0] != what:
+            self._remove(key)
+            doing = key.name if what == key.method else f"{key.name}: {what}"
+            self._shown[key] = what, self.bars.add_task(f"  {doing}", total=total)
+        self.bars.update(self._shown[key][1], completed=done, total=total)
 
-            def trouble(self, sentence: str) -> None:
-                output.note(sentence)
+    def _remove(self, key: RowKey) -> None:
+        if key in self._shown:
+            self.bars.remove_task(self._shown.pop(key)[1])
 
-        bars.start()
-        return Showing()
+    def finished(self, key: RowKey, row: Row, kept: bool) -> None:
+        from noiseproof.cli import output
 
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        self._remove(key)
+        self.bars.advance(self._rows)
+        if not output.stderr.is_terminal:
+            how = "kept" if kept else f"{row.seconds:.1f} s"
+            found = f"{row.accuracy:.1%}, {row.verdict}" if row.done else row.error
+            output.stderr.print(f"{key.name}: {found} ({how})", markup=False, highlight=False, soft_wrap=True)
+
+    def trouble(self, sentence: str) -> None:
+        from noiseproof.cli import output
+
+        output.note(sentence)

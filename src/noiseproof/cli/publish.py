@@ -8,17 +8,7 @@ from typing import Annotated
 
 import typer
 
-from noiseproof.cli.options import (
-    Delta,
-    Epsilon,
-    Json,
-    NetworkOption,
-    SchemaOption,
-    Seed,
-    Settings,
-    Target,
-    read_settings,
-)
+from noiseproof.cli import options as o
 from noiseproof.cli.registry import command
 
 
@@ -29,19 +19,18 @@ from noiseproof.cli.registry import command
 def run(
     models: Annotated[list[Path], typer.Argument(help="Files of trained networks: safetensors, or torch state dicts.")],
     method: Annotated[str, typer.Option(help="dp-pg or dp-pgp.")] = "dp-pg",
-    epsilon: Epsilon = 1.0,
-    delta: Delta = 1e-5,
-    out: Annotated[Path | None, typer.Option(help="Folder for the bundle; without it nothing is saved.")] = None,
+    epsilon: o.Epsilon = 1.0,
+    delta: o.Delta = 1e-5,
+    out: o.Out = None,
     data: Annotated[
         str | None, typer.Option("--data", help="Measure accuracy on the test part of this set or file.")
     ] = None,
-    target: Target = None,
-    schema: SchemaOption = None,
-    network: NetworkOption = None,
-    settings: Settings = None,
-    secure: Annotated[bool, typer.Option("--secure", help="Secure randomness, for what leaves the house.")] = False,
-    seed: Seed = 0,
-    json: Json = False,
+    target: o.Target = None,
+    schema: o.SchemaOption = None,
+    network: o.NetworkOption = None,
+    settings: o.Settings = None,
+    seed: o.ReleaseSeed = None,
+    json: o.Json = False,
 ) -> None:
     """Draw a network from the densities of several trained ones' parameters, and say what that protects.
 
@@ -64,63 +53,41 @@ def run(
             f"{method} cannot publish networks that were trained elsewhere; `publish` takes dp-pg or dp-pgp. (shard-mean "
             "and shard-pg train their own, so as to know which records each has seen: use `noiseproof train`.)"
         )
-    chosen = methods.build(method, read_settings(settings))
+    chosen = methods.build(method, o.read_settings(settings))
     assert isinstance(chosen, PublishingMethod)
     if (data is None) != (network is None):
         raise SettingError("--data and --network go together: accuracy is measured on records, with an architecture.")
     if out is not None:
         bundles.check_writable(out)
     progress = output.RichProgress()
-    test = None if data is None else load(data, target=target, schema=schema, seed=seed, progress=progress).test
+    test = None if data is None else load(data, target=target, schema=schema, seed=seed or 0, progress=progress).test
     started = time.perf_counter()
-    found = publish_files(
-        chosen, models, budget, network=network, test=test, seed=None if secure else seed, progress=progress
-    )
+    found = publish_files(chosen, models, budget, network=network, test=test, seed=seed, progress=progress)
     seconds = time.perf_counter() - started
     for sentence in found.warnings:
         output.note(sentence)
     if out is not None:
         found.release.save(out)
+    o.caution(found.release, out)
     card = found.release.card
-    if json:
-        output.emit(
-            {
-                "method": method,
-                "models": len(models),
-                "parameters": found.parameters,
-                "accuracy": found.accuracy,
-                "baseline_accuracy": found.baseline_accuracy,
-                "disagreement": found.disagreement,
-                "warnings": list(found.warnings),
-                "card": card,
-                "seconds": seconds,
-                "out": None if out is None else str(out),
-            }
-        )
-        return
-    output.show(
+    output.answer(
+        json,
+        {
+            "method": method,
+            "models": len(models),
+            "parameters": found.parameters,
+            "accuracy": found.accuracy,
+            "baseline_accuracy": found.baseline_accuracy,
+            "disagreement": found.disagreement,
+            "warnings": list(found.warnings),
+            "card": card,
+            "seconds": seconds,
+            "out": None if out is None else str(out),
+        },
         f"{method} from {len(models)} networks of {found.parameters:,} parameters",
-        (
-            "accuracy",
-            "networks' mean",
-            "claimed ε (model)",
-            "true ε (model)",
-            "proven ε (record)",
-            "verdict",
-            "seconds",
-        ),
-        [
-            (
-                found.accuracy,
-                found.baseline_accuracy,
-                output.guarantee(card.claimed),
-                found.true_epsilon,
-                output.guarantee(card.proven),
-                card.verdict,
-                seconds,
-            )
-        ],
+        ("accuracy", "networks' mean", "true ε (model)", *o.CARD_COLUMNS, "seconds"),
+        [(found.accuracy, found.baseline_accuracy, found.true_epsilon, *o.card_cells(card, delta), seconds)],
         caption=card.why,
     )
-    if out is not None:
-        output.stdout.print(f"Saved to {out}: weights.safetensors, card.json, settings.json.", highlight=False)
+    if out is not None and not json:
+        output.say(f"Saved to {out}: weights.safetensors, card.json, settings.json.")

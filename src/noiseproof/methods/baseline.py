@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch.nn import functional
@@ -45,6 +45,10 @@ class Baseline(Method):
     epochs: Positive = 30.0
     batch_size: Count = 64
     lr: Positive = 1e-3
+
+    def for_records(self, records: int, public: Public) -> Self:
+        """As many passes over the records, or fewer over many of them."""
+        return replace(self, epochs=min(self.epochs, _ENOUGH * self.batch_size / records))
 
     def fit(
         self,
@@ -102,8 +106,3 @@ class Baseline(Method):
             return scores
 
         return Game("none: a record that only memory can label", play, "add-or-remove", budget.delta)
-
-
-def reference_for(records: int) -> Baseline:
-    """The baseline to hold a release against: as many passes as `Baseline` makes, or fewer over many records."""
-    return Baseline(epochs=min(Baseline.epochs, _ENOUGH * Baseline.batch_size / records))

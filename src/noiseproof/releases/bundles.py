@@ -41,9 +41,11 @@ _RENAMED = {
     "learning_rate": "lr",
     "learning_rate_schedule": "lr_schedule",
     "micro_batch": "micro_batch_size",
+    "mirror": "flip",
     "optimiser": "optimizer",
     "rate": "sample_rate",
     "sigma": "noise_multiplier",
+    "views": "augmentations",
 }
 """Settings of bundles that version 0.1 wrote, and what they are called now."""
 

@@ -132,7 +132,7 @@ def compare(
             queries=plan.queries,
             rows=tuple(rows[key] for key in keys),
             about=facts,
-            plan={**plan.to_json(), "data": facts.name, "schema": plan.schema and Path(plan.schema).name},
+            plan={**plan.to_json(), "data": Path(plan.data).name, "schema": plan.schema and Path(plan.schema).name},
             versions=versions,
             run=folder.run,
             report=str(folder.path / REPORT),

@@ -1,4 +1,4 @@
-"""Distributed: one private training on several ranks of torch.distributed, with one sample and one noise a step."""
+"""One private training on several ranks of torch.distributed, with one sample and one noise for each step."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def start(records: Records = "whole", *, minutes: float = 30.0) -> Iterator[Grou
     NCCL is used where there is a GPU, gloo elsewhere.
 
     >>> with distributed.start() as ranks:  # torchrun --nproc-per-node 2 train.py
-    ...     gradients = PrivateGradients(module, clip=1.0, sigma=1.1, rate=0.01)
+    ...     gradients = PrivateGradients(module, max_grad_norm=1.0, noise_multiplier=1.1, sample_rate=0.01)
     ...     gradients.join(ranks)
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -152,14 +152,14 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
-def speaks() -> bool:
+def is_first_rank() -> bool:
     """Whether this process is the one of all ranks that prints and saves."""
     return not launched() or os.environ["RANK"] == "0"
 
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Say in words that another rank is gone."""
+    """State in a sentence that another rank is gone."""
     try:
         yield
     except RuntimeError as error:

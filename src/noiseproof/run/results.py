@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -142,6 +143,8 @@ class Recommendation(_Result):
     accuracy: float | None = None
     proven: float | None = None
     why: str
+    command: str | None = None
+    """What makes the real release, run beside the data's file."""
 
 
 class DataFacts(_Result):
@@ -169,13 +172,25 @@ class Comparison(_Result):
     rows: tuple[Row, ...]
     about: DataFacts
     plan: dict[str, Any]
-    """The `Plan`, without where the data and the schema lie."""
+    """The `Plan`, of the data and the schema only the files' names."""
     versions: dict[str, str]
     run: str
     """A fingerprint of records, plan and versions, keyed with a salt that the folder's owner has."""
     recommendations: tuple[Recommendation, ...] = ()
     sentence: str = ""
     report: str | None = None
+    caution: str = (
+        "A comparison is a rehearsal: its randomness is seeded, so that nothing of it may leave, and choosing a method by "
+        "exact accuracies is a look at the private records that no guarantee accounts for."
+    )
+
+    @property
+    def choice(self) -> str:
+        """What the card of a method that was chosen by this comparison must note."""
+        return (
+            f"The method was chosen by the exact accuracies of {len({row.method for row in self.rows}) - 1} methods on the "
+            "same records (`noiseproof compare`), a look at them that this guarantee does not account for."
+        )
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -200,9 +215,51 @@ class Comparison(_Result):
                 for epsilon in self.epsilons
                 for each in recommend(self.rows, Budget(epsilon, self.delta, self.neighbours, self.queries))
             )
+            found = tuple(each.model_copy(update={"command": self.release_command(each)}) for each in found)
             object.__setattr__(self, "recommendations", found)
             object.__setattr__(self, "sentence", verdict_sentence(self))
         return self
+
+    def release_command(
+        self,
+        found: Recommendation,
+        data: str | None = None,
+        schema: str | None = None,
+        folder: str | Path | None = None,
+    ) -> str | None:
+        """The command that trains exactly what a recommendation's row showed, with secure randomness.
+
+        Args:
+            found: A recommendation.
+            data: Where the data are, if not in the current folder.
+            schema: Where the schema is.
+            folder: The comparison's, for the card's note on how the method was chosen.
+
+        Returns:
+            The command, or None where nothing is recommended.
+        """
+        row = next((row for row in self.rows if (row.method, row.epsilon) == (found.method, found.epsilon)), None)
+        if row is None:
+            return None
+        table = self.about.kind == "table"
+        records = f"synthetic.{'csv' if table else 'npz'}"
+        options = {
+            "data": data or self.plan.get("data", self.data),
+            "target": self.plan.get("target"),
+            "schema": schema or self.plan.get("schema"),
+            "epsilon": f"{found.epsilon:g}",
+            "delta": f"{self.delta:g}",
+            "neighbours": None if self.neighbours == "add-or-remove" else self.neighbours,
+            "queries": str(self.queries) if row.kind == "prediction" else None,
+            "recipe": self.plan.get("recipe") if row.method == "dp-sgd" else None,
+            "chosen-by": None if folder is None else str(folder),
+            "out": records if row.kind == "data" else "release",
+        }
+        words = ["noiseproof", "synth" if row.kind == "data" else "train", row.method]
+        words += [
+            word for name, value in options.items() if value not in (None, "auto") for word in (f"--{name}", value)
+        ]
+        return shlex.join(words)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain JSON values, as `results.json` has them; an infinite epsilon is the string `Infinity`."""

@@ -112,6 +112,7 @@ class Logits(ScoreMethod):
     """
 
     name: ClassVar[str] = "logits"
+    takes_network: ClassVar[bool] = False
     release: ClassVar[type[ScoreRelease]] = LogitsRelease
     assumptions: ClassVar[tuple[str, ...]] = (
         "the regression was solved to the stated gradient norm, which was checked in float64",

@@ -62,6 +62,7 @@ class Votes(ScoreMethod):
     """
 
     name: ClassVar[str] = "votes"
+    takes_network: ClassVar[bool] = False
     release: ClassVar[type[ScoreRelease]] = VotesRelease
     assumptions: ClassVar[tuple[str, ...]] = (
         "the similarity's settings were not chosen by looking at the private records",
