@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from noiseproof.errors import LedgerError
+from noiseproof.serve.batcher import PredictionRequest
 from noiseproof.serve.client import Client, ServiceError
 
 PROBLEM = "application/problem+json"
@@ -87,6 +88,9 @@ WRONG = [
     (b'{"inputs": [[1e300, 0, 0, 0]]}', 422, "unprocessable"),  # finite, but not in float32
     (b'{"inputs": [[' + b"9" * 400 + b", 0, 0, 0]]}", 422, "unprocessable"),
     (b'{"inputs": [[' + b"9" * 5000 + b", 0, 0, 0]]}", 400, "bad-request"),
+    (b'{"inputs": [[3.3e38, 0, 0, 0]]}', 422, "unprocessable"),  # finite, but outside the public bounds
+    (b'{"inputs": [[-0.001, 0, 0, 0]]}', 422, "unprocessable"),
+    (b'{"inputs": [[0, 0, 0, 1.001]]}', 422, "unprocessable"),
     (b'{"inputs": [["0", 0, 0, 0]]}', 422, "unprocessable"),
     (b'{"inputs": [[true, 0, 0, 0]]}', 422, "unprocessable"),
     (b'{"inputs": [[null, 0, 0, 0]]}', 422, "unprocessable"),
@@ -247,6 +251,48 @@ def test_what_fails_inside_is_a_problem_without_details_and_a_line_without_value
     assert "ValueError" in caplog.text
     # The others are not taken down with it.
     assert service.ask(rows(1), model="free").status_code == 200
+
+
+@pytest.mark.parametrize("poison", ["raises", "nan"])
+def test_one_clients_inputs_cost_no_other_client_its_answer(service, rows, monkeypatch, poison, caplog):
+    """A forward pass that all share fails, or gives no number, for one record; the others are answered."""
+    real = type(service.noisy)._answer
+
+    def fragile(release, features, rng):
+        bad = features[:, 0] == 1
+        if poison == "raises" and bad.any():
+            raise ArithmeticError("scores overflow")
+        return real(release, features, rng).masked_fill(bad[:, None], float("nan"))
+
+    monkeypatch.setattr(type(service.noisy), "_answer", fragile)
+    model, caller = service.service.models["paid"], service.keys.check(service.ann)
+    inputs = [torch.tensor(rows(2)), torch.tensor([[1.0, 0, 0, 0]]), torch.tensor(rows(3))]
+    requests = [PredictionRequest(model, caller, features, b"secret") for features in inputs]
+    outcomes = service.service.batcher.answer(requests)
+    first, poisoned, last = (outcomes[request] for request in requests)
+    assert (first.answers, last.answers) == (2, 3)
+    assert poisoned.receipt.entry.answers == 1
+    with caplog.at_level("INFO", "noiseproof.serve"):
+        problem = refused(service.ask([[1, 0, 0, 0]]), 500, "internal")
+        service.stop()
+    assert "1 answers were spent" in problem["detail"]
+    (line,) = [json.loads(record.getMessage()) for record in caplog.records if '"request"' in record.getMessage()]
+    assert (line["status"], line["answers"], line["receipt"]) == (500, 1, problem["receipt"]["id"])
+
+
+def test_the_client_sends_again_what_failed_inside_and_pays_once(service, rows, monkeypatch):
+    real, calls = type(service.noisy)._answer, []
+
+    def fails_once(*given):
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError
+        return real(*given)
+
+    monkeypatch.setattr(type(service.noisy), "_answer", fails_once)
+    with Client(service.address, service.ann, retries=1) as client:
+        assert len(client.predict("paid", rows(2))["labels"]) == 2
+    assert (len(calls), service.spent) == (2, 2)
 
 
 def test_nothing_is_answered_while_the_ledger_is_away_and_all_is_well_when_it_is_back(service, rows, monkeypatch):

@@ -26,7 +26,7 @@ from noiseproof.privacy import Randomness
 from noiseproof.releases.release import Release
 from noiseproof.serve import access, documents, monitoring
 from noiseproof.serve.access import Problem, documented
-from noiseproof.serve.batcher import PredictionRequest
+from noiseproof.serve.batcher import FailedAnswerError, PredictionRequest
 from noiseproof.serve.ledger import Balance, Caller, Refused
 from noiseproof.serve.models import NotJsonError
 from noiseproof.serve.service import VARIABLE, Service, Settings
@@ -207,6 +207,17 @@ async def predict(
     except queue.Full:
         raise Problem(
             "overloaded", "Too many requests wait; nothing was spent.", headers={"Retry-After": "1"}
+        ) from None
+    except FailedAnswerError as error:
+        if error.receipt is None:
+            raise
+        spent = request.state.answers = error.receipt.entry.answers
+        request.state.receipt = error.receipt.id
+        raise Problem(
+            "internal",
+            f"The request could not be answered and {spent} answers were spent; send it again with the same "
+            "Idempotency-Key, if it had one, and it costs nothing more.",
+            receipt=error.receipt.to_json(),
         ) from None
     if isinstance(outcome, Refused):
         raise _refusal(asked, outcome)

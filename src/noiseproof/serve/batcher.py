@@ -22,9 +22,10 @@ from pydantic_core import from_json, to_json
 from noiseproof.errors import LedgerError
 from noiseproof.privacy import Randomness
 from noiseproof.serve import documents
-from noiseproof.serve.ledger import Caller, Paid, Refused, Retry, Spend
+from noiseproof.serve.ledger import Caller, Paid, Receipt, Refused, Retry, Spend
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.monitoring import log_error
+from noiseproof.tensors import all_finite
 
 _MOST_REQUESTS = 64
 """Requests that one transaction pays for at most, so that nobody waits long for others."""
@@ -86,6 +87,14 @@ class Reply:
     answers: int = 0
     receipt: str | None = None
     replayed: bool = False
+
+
+class FailedAnswerError(Exception):
+    """A request could not be answered; its receipt, if it was paid for."""
+
+    def __init__(self, receipt: Receipt | None) -> None:
+        super().__init__("a request could not be answered")
+        self.receipt = receipt
 
 
 Outcome = Reply | Refused
@@ -184,14 +193,10 @@ class Batcher:
                 else:
                     paid[request] = outcome
         except Exception as error:
-            outcomes.update(_failed(priced, error))
+            outcomes.update(_failed(dict.fromkeys(priced), error))
         by_name = sorted(paid, key=_model_name)
         for _, group in groupby(by_name, key=_model_name):
-            together = {request: paid[request] for request in group}
-            try:
-                outcomes.update(self._answer_paid(together))
-            except Exception as error:
-                outcomes.update(_failed(together, error))
+            outcomes.update(self._answer_paid({request: paid[request] for request in group}))
         return outcomes
 
     def _pay(self, requests: Sequence[PredictionRequest]) -> dict[PredictionRequest, Paid | Refused | None]:
@@ -207,28 +212,42 @@ class Batcher:
             outcomes.update(zip(costly, self._connection.ledger.spend_together(spends), strict=True))
         return outcomes
 
-    def _answer_paid(self, paid: Mapping[PredictionRequest, Paid | None]) -> dict[PredictionRequest, Outcome]:
-        """Answer requests to one model that are paid for, with one forward pass, and keep what may be asked for again."""
-        model = next(iter(paid)).model
-        fresh = torch.cat([request.features[request.fresh] for request in paid])
-        answers: list[list[float]] = model.answer(fresh, self._rng).tolist() if len(fresh) else []
-        replies: dict[PredictionRequest, Outcome] = {}
-        start = 0
+    def _answer_paid(
+        self, paid: Mapping[PredictionRequest, Paid | None]
+    ) -> dict[PredictionRequest, Outcome | Exception]:
+        """Answer requests to one model that are paid for, with one forward pass, and keep what may be asked for again.
+
+        If that pass fails, every request has one of its own, so that no client's inputs cost others their answers.
+        """
+        replies: dict[PredictionRequest, Outcome | Exception] = {}
+        try:
+            scores = _compute(list(paid), self._rng)
+        except Exception as error:
+            if len(paid) > 1:
+                for request, payment in paid.items():
+                    replies.update(self._answer_paid({request: payment}))
+                return replies
+            return _failed(paid, error)
         for request, payment in paid.items():
-            count = len(request.fresh)
-            probabilities = answers[start : start + count]
-            start += count
-            if request.memoise:
-                probabilities = self._with_known(request, probabilities)
-            document = documents.predictions(model, probabilities, payment, count)
-            if payment is None:
-                replies[request] = Reply(document)
-                continue
-            if request.retry_key is not None:
-                whose = model.name, request.caller.client, request.retry_key
-                document = self._connection.answers.keep(*whose, document.decode()).encode()
-            replies[request] = Reply(document, count, payment.receipt.id, replayed=payment.repeated)
+            try:
+                replies[request] = self._reply(request, payment, scores[request])
+            except Exception as error:
+                replies.update(_failed({request: payment}, error))
         return replies
+
+    def _reply(self, request: PredictionRequest, payment: Paid | None, scores: torch.Tensor) -> Reply:
+        if not all_finite(scores):
+            raise ArithmeticError("an answer is not finite")
+        probabilities = scores.tolist()
+        if request.memoise:
+            probabilities = self._with_known(request, probabilities)
+        document = documents.predictions(request.model, probabilities, payment, len(scores))
+        if payment is None:
+            return Reply(document)
+        if request.retry_key is not None:
+            whose = request.model.name, request.caller.client, request.retry_key
+            document = self._connection.answers.keep(*whose, document.decode()).encode()
+        return Reply(document, len(scores), payment.receipt.id, replayed=payment.repeated)
 
     def _with_known(self, request: PredictionRequest, answers: list[list[float]]) -> list[list[float]]:
         """All rows of a request from known and fresh answers; of two that were made at once, the first that was kept."""
@@ -249,13 +268,22 @@ def _digest(content: bytes, secret: bytes) -> str:
     return hashlib.blake2b(content, key=secret, digest_size=24).hexdigest()
 
 
+def _compute(requests: Sequence[PredictionRequest], rng: Randomness) -> dict[PredictionRequest, torch.Tensor]:
+    """The scores of all fresh rows, by request."""
+    counts = [len(request.fresh) for request in requests]
+    fresh = torch.cat([request.features[request.fresh] for request in requests])
+    scores = requests[0].model.answer(fresh, rng) if len(fresh) else torch.empty(0)
+    return dict(zip(requests, scores.split(counts), strict=True))
+
+
 def _failed(
-    requests: Sequence[PredictionRequest] | Mapping[PredictionRequest, object], error: Exception
-) -> dict[PredictionRequest, Exception]:
-    """An error for all who wait. What the ledger says they are told; anything else is logged, by place and kind."""
-    if not isinstance(error, LedgerError):
-        log_error("batch failed", error)
-    return dict.fromkeys(requests, error)
+    paid: Mapping[PredictionRequest, Paid | None], error: Exception
+) -> dict[PredictionRequest, Outcome | Exception]:
+    """Failures of all who wait. What the ledger says they are told; anything else is logged, by place and kind."""
+    if isinstance(error, LedgerError):
+        return dict.fromkeys(paid, error)
+    log_error("batch failed", error)
+    return {request: FailedAnswerError(None if one is None else one.receipt) for request, one in paid.items()}
 
 
 def _resolve(future: asyncio.Future[Outcome], outcome: Outcome | Exception) -> None:

@@ -11,7 +11,8 @@ import httpx
 
 from noiseproof.errors import NoiseproofError
 
-_AGAIN = frozenset({408, 429, 502, 503, 504})
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses of requests that are sent again: a prediction has an idempotency key, so that it costs once."""
 
 
 class ServiceError(NoiseproofError):
@@ -88,7 +89,7 @@ class Client:
                 if response.is_success:
                     return dict(response.json())
                 failure = _failure(response)
-                if response.status_code not in _AGAIN:
+                if response.status_code not in _RETRIED:
                     raise failure
                 after = response.headers.get("Retry-After", "")
                 wait = float(after) if after.isdecimal() else wait

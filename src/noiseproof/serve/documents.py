@@ -201,7 +201,7 @@ def balance(model: ServedModel, balance: LedgerBalance) -> Balance:
 
 def body_schema(shape: tuple[int, ...], rows: int) -> dict[str, Any]:
     """The JSON schema of a request to a model of that shape."""
-    items: dict[str, Any] = {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}
+    items: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
     for least, most in (*((size, size) for size in reversed(shape)), (1, rows)):
         items = {"type": "array", "items": items, "minItems": least, "maxItems": most}
     inputs = {**items, "description": "Records of the model's shape, coded as it was trained."}

@@ -65,7 +65,11 @@ class ServedModel:
         return hashlib.sha256(save_tensors(tensors)).hexdigest()
 
     def read(self, body: bytes) -> torch.Tensor:
-        """The inputs of a request's JSON, if they are finite records of the right shape; else a `DataError`."""
+        """The inputs of a request's JSON, if they are records of the right shape within the public bounds.
+
+        Raises:
+            DataError: If they are not; before anything is paid for.
+        """
         try:
             # Field by field: a body may hold nothing but the inputs.
             inputs = self._reader.validate_json(body).inputs  # type: ignore[attr-defined]
@@ -76,7 +80,10 @@ class ServedModel:
             ) from None
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as that
             features = torch.from_numpy(np.array(inputs, dtype=np.float32))
-        return check_features(features, self.shape)
+        outside = ((check_features(features, self.shape) - 0.5).abs() > 0.5).flatten(1).any(1).nonzero()
+        if len(outside):
+            raise DataError(f"inputs[{int(outside[0])}] lies outside [0, 1], the public bounds of every coded feature.")
+        return features
 
     def answer(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """Class probabilities for queries that are paid for."""
