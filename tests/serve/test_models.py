@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.errors import LedgerError, SettingError, UnsupportedError
+from noiseproof.errors import BudgetError, LedgerError, SettingError, UnsupportedError
 from noiseproof.methods import registry
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.privacy.events import GaussianDpEvent, LaplaceDpEvent, PureDpEvent
 from noiseproof.releases.release import DataRelease
 from noiseproof.serve import Settings, create_app
-from noiseproof.serve.ledger import Amount
+from noiseproof.serve.ledger import Amount, Database, Spend
 from noiseproof.serve.models import LedgerConnection, ServedModel
-from noiseproof.serve.service import name_bundles
+from noiseproof.serve.service import name_bundles, name_data_sets
 
 
 @pytest.fixture
@@ -77,33 +77,86 @@ def test_what_answers_no_queries_or_names_no_price_is_refused(release, monkeypat
         ServedModel("m", release())
 
 
-def test_seeded_releases_are_for_research_and_served_only_when_that_is_said(release, tmp_path):
+def test_a_rehearsal_is_not_served(release, tmp_path):
     seeded = release()
     seeded.card = seeded.card.model_copy(update={"randomness": "reproducible"})
-    settings = Settings(ledger=str(tmp_path / "seeded.db"))
-    with pytest.raises(SettingError, match="allow-seeded"):
-        create_app(settings, {"m": seeded})
-    create_app(replace(settings, allow_seeded=True), {"m": seeded}).state.service.close()
+    with pytest.raises(SettingError, match="m is a rehearsal"):
+        create_app(Settings(ledger=str(tmp_path / "seeded.db")), {"m": seeded})
 
 
-def test_another_release_under_the_same_name_is_refused(release, tmp_path):
-    one, other = release(), release()
+@pytest.fixture
+def connect(tmp_path):
+    """`connect(m=release)` is a connection of a service with these models to one ledger."""
+    Database(str(tmp_path / "names.db")).close()
+    opened = []
+
+    def open_it(**releases):
+        models = [ServedModel(name, made, data_set="d") for name, made in releases.items()]
+        opened.append(LedgerConnection(str(tmp_path / "names.db"), models))
+        return opened[-1]
+
+    yield open_it
+    for connection in opened:
+        connection.close()
+
+
+def test_another_release_under_the_same_name_is_refused(release, connect):
+    other = release()
     with torch.no_grad():
         next(other.module.parameters()).add_(1)
-    url = str(tmp_path / "names.db")
-    connection = LedgerConnection(url, [ServedModel("m", one)])
-    assert connection.ledger.models() == ["m"]
-    connection.close()
+    assert connect(m=release()).ledger.models() == ["m"]
     with pytest.raises(LedgerError, match="another release"):
-        _ = LedgerConnection(url, [ServedModel("m", other)]).database
+        _ = connect(m=other).database
+
+
+def test_two_names_for_one_release_sell_its_answers_once(start, rows):
+    service = start()
+    service.ask(rows(15))
+    app = create_app(service.settings, {"again": type(service.noisy)(), "paid": service.noisy})
+    again, paid = app.state.service.models.values()
+    ledger = app.state.service.connection.ledger
+    assert again.account == paid.account == "paid"
+    price = again.price
+    assert ledger.spend_together([Spend(again.account, "ann", price * 5, 5)])[0].everyone.left == price * 0
+    assert service.ask(rows(1)).status_code == 403
+    app.state.service.close()
+
+
+def test_the_same_weights_with_other_noise_or_queries_are_another_release(release, connect, monkeypatch):
+    connect(m=release(queries=20)).ledger.spend(Spend("m", "ann", Amount.cost("gdp", 0.01)))
+    with pytest.raises(LedgerError, match="another release"):
+        _ = connect(m=release(queries=100)).database
+    monkeypatch.setattr(release, "events", (GaussianDpEvent(1.0),))
+    with pytest.raises(LedgerError, match="another release"):
+        _ = connect(m=release(queries=20)).database
+
+
+def test_a_data_sets_releases_are_refused_when_its_budget_is_spent(release, connect):
+    connection = connect(m=release())
+    connection.ledger.limit_data_set("d", 5.0, 1e-3)
+    with pytest.raises(BudgetError, match="2 releases of the data set d promise epsilon 6"):
+        _ = connect(n=release(queries=10)).database
+    connect(again=release()).ledger.spend(Spend("m", "ann", Amount.cost("gdp", 0.01)))  # the same release
+
+
+def test_data_sets_are_told_by_what_neighbouring_files_share(release):
+    model = ServedModel("m", release())
+    renamed = release()
+    renamed.public = replace(renamed.public, classes=("no", "yes"), notes=("bounds were read off the data",))
+    assert ServedModel("n", renamed).data_set == model.data_set
+    assert ServedModel("n", release(), data_set="hospital").data_set == "hospital"
+    assert name_data_sets(["all", "m=mine"]) == {"": "all", "m": "mine"}
 
 
 def test_a_connection_opens_when_the_database_is_there_at_last(release, tmp_path):
-    folder = tmp_path / "later"
-    connection = LedgerConnection(str(folder / "ledger.db"), [ServedModel("m", release())])
+    url = str(tmp_path / "later" / "ledger.db")
+    connection = LedgerConnection(url, [ServedModel("m", release())])
     with pytest.raises(SettingError):
         _ = connection.database
-    folder.mkdir()
+    (tmp_path / "later").mkdir()
+    with pytest.raises(LedgerError, match="ledger init"):
+        _ = connection.database
+    Database(url).close()
     assert connection.ledger.models() == ["m"]
     connection.close()
 

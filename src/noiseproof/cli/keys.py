@@ -28,7 +28,7 @@ def create(
 
     A client that is there already gets one key more, and these rights for all of its keys.
     """
-    with open_ledger(ledger, create=True) as database:
+    with open_ledger(ledger) as database:
         from noiseproof.serve.ledger.keys import Keys, split
 
         key = Keys(database).create(client, operator=operator, answers=answers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noiseproof.cli import output
-from noiseproof.cli.options import Json, LedgerOption
+from noiseproof.cli.options import Delta, Epsilon, Json, LedgerOption
 from noiseproof.cli.registry import group
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = group(
     "ledger",
-    "Who spent what of which model's privacy budget: show it, verify its history, export it.",
+    "Who spent what of which model's privacy budget: make a ledger, show it, verify its history, export it.",
     "Example: noiseproof ledger verify --ledger noiseproof-ledger.db",
 )
 
@@ -33,22 +33,63 @@ def open_ledger(url: str, *, create: bool = False) -> Iterator[Database]:
         yield database
 
 
+@app.command(epilog="Example: noiseproof ledger init --ledger postgresql://user@host/budgets")
+def init(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False) -> None:
+    """Make a ledger; one that is there stays as it is, and is brought to this version."""
+    with open_ledger(ledger, create=True) as database:
+        from noiseproof.serve.ledger import Ledger
+
+        id = Ledger(database).id
+    if json:
+        output.emit({"id": id, "ledger": ledger})
+    else:
+        output.say(f"The ledger {ledger} has the id {id}.")
+
+
+@app.command(epilog="Example: noiseproof ledger limit hospital --epsilon 5 --delta 1e-5")
+def limit(
+    data_set: Annotated[
+        str, typer.Argument(help="A data set's name, as `ledger show` and `serve --data-set` have it.")
+    ],
+    epsilon: Epsilon,
+    delta: Delta = 0.0,
+    ledger: LedgerOption = "noiseproof-ledger.db",
+    json: Json = False,
+) -> None:
+    """Set what all releases of a data set may promise together; what would go beyond it is not served."""
+    with open_ledger(ledger) as database:
+        from noiseproof.serve.ledger import Ledger
+
+        balance = Ledger(database).limit_data_set(data_set, epsilon, delta)
+    if json:
+        output.emit(balance.to_json())
+    else:
+        output.say(balance.sentence())
+
+
 @app.command(epilog="Example: noiseproof ledger show --json")
 def show(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False) -> None:
     """Show every model's budget and what each client spent of it."""
     with open_ledger(ledger) as database:
-        from noiseproof.serve.ledger import History
+        from noiseproof.serve.ledger import History, Ledger
 
-        accounts = History(database).accounts()
+        accounts, data_sets = History(database).accounts(), Ledger(database).data_sets()
     rows = []
     for account in accounts:
         for client, balance in (("everyone", account.everyone), *account.clients.items()):
             used = max(s / c if c else 1.0 for s, c in zip(balance.spent.units, balance.capacity.units, strict=True))
             spent, limit = (amount.to_json()["amounts"][0] for amount in (balance.spent, balance.capacity))
             rows.append((account.model, client, balance.spent.measure, spent, limit, f"{used:.1%}"))
-    documents = [account.to_json() for account in accounts]
-    output.answer(json, documents, None, ("model", "client", "measure", "spent", "limit", "used"), rows)
-    for account in [] if json else accounts:
+    document = {
+        "accounts": [account.to_json() for account in accounts],
+        "data_sets": [one.to_json() for one in data_sets],
+    }
+    output.answer(json, document, None, ("model", "client", "measure", "spent", "limit", "used"), rows)
+    if json:
+        return
+    for one in data_sets:
+        output.say(one.sentence())
+    for account in accounts:
         output.say(f"{account.model}: {account.entries} entries; last hash, to be noted elsewhere: {account.head}")
 
 

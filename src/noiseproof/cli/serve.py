@@ -30,9 +30,14 @@ def run(
     rate: Annotated[float, typer.Option(help="Requests a second that one client may make.")] = 100.0,
     rows: Annotated[int, typer.Option(help="Inputs that one request may have.")] = 1024,
     body: Annotated[int, typer.Option(help="Bytes that one request may have.")] = 8 << 20,
-    allow_seeded: Annotated[
-        bool, typer.Option("--allow-seeded", help="Serve releases that were made with seeded randomness, for research.")
-    ] = False,
+    data_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME or MODEL=NAME",
+            help="The data set that bundles were made from, whose releases are counted together; told by its columns "
+            "or shape if not named.",
+        ),
+    ] = None,
     certificate: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).", exists=True)] = None,
     private_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).", exists=True)] = None,
 ) -> None:
@@ -44,7 +49,7 @@ def run(
     output.need_serve()
     from noiseproof.errors import SettingError
     from noiseproof.serve import server
-    from noiseproof.serve.service import Settings, name_bundles
+    from noiseproof.serve.service import Settings, name_bundles, name_data_sets
 
     if (certificate is None) != (private_key is None):
         raise SettingError("TLS needs both --certificate and --private-key.")
@@ -53,18 +58,23 @@ def run(
         bundles=name_bundles(bundles),
         client_answers=client_answers,
         memoise=memoise,
-        allow_seeded=allow_seeded,
+        data_sets=name_data_sets(data_set or []),
         rate=rate,
         rows=rows,
         body=body,
     )
-    models, left = server.check(settings)
+    models, left, data_sets = server.check(settings)
     rows_shown = []
     for name, model in models.items():
         if model.basis == "claimed":
             output.note(f"{name}: nothing is proven of it ({model.verdict}); its answers are counted as claimed.")
+        if model.price is not None:
+            output.note(f"{name} stays inside: its bundle holds what the noise of answers hides; never pass it on.")
         rows_shown.append((name, model.method, model.verdict, output.guarantee(model.card.proven), left[name]))
     output.show("Served", ("model", "method", "verdict", "proven ε", "answers left"), rows_shown)
+    for one in data_sets:
+        if len(one.promises) > 1:
+            output.note(one.sentence())
     if host not in ("127.0.0.1", "localhost", "::1") and certificate is None:
         output.note("API keys travel in the clear without TLS; give --certificate, or put a TLS proxy before it.")
     scheme = "https" if certificate else "http"

@@ -246,13 +246,14 @@ async def models(service: ServiceHere, caller: CallerHere) -> documents.Models:
     return documents.Models(models=listed, client=caller.client, operator=caller.operator)
 
 
+# What reads the ledger is not `async`: FastAPI runs it in threads.
 @_router.get("/v1/models/{name}", tags=["models"], summary="A model's card", responses=_MODEL_PROBLEMS)
-async def card(name: str, service: ServiceHere, caller: CallerHere) -> documents.ModelCard:
-    """A model with its card: what is claimed, what is proven, what an attack found."""
-    return documents.ModelCard.model_validate(service.model(name))
+def card(name: str, service: ServiceHere, caller: CallerHere) -> documents.ModelCard:
+    """A model with its card, and what all releases of its data set promise together."""
+    model = service.model(name)
+    return documents.card(model, service.connection.ledger.data_set(model.data_set))
 
 
-# These read the ledger and are therefore not `async`: FastAPI runs them in threads.
 @_router.get("/v1/models/{name}/budget", tags=["budgets"], summary="What is spent and left", responses=_BUDGET_PROBLEMS)
 def budget(name: str, service: ServiceHere, caller: CallerHere, client: ClientName = None) -> documents.Budget:
     """A model's budget, and the share of the client that asks."""
@@ -260,7 +261,7 @@ def budget(name: str, service: ServiceHere, caller: CallerHere, client: ClientNa
     whose = _allowed(caller, client)
     everyone = own = None
     if model.price is not None:
-        balances = service.connection.ledger.balances(name)
+        balances = service.connection.ledger.balances(model.account)
         total = balances[""]
         share = balances.get(whose, Balance(total.capacity, total.spent.zero))
         limit = service.limit(caller)
@@ -282,7 +283,7 @@ def clients(name: str, service: ServiceHere, operator: OperatorHere) -> document
             answers_spent=model.price.times_within(balance.spent) or 0,
             answers_limit=model.price.times_within(balance.capacity) or 0,
         )
-        for client, balance in service.connection.ledger.balances(name).items()
+        for client, balance in service.connection.ledger.balances(model.account).items()
         if client
     ]
     return documents.Clients(model=name, clients=sorted(found, key=lambda one: -one.answers_spent))
@@ -297,10 +298,10 @@ def spending(
     client: ClientName = None,
 ) -> documents.Spending:
     """Answers paid for, in sixty intervals of the last hour, day, week or month: everybody's for operators, else one's own."""
-    service.model(name)
+    model = service.model(name)
     whose = None if caller.operator and client is None else _allowed(caller, client)
     seconds = _SECONDS[period]
-    found = service.connection.history.spending(name, seconds, _INTERVALS, whose)
+    found = service.connection.history.spending(model.account, seconds, _INTERVALS, whose)
     return documents.Spending(
         model=name,
         client=whose,

@@ -73,10 +73,12 @@ class PredictionRequest:
         limit = None if self.limit is None else price * self.limit
         retry = None
         if self.retry_key is not None:
-            # Whether repeats are free belongs to the request: a receipt for the fresh rows alone must not buy all.
-            content = f"{self.memoise} {tuple(self.features.shape)} ".encode() + self.features.numpy().tobytes()
+            # Whether repeats are free belongs to the request: a receipt for the fresh rows alone must not buy all. So
+            # does the name asked under: the answer has it.
+            about = f"{self.model.name} {self.memoise} {tuple(self.features.shape)} "
+            content = about.encode() + self.features.numpy().tobytes()
             retry = Retry(self.retry_key, _digest(content, self.secret))
-        return Spend(self.model.name, self.caller.client, price * rows, rows, limit, self.caller.key, retry)
+        return Spend(self.model.account, self.caller.client, price * rows, rows, limit, self.caller.key, retry)
 
 
 @dataclass(frozen=True)
@@ -204,12 +206,12 @@ class Batcher:
         for request in requests:
             if request.memoise:
                 answers = self._connection.answers
-                request.use_known(answers.known(request.model.name, request.caller.client, request.digests))
+                request.use_known(answers.known(request.model.account, request.caller.client, request.digests))
         outcomes: dict[PredictionRequest, Paid | Refused | None] = dict.fromkeys(requests)
         costly = [request for request in requests if request.fresh]
         if costly:
-            spends = [request.spend for request in costly]
-            outcomes.update(zip(costly, self._connection.ledger.spend_together(spends), strict=True))
+            ledger = self._connection.ledger  # which tells the models their accounts when it is opened
+            outcomes.update(zip(costly, ledger.spend_together([one.spend for one in costly]), strict=True))
         return outcomes
 
     def _answer_paid(
@@ -245,7 +247,7 @@ class Batcher:
         if payment is None:
             return Reply(document)
         if request.retry_key is not None:
-            whose = request.model.name, request.caller.client, request.retry_key
+            whose = request.model.account, request.caller.client, request.retry_key
             document = self._connection.answers.keep(*whose, document.decode()).encode()
         return Reply(document, len(scores), payment.receipt.id, replayed=payment.repeated)
 
@@ -255,7 +257,7 @@ class Batcher:
             request.digests[row]: to_json(answer).decode() for row, answer in zip(request.fresh, answers, strict=True)
         }
         if new:
-            kept = self._connection.answers.remember(request.model.name, request.caller.client, new)
+            kept = self._connection.answers.remember(request.model.account, request.caller.client, new)
             request.known.update(kept)
         return [from_json(request.known[digest]) for digest in request.digests]
 

@@ -7,11 +7,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from pydantic_core import to_json
 
-from noiseproof.privacy import Card
-from noiseproof.serve.ledger import Amount, Paid
+from noiseproof.privacy.budget import Neighbours
+from noiseproof.serve.ledger import Amount, DataSetBalance, Paid
 from noiseproof.serve.ledger import Balance as LedgerBalance
 from noiseproof.serve.ledger.amounts import Measure
 from noiseproof.serve.models import Basis, ServedModel
+
+_EXACT = ("gradient norm",)
+"""Facts of a run that 0.1 wrote on cards although they tell exactly what private records gave."""
 
 
 class _Document(BaseModel):
@@ -89,15 +92,30 @@ class Models(_Document):
     operator: bool
 
 
+class DataSetLimit(_Document):
+    """What all releases of a data set may promise together."""
+
+    epsilon: float
+    delta: float
+
+
+class DataSet(_Document):
+    """What all releases of a data set that this ledger knows promise together; null where one proves nothing."""
+
+    name: str
+    releases: int
+    neighbours: Neighbours
+    epsilon: float | None
+    delta: float
+    limit: DataSetLimit | None
+    warning: str | None
+
+
 class ModelCard(Model):
-    """A model with its whole card."""
+    """A model with its whole card, and with the data set that it was made from."""
 
     card: dict[str, Any]
-
-    @field_validator("card", mode="before")
-    @classmethod
-    def _plain(cls, value: Any) -> Any:
-        return value.model_dump(mode="json") if isinstance(value, Card) else value
+    data_set: DataSet
 
 
 class Epsilon(_Document):
@@ -197,6 +215,14 @@ def balance(model: ServedModel, balance: LedgerBalance) -> Balance:
         limit=AmountSent.model_validate(limit),
         epsilon=Epsilon(delta=delta, spent=spent.epsilon(delta), limit=limit.epsilon(delta)),
     )
+
+
+def card(model: ServedModel, data_set: DataSetBalance) -> ModelCard:
+    """A model's card as it is sent: without what bundles of version 0.1 state exactly of private records."""
+    card = model.card.model_dump(mode="json")
+    card["ran"] = {name: value for name, value in card["ran"].items() if name not in _EXACT}
+    listed = Model.model_validate(model).model_dump()
+    return ModelCard(**listed, card=card, data_set=DataSet(**data_set.to_json()))
 
 
 def body_schema(shape: tuple[int, ...], rows: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
@@ -14,10 +15,20 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.types import FailFast
 from safetensors.torch import save as save_tensors
 
+from noiseproof.data.dataset import Public
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.privacy import Card, Randomness
 from noiseproof.releases.release import ModelRelease, PredictionRelease, Release, check_features
-from noiseproof.serve.ledger import Amount, Answers, Balance, Database, History, Keys, Ledger
+from noiseproof.serve.ledger import (
+    Amount,
+    Answers,
+    Balance,
+    Database,
+    History,
+    Keys,
+    Ledger,
+    Promise,
+)
 from noiseproof.serve.ledger.amounts import LARGEST
 
 Basis = Literal["proven", "claimed"]
@@ -27,10 +38,12 @@ Basis = Literal["proven", "claimed"]
 class ServedModel:
     """What answers under a name. A `ModelRelease` answers for nothing; a `PredictionRelease` at a price an answer."""
 
-    def __init__(self, name: str, release: Release, *, rows: int = 1024) -> None:
+    def __init__(self, name: str, release: Release, *, rows: int = 1024, data_set: str | None = None) -> None:
         if not isinstance(release, ModelRelease | PredictionRelease):
             raise UnsupportedError(f"{name} is a {release.kind} release, which answers no queries; serve another.")
-        self.name = name
+        self.name = self.account = name
+        """What it is served under, and the account that pays for its answers, which another name may have opened."""
+        self.data_set = data_set or _data_set_of(release.public)
         self.release: ModelRelease | PredictionRelease = release
         self.card = release.card
         self.kind, self.method, self.verdict = release.kind, release.method, release.card.verdict
@@ -59,10 +72,23 @@ class ServedModel:
         assert self.price is not None
         return min(self.price.times_within(balance.left) or 0 for balance in balances)
 
-    def fingerprint(self) -> str:
-        """A digest of the release's secrets that tells it apart from every other release."""
+    @property
+    def promise(self) -> Promise:
+        """What the release promises for its records."""
+        proven = self.card.proven if self.card.unit == "record" else None
+        return Promise(None if proven is None else proven.epsilon, self.delta, self.card.neighbours)
+
+    def fingerprints(self) -> tuple[str, str]:
+        """Digests that tell the release apart from every other: of all it is, and of its weights alone (as in 0.1).
+
+        Both may tell private records apart and must not leave unkeyed.
+        """
         tensors = {name: tensor.contiguous() for name, tensor in self.release.tensors().items()}
-        return hashlib.sha256(save_tensors(tensors)).hexdigest()
+        weights = hashlib.sha256(save_tensors(tensors)).hexdigest()
+        queries = self.release.queries if isinstance(self.release, PredictionRelease) else None
+        noise = None if self.price is None else self.price.to_json()
+        whole = json.dumps([weights, self.method, queries, noise])
+        return hashlib.sha256(whole.encode()).hexdigest(), weights
 
     def read(self, body: bytes) -> torch.Tensor:
         """The inputs of a request's JSON, if they are records of the right shape within the public bounds.
@@ -94,6 +120,17 @@ class ServedModel:
 
 class NotJsonError(DataError):
     """The body is not JSON at all."""
+
+
+def _data_set_of(public: Public) -> str:
+    """A name for the data set that a release was made from, told by its columns, or by its shape where it has none.
+
+    Only by what neighbouring files share. Two data sets that look alike share a name, which counts too much, never too
+    little; whoever knows better names them (`noiseproof serve --data-set`).
+    """
+    seen: list[Any] = [column.name for column in public.columns] or list(public.shape)
+    digest = hashlib.sha256(json.dumps([public.kind, seen, public.target]).encode()).hexdigest()
+    return f"{public.kind}-{digest[:12]}"
 
 
 def price(release: PredictionRelease) -> Amount:
@@ -149,8 +186,7 @@ class LedgerConnection:
 
     def __init__(self, url: str, models: Iterable[ServedModel]) -> None:
         self._url = url
-        self._models = [model for model in models if model.price is not None]
-        self._fingerprints = {model.name: model.fingerprint() for model in self._models}
+        self._models = [(model, *model.fingerprints()) for model in models]
         self._lock = threading.Lock()
         self._opened: Database | None = None
 
@@ -191,12 +227,14 @@ class LedgerConnection:
                 self._opened = None
 
     def _open(self) -> Database:
-        database = Database(self._url)
+        database = Database(self._url, create=False)
         try:
             ledger = Ledger(database)
-            for model in self._models:
-                assert model.capacity is not None
-                ledger.open(model.name, release=self._fingerprints[model.name], capacity=model.capacity)
+            for model, release, weights in self._models:
+                if model.capacity is not None:
+                    capacity = model.capacity
+                    model.account = ledger.open(model.name, release=release, capacity=capacity, weights=weights)
+                ledger.draw(model.data_set, release=release, promise=model.promise)
         except BaseException:
             database.close()
             raise

@@ -158,7 +158,7 @@ class Metrics(Collector):
         up = 1.0
         try:
             for model in self._models:
-                left.add_metric([model.name], model.answers_left(self._connection.ledger.balance(model.name)))
+                left.add_metric([model.name], model.answers_left(self._connection.ledger.balance(model.account)))
         except LedgerError:
             up = 0.0
         yield left

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import socket
@@ -13,32 +15,53 @@ from pathlib import Path
 from uvicorn import Config
 from uvicorn.supervisors import Multiprocess
 
-from noiseproof.errors import SettingError
+from noiseproof.errors import LedgerError, SettingError
+from noiseproof.files import write_whole
 from noiseproof.serve import monitoring
+from noiseproof.serve.ledger import DataSetBalance
 from noiseproof.serve.models import ServedModel
 from noiseproof.serve.service import VARIABLE, Service, Settings
 
+_BINDING = "ledger.json"
+"""The file in a bundle that names the ledger which pays for its answers."""
 _HANG_SECONDS = 30
 """Seconds after which a worker that does not answer its parent is taken for hung, and replaced."""
 _FINISH_SECONDS = 30
 """Seconds that a worker has to answer what waits; the parent kills it some seconds later."""
 
 
-def check(settings: Settings) -> tuple[dict[str, ServedModel], dict[str, int | None]]:
+def check(settings: Settings) -> tuple[dict[str, ServedModel], dict[str, int | None], list[DataSetBalance]]:
     """Load every bundle and open every account once, so that what is wrong is said before any worker starts.
 
+    A bundle whose answers cost is bound to the ledger that first paid for it: another one would sell them again.
+
     Returns:
-        The models, and how many answers are left of each (None for one that costs nothing).
+        The models, how many answers are left of each (None for one that costs nothing), and their data sets.
     """
     service = Service(settings, settings.load_bundles())
     left: dict[str, int | None] = dict.fromkeys(service.models)
     try:
+        ledger = service.connection.ledger
         for name, model in service.models.items():
             if model.price is not None:
-                left[name] = model.answers_left(service.connection.ledger.balance(name))
+                _bind(Path(settings.bundles[name]), ledger.id)
+                left[name] = model.answers_left(ledger.balance(model.account))
+        data_sets = [ledger.data_set(name) for name in sorted({model.data_set for model in service.models.values()})]
     finally:
         service.close()
-    return service.models, left
+    return service.models, left, data_sets
+
+
+def _bind(bundle: Path, ledger: str) -> None:
+    file = bundle / _BINDING
+    bound = json.loads(file.read_text())["ledger"] if file.is_file() else None
+    if bound is None:
+        with contextlib.suppress(PermissionError):  # a bundle that cannot be written to is bound by whoever can
+            write_whole(file, json.dumps({"ledger": ledger}), mode=0o600)
+    elif bound != ledger:
+        raise LedgerError(
+            f"{bundle} is paid for by another ledger (id {bound}), which knows what was answered; serve it with that one."
+        )
 
 
 def run(

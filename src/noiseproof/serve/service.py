@@ -39,8 +39,8 @@ class Settings:
     """How many answers of a model a client may have in all, if its key does not say; None: as many as the model has."""
     memoise: bool = False
     """Whether a client that repeats an input gets the same answer again for nothing."""
-    allow_seeded: bool = False
-    """Whether releases that were made with seeded randomness, whose cards say not to release them, are served."""
+    data_sets: Mapping[str, str] = field(default_factory=dict)
+    """The data sets that models were made from, by the models' names; "" for all others."""
     rate: float = 100.0
     """Requests a second of one client, on this machine; twice as many may come at once."""
     rows: int = 1024
@@ -85,6 +85,11 @@ class Settings:
         return cls(**json.loads(text))
 
 
+def name_data_sets(given: Sequence[str]) -> dict[str, str]:
+    """Data sets by model: `NAME` is every model's, `MODEL=NAME` that model's."""
+    return {model: name for model, _, name in (text.rpartition("=") for text in given)}
+
+
 def name_bundles(given: Sequence[str]) -> dict[str, str]:
     """Folders by name: `FOLDER` is served under its own name, `NAME=FOLDER` under that."""
     named: dict[str, str] = {}
@@ -103,12 +108,15 @@ class Service:
 
     def __init__(self, settings: Settings, releases: Mapping[str, Release], rng: Randomness | None = None) -> None:
         self.settings = settings
-        self.models = {name: ServedModel(name, release, rows=settings.rows) for name, release in releases.items()}
+        named = settings.data_sets
+        self.models = {
+            name: ServedModel(name, release, rows=settings.rows, data_set=named.get(name, named.get("")))
+            for name, release in releases.items()
+        }
         for name, model in self.models.items():
-            if model.card.randomness == "reproducible" and not settings.allow_seeded:
+            if model.card.randomness == "reproducible":
                 raise SettingError(
-                    f"{name} was made with seeded randomness, and its card says not to release it; make it again with "
-                    "--secure, or serve it for research with --allow-seeded."
+                    f"{name} is a rehearsal: whoever knows its seed can undo its noise; train it again without --seed."
                 )
         self.connection = LedgerConnection(settings.ledger, self.models.values())
         self.metrics = Metrics(self.connection, self.models.values())

@@ -105,6 +105,22 @@ def test_a_history_that_overspends_is_noticed_even_with_true_hashes(ledger, forg
     assert "entry 9 spent more than was left." in problems(ledger)
 
 
+def test_a_budget_that_was_raised_is_noticed_even_with_true_hashes(ledger, forge):
+    def raise_limit(connection):
+        row = connection.execute(text("SELECT * FROM models")).one()
+        entry = Entry("m", 9, "forged", "limit", "", 0, (EACH * 1000).units, 0)
+        fields = entry.row(entry.hash_after(row.head))
+        columns, places = ", ".join(fields), ", ".join(f":{name}" for name in fields)
+        connection.execute(text(f"INSERT INTO entries ({columns}) VALUES ({places})"), fields)
+        connection.execute(text("UPDATE models SET sequence = 9, head = :head"), {"head": fields["hash"]})
+        connection.execute(
+            text("UPDATE balances SET capacity = 1000 * :each WHERE client = ''"), {"each": EACH.units[0]}
+        )
+
+    forge(raise_limit)
+    assert problems(ledger) == ["entry 9 raised the model's budget."]
+
+
 def test_a_clock_that_jumps_changes_nothing_but_the_times(ledger, monkeypatch):
     real = time.time_ns()
     for jump in (-(10**18), 10**18, 0):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import multiprocessing
 import threading
 
@@ -10,7 +13,19 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
-from noiseproof.serve.ledger import Amount, Database, History, Keys, Ledger, Paid, Refused, Retry, Spend
+from noiseproof.serve.ledger import (
+    Amount,
+    Balance,
+    Database,
+    History,
+    Keys,
+    Ledger,
+    Paid,
+    Promise,
+    Refused,
+    Retry,
+    Spend,
+)
 from noiseproof.serve.ledger.database import parse_url
 
 EACH = Amount.cost("pure", 0.01)
@@ -100,21 +115,75 @@ def test_receipts_tell_what_was_spent_and_are_in_the_history(ledger):
 def test_an_account_that_is_there_keeps_what_was_spent(ledger, url):
     ledger.spend(spend(4))
     with Database(url) as again:
-        assert Ledger(again).open("m", release="r", capacity=EACH * 10).left == EACH * 6
+        assert Ledger(again).open("m", release="r", capacity=EACH * 10) == "m"
+        assert Ledger(again).balance("m").left == EACH * 6
         # Not even a larger capacity is taken over: the release's promise is for the first one.
-        assert Ledger(again).open("m", release="r", capacity=EACH * 99).left == EACH * 6
+        Ledger(again).open("m", release="r", capacity=EACH * 99)
+        assert Ledger(again).balance("m").left == EACH * 6
 
 
-def test_an_account_is_not_taken_over_by_another_release_or_measure(ledger):
-    with pytest.raises(LedgerError, match="belongs to another release"):
+def test_a_release_has_one_account_under_whatever_names_and_the_smaller_capacity(ledger):
+    assert ledger.open("again", release="r", capacity=EACH * 10) == "m"
+    ledger.spend(spend(4))
+    ledger.open("other", release="r", capacity=EACH * 6)
+    assert ledger.balance("m").left == EACH * 2
+    ledger.open("third", release="r", capacity=EACH * 3)  # less than was spent: nothing is left, nothing taken back
+    assert ledger.balance("m") == Balance(EACH * 4, EACH * 4)
+    assert ledger.models() == ["m"]
+    assert [result.problems for result in History(ledger.database).verify()] == [[]]
+
+
+def test_a_name_is_not_taken_over_by_another_release_nor_an_account_by_another_measure(ledger):
+    with pytest.raises(LedgerError, match="another release"):
         ledger.open("m", release="other", capacity=EACH * 10)
-    with pytest.raises(LedgerError, match="belongs to another release"):
+    ledger.open("n", release="other", capacity=EACH * 10)
+    with pytest.raises(LedgerError, match="another release"):
+        ledger.open("n", release="r", capacity=EACH * 10)
+    with pytest.raises(LedgerError, match="another measure"):
         ledger.open("m", release="r", capacity=Amount.capacity("gdp", 1))
+
+
+def test_only_a_keyed_digest_of_a_fingerprint_is_kept_shown_exported_or_hashed(ledger, tmp_path):
+    """Whoever guesses the records, and so the fingerprint, finds nothing to compare the guess with."""
+    ledger.spend(spend(1))
+    history = History(ledger.database)
+    shown = json.dumps([*history.export(), *(account.to_json() for account in history.accounts())])
+    chain = {"model": "m", "release": "r", "measure": "pure", "orders": []}
+    origin = hashlib.sha256(json.dumps(chain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    assert origin not in shown
+    with Database(str(tmp_path / "other.db")) as other:
+        Ledger(other).open("m", release="r", capacity=EACH * 10)
+        assert History(other).accounts()[0].release != history.accounts()[0].release
+
+
+def test_releases_of_a_data_set_add_up_and_are_refused_beyond_its_limit(ledger):
+    for release in ("one", "one", "two"):  # one is served twice
+        balance = ledger.draw("d", release=release, promise=Promise(1.0, 1e-5, "add-or-remove"))
+    assert balance.total == pytest.approx((2.0, 2e-5))
+    assert "2 releases of the data set d promise epsilon 2 at delta 2e-05 together" in balance.to_json()["warning"]
+    with pytest.raises(BudgetError, match="no limit was set"):
+        ledger.limit_data_set("d", 1.5, 1e-3)
+    ledger.limit_data_set("d", 3.0, 1e-3)
+    ledger.draw("d", release="three", promise=Promise(1.0, 1e-5, "add-or-remove"))
+    for promise in (Promise(0.1, 0.0, "add-or-remove"), Promise(None, 0.0, "add-or-remove")):
+        with pytest.raises(BudgetError, match="of a budget of epsilon 3"):
+            ledger.draw("d", release="four", promise=promise)
+    assert ledger.data_set("d").total == pytest.approx((3.0, 3e-5))
+    assert ledger.data_set("other").total == (0.0, 0.0)
+
+
+def test_promises_for_exchanged_and_for_added_records_are_stated_for_exchanged_ones(ledger):
+    ledger.draw("d", release="one", promise=Promise(1.0, 1e-5, "add-or-remove"))
+    balance = ledger.draw("d", release="two", promise=Promise(1.0, 1e-5, "replace-one"))
+    assert balance.neighbours == "replace-one"
+    assert balance.total == pytest.approx((3.0, 1e-5 * (2 + math.e)))
+    with pytest.raises(SettingError, match="finite epsilon"):
+        ledger.limit_data_set("d", math.inf, 0.0)
 
 
 def test_a_budget_beyond_counting_is_refused(ledger):
     with pytest.raises(SettingError, match="no promise"):
-        ledger.open("big", release="r", capacity=Amount.capacity("pure", 1e7))
+        ledger.open("big", release="big", capacity=Amount.capacity("pure", 1e7))
 
 
 def test_an_account_that_is_not_there_is_said_so(ledger):
@@ -184,7 +253,7 @@ def test_the_database_itself_refuses_to_overdraw_and_to_rewrite(ledger, url, sta
 
 
 def test_threads_that_spend_at_once_get_exactly_the_budget(ledger):
-    ledger.open("t", release="r", capacity=EACH * 40)
+    ledger.open("t", release="t", capacity=EACH * 40)
     granted = []
 
     def ask(client):
@@ -209,7 +278,7 @@ def _ask_from_another_process(url, client, results):
 
 
 def test_processes_that_spend_at_once_get_exactly_the_budget(ledger, url):
-    ledger.open("p", release="r", capacity=EACH * 61)
+    ledger.open("p", release="p", capacity=EACH * 61)
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
     workers = [spawn.Process(target=_ask_from_another_process, args=(url, f"c{i}", results)) for i in range(3)]

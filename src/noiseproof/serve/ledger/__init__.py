@@ -8,18 +8,20 @@ from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.history import History
 from noiseproof.serve.ledger.keys import Caller, Keys
 from noiseproof.serve.ledger.ledger import Ledger
-from noiseproof.serve.ledger.records import Balance, Paid, Receipt, Refused, Retry, Spend
+from noiseproof.serve.ledger.records import Balance, DataSetBalance, Paid, Promise, Receipt, Refused, Retry, Spend
 
 __all__ = [
     "Amount",
     "Answers",
     "Balance",
     "Caller",
+    "DataSetBalance",
     "Database",
     "History",
     "Keys",
     "Ledger",
     "Paid",
+    "Promise",
     "Receipt",
     "Refused",
     "Retry",

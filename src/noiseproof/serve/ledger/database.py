@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import sqlite3
 import threading
 import time
@@ -18,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLA
 
 from noiseproof.errors import LedgerError, MissingPartError, SettingError
 
-VERSION = 3
+VERSION = 4
 """The version of the tables that this noiseproof reads and writes."""
 
 EVERYONE = ""
@@ -47,6 +48,10 @@ def _text(name: str, *more: Any, **options: Any) -> Column[Any]:
 
 def _number(name: str, **options: Any) -> Column[Any]:
     return Column(name, sa.BigInteger, **{"nullable": False, **options})
+
+
+def _real(name: str, **options: Any) -> Column[Any]:
+    return Column(name, sa.Double, **{"nullable": False, **options})
 
 
 models = _table(
@@ -108,6 +113,12 @@ repeats = _table(
     _key("question"),
     _text("answer"),
 )
+names = _table("names", _key("name"), _text("model", ForeignKey("models.model")))
+data_sets = _table("data_sets", _key("data_set"), _real("epsilon"), _real("delta"))
+draws = _table(
+    "draws", _key("release"), _text("data_set"), _real("epsilon", nullable=True), _real("delta"), _text("neighbours")
+)
+properties = _table("properties", _key("name"), _text("value"))
 _version = _table("version", Column("version", sa.Integer, nullable=False))
 
 # History is appended to, never edited: the database itself refuses.
@@ -132,14 +143,17 @@ def version(engine: Engine) -> int:
         return _version_of(connection)
 
 
-def migrate(engine: Engine) -> None:
+def migrate(engine: Engine, *, create: bool = True) -> None:
     """Bring a database to this version, keeping all that is in it; a newer one is refused.
 
     Every version so far has only added tables, so a step up creates those that are missing. All of it happens in one
-    transaction.
+    transaction. An empty database becomes a ledger only with `create`.
     """
-    if version(engine) == VERSION:
+    present = version(engine)
+    if present == VERSION:
         return
+    if present == 0 and not create:
+        raise LedgerError("there is no ledger in that database; `noiseproof ledger init` makes one.")
     with engine.begin() as connection:
         lock(connection, "migrate")
         found = _version_of(connection)
@@ -150,6 +164,12 @@ def migrate(engine: Engine) -> None:
         _metadata.create_all(connection)
         for statement in _GUARDS[connection.dialect.name]:
             connection.execute(text(statement))
+        # Accounts of versions 1 to 3 have one name each, their own.
+        connection.execute(
+            text("INSERT INTO names SELECT model, model FROM models WHERE model NOT IN (SELECT name FROM names)")
+        )
+        fresh = [{"name": name, "value": secrets.token_hex(size)} for name, size in (("id", 8), ("key", 32))]
+        connection.execute(insert_or(connection, properties).on_conflict_do_nothing(), fresh)
         connection.execute(_version.delete())
         connection.execute(_version.insert().values(version=VERSION))
 
@@ -185,7 +205,7 @@ class Database:
             self._reader = self._writer = _postgresql(self.url)
         try:
             with _plain_errors():
-                migrate(self._writer)
+                migrate(self._writer, create=create)
         except BaseException:
             self.close()
             raise
@@ -251,9 +271,7 @@ def _check_file(url: URL, create: bool) -> None:
     if not file.parent.is_dir():
         raise SettingError(f"the folder of the ledger {url.database} does not exist; make it first.")
     if not create and not file.is_file():
-        raise LedgerError(
-            f"there is no ledger {url.database}; `noiseproof serve` or `noiseproof keys create` makes one."
-        )
+        raise LedgerError(f"there is no ledger {url.database}; `noiseproof ledger init` makes one.")
 
 
 def _sqlite(url: URL, *, writes: bool = False) -> Engine:

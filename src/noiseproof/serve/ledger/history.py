@@ -140,8 +140,10 @@ class _Replay:
         amount = self.chain.amount(entry.units)
         zero = amount.zero
         if entry.kind == "limit":
-            spent = self.balances[entry.client].spent if entry.client in self.balances else zero
-            self.balances[entry.client] = Balance(amount, spent)
+            before = self.balances.get(entry.client, Balance(amount, zero))
+            if entry.client == EVERYONE and not amount.fits(before.capacity):
+                result.problems.append(f"entry {entry.sequence} raised the model's budget.")
+            self.balances[entry.client] = Balance(amount, before.spent)
             return
         result.answers += entry.answers
         for client in (EVERYONE, entry.client):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import math
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -13,8 +16,32 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from noiseproof.errors import BudgetError, LedgerError, SettingError
 from noiseproof.serve.ledger import answers
 from noiseproof.serve.ledger.amounts import LARGEST, SCALE, Amount
-from noiseproof.serve.ledger.database import EVERYONE, Database, balances, entries, insert_or, keys, lock, models
-from noiseproof.serve.ledger.records import Balance, Chain, Entry, Kind, Paid, Receipt, Refused, Spend
+from noiseproof.serve.ledger.database import (
+    EVERYONE,
+    Database,
+    balances,
+    data_sets,
+    draws,
+    entries,
+    insert_or,
+    keys,
+    lock,
+    models,
+    names,
+    properties,
+)
+from noiseproof.serve.ledger.records import (
+    Balance,
+    Chain,
+    DataSetBalance,
+    Entry,
+    Kind,
+    Paid,
+    Promise,
+    Receipt,
+    Refused,
+    Spend,
+)
 
 _LIVE_KEYS = select(keys.c.id).where(keys.c.id.in_(bindparam("ids", expanding=True)), keys.c.revoked_at.is_(None))
 _LOCK = (
@@ -45,35 +72,111 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def open(self, model: str, *, release: str, capacity: Amount) -> Balance:
-        """Make sure that a model has an account. One that is there keeps its capacity and what was spent.
+    @property
+    def id(self) -> str:
+        """What tells this ledger apart from every other; no secret."""
+        return self._property("id")
+
+    def open(self, name: str, *, release: str, capacity: Amount, weights: str = "") -> str:
+        """Make sure that a release has an account, and that it is called `name`.
+
+        A release has one account, whatever names it is served under. An account that is there keeps what was spent,
+        and its capacity unless this one is smaller.
 
         Args:
-            model: The account's name.
-            release: A fingerprint of what answers: an account is never taken over by another release, whose answers
-                would be paid for from the wrong budget.
+            name: What the release is served under.
+            release: A fingerprint of the release, with its noise and its number of queries. It may tell private
+                records apart, so only a keyed digest of it is kept; the key stays in the ledger.
             capacity: What all answers together may cost.
+            weights: The fingerprint by which version 0.1 knew the release.
 
         Returns:
-            The account's balance.
+            The name of the account to spend from.
 
         Raises:
-            LedgerError: If the account belongs to another release.
+            LedgerError: If the name belongs to another release, or the release was counted in another measure.
             SettingError: If the capacity is more than a ledger can count.
         """
-        chain = Chain(model, release, *capacity.kind)
         with self.database.writing() as connection:
             lock(connection, "open")
-            row = connection.execute(select(models).where(models.c.model == model)).one_or_none()
+            keyed = self._keyed(connection, release)
+            row = connection.execute(select(models).where(models.c.release.in_([keyed, weights]))).first()
+            known = connection.execute(select(names.c.model).where(names.c.name == name)).scalar_one_or_none()
+            if known is not None and (row is None or row.model != known):
+                raise LedgerError(f"the ledger knows {name!r} as another release; serve this one under another name.")
             if row is None:
-                account = AccountTransaction.start(connection, chain, capacity)
-                account.write(connection)
-                return account.everyone
-            if Chain.from_row(row) != chain:
-                raise LedgerError(
-                    f"the ledger's account {model!r} belongs to another release; serve this one under another name."
-                )
-            return balances_of(connection, [chain], [EVERYONE])[model][EVERYONE]
+                account = AccountTransaction.start(connection, Chain(name, keyed, *capacity.kind), capacity)
+            else:
+                account = AccountTransaction.lock(connection, [row.model], [])[row.model]
+                if account.everyone.capacity.kind != capacity.kind:
+                    raise LedgerError(
+                        f"the ledger's account {row.model!r} counts in another measure; serve it with the version of "
+                        "noiseproof that opened it."
+                    )
+                account.lower(capacity)
+            account.write(connection)
+            if known is None:
+                connection.execute(insert(names).values(name=name, model=account.chain.model))
+            return account.chain.model
+
+    def draw(self, data_set: str, *, release: str, promise: Promise) -> DataSetBalance:
+        """Count a release's whole promise against the data set that it was made from; once, however often it is served.
+
+        Formal guarantee
+        ----------------
+        All releases that were drawn on a data set are together (epsilon, delta)-differentially private for the sums
+        that `DataSetBalance` states, by basic composition, also if each was chosen after seeing the others (Rogers et
+        al. 2016); with a limit these never exceed it. Promises for exchanged records and for added ones are stated for
+        exchanged ones together, an (epsilon, delta) of the latter as (2 epsilon, (1 + exp(epsilon)) delta).
+
+        Args:
+            data_set: The data set's name.
+            release: A fingerprint of the release, as for `open`.
+            promise: What the release promises for the records.
+
+        Returns:
+            What the data set's releases promise together.
+
+        Raises:
+            BudgetError: If the data set's limit does not cover it; nothing is counted then.
+        """
+        with self.database.writing() as connection:
+            lock(connection, "open")
+            keyed = self._keyed(connection, release)
+            row = insert_or(connection, draws).values(release=keyed, data_set=data_set, **vars(promise))
+            connection.execute(row.on_conflict_do_update(index_elements=["release"], set_={"data_set": data_set}))
+            balance = _data_set(connection, data_set)
+            if balance.overdrawn:
+                raise BudgetError(f"{balance.sentence()} This release is one too many; nothing of it is served.")
+            return balance
+
+    def limit_data_set(self, data_set: str, epsilon: float, delta: float) -> DataSetBalance:
+        """Set what all releases of a data set may promise together; what was promised before must be within it."""
+        if not (math.isfinite(epsilon) and epsilon >= 0 and 0 <= delta < 1):
+            raise SettingError(
+                "a data set's budget is a finite epsilon, 0 or more, and a delta of at least 0 and below 1."
+            )
+        with self.database.writing() as connection:
+            lock(connection, "open")
+            upsert = insert_or(connection, data_sets).values(data_set=data_set, epsilon=epsilon, delta=delta)
+            values = {"epsilon": epsilon, "delta": delta}
+            connection.execute(upsert.on_conflict_do_update(index_elements=["data_set"], set_=values))
+            balance = _data_set(connection, data_set)
+            if balance.overdrawn:
+                raise BudgetError(f"{balance.sentence()} What was promised cannot be taken back, and no limit was set.")
+            return balance
+
+    def data_set(self, name: str) -> DataSetBalance:
+        """What the releases of a data set promise together."""
+        with self.database.reading() as connection:
+            return _data_set(connection, name)
+
+    def data_sets(self) -> list[DataSetBalance]:
+        """What the releases of every data set promise together."""
+        with self.database.reading() as connection:
+            found = {*connection.execute(select(draws.c.data_set)).scalars()}
+            found |= {*connection.execute(select(data_sets.c.data_set)).scalars()}
+            return [_data_set(connection, name) for name in sorted(found)]
 
     def spend(self, spend: Spend) -> Receipt:
         """Pay for one request.
@@ -124,6 +227,14 @@ class Ledger:
             if row is None:
                 raise SettingError(f"the ledger has no account {model!r}.")
             return balances_of(connection, [Chain.from_row(row)])[model]
+
+    def _property(self, name: str) -> str:
+        with self.database.reading() as connection:
+            return _property(connection, name)
+
+    def _keyed(self, connection: Connection, fingerprint: str) -> str:
+        key = bytes.fromhex(_property(connection, "key"))
+        return f"hmac-{hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()}"
 
     def models(self) -> list[str]:
         """The names of all accounts."""
@@ -200,6 +311,12 @@ class AccountTransaction:
         entry = self._append("spend", spend.client, spend.answers, spend.cost)
         return Paid(Receipt(entry, spend.cost, self._head), everyone, own)
 
+    def lower(self, capacity: Amount) -> None:
+        """Lower the model's capacity, if it is above this one, as far as was not spent."""
+        most = capacity.capped(self.everyone.capacity).at_least(self.everyone.spent)
+        if most != self.everyone.capacity:
+            self._limit(EVERYONE, most)
+
     def write(self, connection: Connection) -> None:
         """Write what was added; the transaction's commit makes it true."""
         if not self._rows:
@@ -272,3 +389,14 @@ def _decide(
 def _live_keys(connection: Connection, ids: set[str]) -> set[str]:
     """Those of the API keys that are not revoked."""
     return set(connection.execute(_LIVE_KEYS, {"ids": list(ids)}).scalars()) if ids else set()
+
+
+def _property(connection: Connection, name: str) -> str:
+    return str(connection.execute(select(properties.c.value).where(properties.c.name == name)).scalar_one())
+
+
+def _data_set(connection: Connection, name: str) -> DataSetBalance:
+    rows = connection.execute(select(draws).where(draws.c.data_set == name)).all()
+    limit = connection.execute(select(data_sets).where(data_sets.c.data_set == name)).one_or_none()
+    promises = [Promise(row.epsilon, row.delta, row.neighbours) for row in rows]
+    return DataSetBalance(name, promises, None if limit is None else (limit.epsilon, limit.delta))

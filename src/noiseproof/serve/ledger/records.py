@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from sqlalchemy import RowMapping
 
+from noiseproof.privacy.budget import Neighbours
 from noiseproof.serve.ledger.amounts import Amount, Measure
 
 Kind = Literal["limit", "spend"]
@@ -159,6 +161,72 @@ class Refused:
             f"{spend.answers} answers were asked for and {whose} budget covers {each.times_within(balance.left)} more; "
             "nothing was answered and nothing spent."
         )
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a release promises for its records: an epsilon (None: none is proven) at a delta, for which neighbours."""
+
+    epsilon: float | None
+    delta: float
+    neighbours: Neighbours
+
+    def exchanged(self) -> tuple[float, float]:
+        """The promise for records that are exchanged."""
+        epsilon = math.inf if self.epsilon is None else self.epsilon
+        if self.neighbours == "replace-one":
+            return epsilon, self.delta
+        return 2 * epsilon, self.delta and min(1.0, (1 + math.exp(min(epsilon, 700.0))) * self.delta)
+
+
+@dataclass(frozen=True)
+class DataSetBalance:
+    """What all releases of a data set promise together, and what they may."""
+
+    data_set: str
+    promises: list[Promise]
+    limit: tuple[float, float] | None
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """For which neighbours the sum is stated."""
+        exchanged = any(promise.neighbours == "replace-one" for promise in self.promises)
+        return "replace-one" if exchanged else "add-or-remove"
+
+    @property
+    def total(self) -> tuple[float, float]:
+        """The sums of epsilons and of deltas; an infinite epsilon where a release proves none."""
+        if self.neighbours == "replace-one":
+            pairs = [promise.exchanged() for promise in self.promises]
+        else:
+            pairs = [(math.inf if one.epsilon is None else one.epsilon, one.delta) for one in self.promises]
+        return math.fsum(pair[0] for pair in pairs), math.fsum(pair[1] for pair in pairs)
+
+    @property
+    def overdrawn(self) -> bool:
+        """Whether there is a limit and it does not cover the sum."""
+        slack = 1 + 1e-9  # of sums in floating point
+        return self.limit is not None and any(a > b * slack for a, b in zip(self.total, self.limit, strict=True))
+
+    def sentence(self) -> str:
+        """What people must know who see one of its releases' cards."""
+        epsilon, delta = self.total
+        bound = f"epsilon {epsilon:.3g} at delta {delta:.3g}" if math.isfinite(epsilon) else "nothing that is proven"
+        limit = "" if self.limit is None else f", of a budget of epsilon {self.limit[0]:g} at delta {self.limit[1]:g}"
+        return f"{len(self.promises)} releases of the data set {self.data_set} promise {bound} together{limit}."
+
+    def to_json(self) -> dict[str, Any]:
+        """The data set as it is shown; null for an epsilon that is not proven."""
+        epsilon, delta = self.total
+        return {
+            "name": self.data_set,
+            "releases": len(self.promises),
+            "neighbours": self.neighbours,
+            "epsilon": epsilon if math.isfinite(epsilon) else None,
+            "delta": delta,
+            "limit": None if self.limit is None else dict(zip(("epsilon", "delta"), self.limit, strict=True)),
+            "warning": self.sentence() if len(self.promises) > 1 else None,
+        }
 
 
 def timestamp(made_at: int) -> str:
