@@ -73,12 +73,13 @@ def free_release():
 class Running:
     """A service, and ways to ask it and to look into its ledger."""
 
-    def __init__(self, url, **settings):
+    def __init__(self, url, releases=None, **settings):
         self.url = url
         self.noisy = NoisyRelease()
         self.settings = replace(Settings(ledger=url), **settings)
         self.database = Database(url)
-        app = create_app(self.settings, {"paid": self.noisy, "free": free_release()}, rng=Reproducible(0))
+        served = releases or {"paid": self.noisy, "free": free_release()}
+        app = create_app(self.settings, served, rng=Reproducible(0))
         self.service = app.state.service
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
@@ -115,11 +116,11 @@ class Running:
 
 @pytest.fixture
 def start(tmp_path):
-    """`start(**settings)` is a running service."""
+    """`start(**settings)` is a running service; with `releases`, of those."""
     running = []
 
-    def begin(**settings):
-        service = Running(f"sqlite:///{tmp_path / 'ledger.db'}", **settings)
+    def begin(file="ledger.db", **settings):
+        service = Running(f"sqlite:///{tmp_path / file}", **settings)
         running.append(service)
         return service
 
