@@ -38,4 +38,15 @@ def test_a_training_with_little_noise_at_a_low_rate_is_not_refuted_by_a_game_at_
         "train", "dp-sgd", "--set", "noise_multiplier=0.7", "--set", "batch_size=20", "--set", "epochs=1", "--out", out
     )
     noiseproof("audit", out, "--trials", "300")
-    assert bundles.read_card(out).verdict == "rehearsal"
+    assert bundles.read_card(out).verdict == "proven"
+
+
+def test_a_prediction_bundle_is_audited_with_the_noise_of_all_its_answers(noiseproof, tmp_path):
+    """With the budget of one answer the game would be played with a tenth of the noise."""
+    out = tmp_path / "bundle"
+    made = noiseproof("train", "logits", "--data", "breast-cancer", "--queries", "100", "--no-baseline", "--out", out)
+    assert "stays inside" in made.err
+    outcome = noiseproof("audit", out, "--trials", "60", "--json")
+    assert "stays inside" in outcome.err
+    alone = noiseproof("audit", "logits", "--epsilon", "3", "--trials", "60", "--json").document
+    assert outcome.document["proven"]["epsilon"] < 0.5 * alone["proven"]["epsilon"]

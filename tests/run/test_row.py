@@ -107,3 +107,16 @@ def test_the_course_of_the_budget_rises_to_the_cards_number(row):
 
 def test_nothing_proven_has_no_course(coins):
     assert spending(coins, Budget(1.0)) is None
+
+
+def test_the_course_of_the_budget_counts_what_was_released_beside_the_steps():
+    digits = load("digits").train
+    fitting = resolve("dp-sgd", digits, epsilon=3.0, network="linear", settings={"epochs": 2.0, "precondition": 0.3})
+    release = fitting.fit(digits, Budget(3.0), rng=Reproducible(0))
+    course = spending(release, Budget(3.0))
+    steps = release.card.ran["steps"]
+    assert course.unit == "releases"
+    assert course.done[-1] == steps + 2, "two statistics before the first step"
+    alone = release.event_log[-1:]
+    release.event_log, release.card = alone, release.card
+    assert spending(release, Budget(3.0)).epsilon[1] < course.epsilon[1]

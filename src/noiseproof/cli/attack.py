@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import completion
-from noiseproof.cli.options import Data, Jobs, Json, RayOption, SchemaOption, Seed, Target
+from noiseproof.cli.options import Data, Jobs, Json, RayOption, SchemaOption, Seed, Target, note_inside
 from noiseproof.cli.registry import command
 
 
@@ -47,6 +47,7 @@ def run(
     if attack not in attack_names():
         raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
     release = bundles.load(bundle)
+    note_inside(release, bundle)
     progress = output.RichProgress()
     split = load(data, target=target, schema=schema, seed=seed, progress=progress)
     if split.train.public.shape != release.public.shape or split.train.public.classes != release.public.classes:

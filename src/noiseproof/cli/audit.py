@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import completion
-from noiseproof.cli.options import Delta, Epsilon, Json, NeighboursOption, Seed, Settings, read_settings
+from noiseproof.cli.options import Delta, Epsilon, Json, NeighboursOption, Seed, Settings, note_inside, read_settings
 from noiseproof.cli.registry import command
 
 
@@ -50,7 +50,14 @@ def run(
         chosen = methods.build(release.method, release.settings)
         card = release.card
         promise = card.claimed or card.proven
-        budget = Budget(promise.epsilon if promise else epsilon, promise.delta if promise else delta, card.neighbours)
+        budget = Budget(
+            promise.epsilon if promise else epsilon,
+            promise.delta if promise else delta,
+            card.neighbours,
+            # Each of a prediction release's answers has the noise of them all.
+            getattr(release, "queries", 1),
+        )
+        note_inside(release, bundle)
     else:
         chosen = methods.build(subject, read_settings(settings))
         budget = Budget(epsilon, delta, check_neighbours(neighbours))

@@ -105,7 +105,9 @@ class Recipe:
         assert isinstance(release, ModelRelease)
         card = release.card.model_copy(update={"ran": {**release.card.ran, "recipe": self.name}})
         module = Mapped(self.feature_map(public), release.module)
-        return ModelRelease(module, self.whole(public), card, public, release.settings)
+        whole = ModelRelease(module, self.whole(public), card, public, release.settings)
+        whole.event_log = release.event_log
+        return whole
 
 
 MANY = 5000

@@ -137,6 +137,7 @@ class PredictionRelease(Release):
     """
 
     kind = "prediction"
+    stays_inside = True
 
     def __init__(
         self, card: Card, public: Public, settings: Mapping[str, Any], *, queries: int, rng: Randomness, asked: int = 0

@@ -70,9 +70,9 @@ class AuditSummary(_Result):
 
 
 class Spending(_Result):
-    """Proven epsilon after so many steps or answers."""
+    """Proven epsilon after so many steps, answers, or (where there was more than steps) noised releases."""
 
-    unit: Literal["steps", "answers"]
+    unit: Literal["steps", "releases", "answers"]
     done: tuple[int, ...]
     epsilon: tuple[float, ...]
 

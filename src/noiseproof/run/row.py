@@ -9,7 +9,8 @@ import torch
 
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods import recipes
-from noiseproof.privacy import Reproducible
+from noiseproof.privacy import Reproducible, accountants
+from noiseproof.privacy.events import EventLog
 from noiseproof.progress import Progress
 from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease, Release, accuracy, check_features
 from noiseproof.run.plan import Plan, RowKey
@@ -144,30 +145,31 @@ POINTS = 8
 
 
 def spending(release: Release, budget: Budget) -> Spending | None:
-    """Proven epsilon after a share of the steps or answers, at the budget's delta; None where nothing is proven.
+    """Proven epsilon after a share of the training's releases or of the answers, at the budget's delta.
 
-    It ends at the card's own number.
+    Prefixes of the training's own event log are accounted, with everything that is in it: statistics, histograms and
+    whatever else was looked at beside the steps. It ends at the card's own number. None where nothing is proven, or the
+    release keeps no log.
     """
-    card, proven = release.card, release.card.proven
+    proven, log = release.card.proven, release.event_log
+    answer: Any = getattr(release, "answer", None)
+    unit: Literal["steps", "releases", "answers"]
     if proven is None:
         return None
-    ran = card.ran
-    answer: Any = getattr(release, "answer", None)
-    unit: Literal["steps", "answers"] = "steps"
-    if "steps" in ran and {"sample_rate", "noise_multiplier"} <= ran.keys():
-        from noiseproof.privacy import accountants
-        from noiseproof.privacy.events import sampled_gaussian
-
-        total = int(ran["steps"])
+    if log:
+        total = sum(count for _, count in log)
+        unit = "steps" if release.card.ran.get("steps") == total else "releases"
+        accountant = proven.accountant if proven.accountant in accountants.ACCOUNTANTS else "rdp"
 
         def after(done: int) -> float:
-            event = sampled_gaussian(float(ran["sample_rate"]), float(ran["noise_multiplier"]), done)
-            return accountants.epsilon(
-                event, budget.delta, accountant=proven.accountant, neighbours=budget.neighbours
-            ).epsilon
+            prefix = EventLog()
+            for event, count in log:
+                prefix.append(event, min(count, done - len(prefix)))
+            terms = {"accountant": accountant, "neighbours": budget.neighbours}
+            return accountants.epsilon(prefix.event, budget.delta, **terms).epsilon
 
-    elif hasattr(answer, "cost") and "queries" in ran:
-        total, unit = int(ran["queries"]), "answers"
+    elif hasattr(answer, "cost") and isinstance(release, PredictionRelease):
+        total, unit = release.queries, "answers"
 
         def after(done: int) -> float:
             return float(answer.cost(done, budget.delta)[0])
@@ -175,8 +177,6 @@ def spending(release: Release, budget: Budget) -> Spending | None:
     else:
         return None
     done = sorted({max(1, round(total * share / POINTS)) for share in range(1, POINTS + 1)})
-    return Spending(
-        unit=unit,
-        done=(0, *done),
-        epsilon=(0.0, *(after(count) for count in done[:-1]), proven.epsilon),
-    )
+    # Where the proof is by a tighter way than one of the accountants, no point may lie above it.
+    course = (min(after(count), proven.epsilon) for count in done[:-1])
+    return Spending(unit=unit, done=(0, *done), epsilon=(0.0, *course, proven.epsilon))

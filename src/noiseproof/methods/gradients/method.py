@@ -134,9 +134,10 @@ class GradientMethod(Method):
         take_average(optimizer)
         if preconditioner is not None:
             preconditioner.fold(module)
-        return ModelRelease(
-            module.cpu(), network, self._card(gradients, dataset, budget, rng), dataset.public, self.settings()
-        )
+        card = self._card(gradients, dataset, budget, rng)
+        release = ModelRelease(module.cpu(), network, card, dataset.public, self.settings())
+        release.event_log = gradients.events.runs
+        return release
 
     def _preconditioner(
         self,

@@ -162,7 +162,9 @@ class DpGan(GanMethod):
             ran=self._ran(run, budget),
             notes=() if run.steps else ("The budget did not cover a single step: the records are noise.",),
         )
-        return self._release(gan, dataset, card)
+        release = self._release(gan, dataset, card)
+        release.event_log = run.events.runs
+        return release
 
     def _prepare(self, gan: Gan, dataset: Dataset, budget: Budget, rng: Randomness, model: Model) -> Run:
         usual = self.linear if model == "features" else self.networks
