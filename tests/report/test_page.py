@@ -83,6 +83,14 @@ def test_the_verdict_stands_before_everything_else(comparison, text):
     assert text.index(comparison.sentence) < text.index("What to take") < text.index("Every method")
 
 
+def test_it_says_that_it_is_a_rehearsal_and_how_to_make_the_real_release(comparison, text):
+    assert "A comparison is a rehearsal" in text
+    assert "no guarantee accounts for" in text
+    commands = {found.command for found in comparison.recommendations if found.method is not None}
+    assert commands
+    assert all(command in text and "--seed" not in command for command in commands)
+
+
 def test_every_row_is_there_with_its_numbers_or_with_what_happened(comparison, text):
     for row in comparison.rows:
         assert row.method in text

@@ -243,8 +243,9 @@ def _budget(comparison: Comparison) -> Chart:
     return Chart(
         "budget",
         "How the budget was spent",
-        "Proven epsilon if the run had stopped there: steps of a training, answers of a prediction method.",
-        Axis("share of steps or answers done", 0.0, 1.0, percent=True),
+        "Proven epsilon if the run had stopped there, by its own log of events: statistics and steps of a training, answers of "
+        "a prediction method.",
+        Axis("share of steps, other looks or answers done", 0.0, 1.0, percent=True),
         Axis.around("proven epsilon so far", [0.0, *(point.y for one in series for point in one.points)]),
         series,
         "straight",
