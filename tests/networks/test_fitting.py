@@ -161,3 +161,82 @@ def test_members_that_cannot_be_trained_on_are_refused():
             fit_stack(RECIPE, FEATURES, LABELS, members, SHORT)
     with pytest.raises(SettingError, match="as many seeds"):
         fit_stack(RECIPE, FEATURES, LABELS, [torch.arange(3)], SHORT, seeds=[1, 2])
+
+
+class Mixing(nn.Module):
+    """A layer that does to its batch what no layer may do: without weights, with a memory, with a buffer."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.last = how, 0.0
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, values):
+        if self.how == "standardised":
+            return (values - values.mean(0)) / (values.std(0, correction=0) + 1)
+        if self.how == "by a value":
+            return values / float(values.detach().abs().max() + 1)
+        if self.how == "remembered":
+            values, self.last = values + self.last, values.mean().detach()
+            return values
+        if self.how == "in a buffer":
+            self.seen += values.detach().abs().amax()
+            return values / (1 + self.seen)
+        return values * torch.softmax(values, 0)
+
+
+HOSTILE = {"nan": float("nan"), "huge": 1e38, "infinite": float("inf"), "ordinary": 3.0}
+MIXING = [None, "standardised", "by a value", "remembered", "in a buffer", "softmax over records"]
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("how", MIXING)
+def test_a_record_influences_its_own_network_alone_whatever_it_holds(how, value):
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 3), nn.Tanh(), *([] if how is None else [Mixing(how)]), nn.Linear(3, 2)]
+    network = Network.of(nn.Sequential(*layers), (4,), 2)
+    features = torch.rand(40, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(40) % 2
+    # Record 0 is the first network's; batches of 6 leave all of them short ones, and one network is done early.
+    members = [torch.arange(0, 15), torch.arange(15, 32), torch.arange(32, 35), torch.arange(35, 40)]
+    training = Training(epochs=4, batch_size=6, lr=0.05)
+
+    def fitted(first):
+        changed = features.clone()
+        changed[0] = first
+        return fit_stack(network, changed, labels, members, training).parameters
+
+    before, after = fitted(0.5), fitted(value)
+    for name in before:
+        assert torch.equal(before[name][1:], after[name][1:]), name
+        assert torch.isfinite(after[name][1:]).all()
+    assert any(not torch.equal(before[name][0], after[name][0]) for name in before)
+
+
+@pytest.mark.parametrize("how", MIXING[1:])
+def test_a_record_more_changes_no_other_network_even_where_layers_mix(how):
+    torch.manual_seed(0)
+    training = Training(epochs=3, batch_size=8, lr=0.1, optimizer="sgd")
+    network = Network.of(nn.Sequential(nn.Linear(4, 3), Mixing(how), nn.Linear(3, 2)), (4,), 2)
+    features = torch.rand(40, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(40) % 2
+    fitted = [
+        fit_stack(network, features, labels, [torch.arange(count), torch.arange(30, 34)], training) for count in (4, 5)
+    ]
+    for name, value in fitted[0].parameters.items():
+        torch.testing.assert_close(value[1], fitted[1].parameters[name][1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_that_mixes_records_is_trained_as_if_alone():
+    torch.manual_seed(0)
+    network = Network.of(nn.Sequential(nn.Linear(4, 3), Mixing("standardised"), nn.Linear(3, 2)), (4,), 2)
+    features, labels = torch.rand(24, 4, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 2
+    members = [torch.arange(0, 12), torch.arange(12, 24)]
+    together = fit_stack(
+        network, features, labels, members, Training(epochs=3, batch_size=6, lr=0.1, optimizer="sgd"), seeds=[0, 1]
+    )
+    alone = fit_stack(
+        network, features, labels, members[1:], Training(epochs=3, batch_size=6, lr=0.1, optimizer="sgd"), seeds=[1]
+    )
+    for name, value in together.parameters.items():
+        torch.testing.assert_close(value[1], alone.parameters[name][0], rtol=1e-5, atol=1e-6)

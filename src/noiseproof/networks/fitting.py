@@ -77,7 +77,8 @@ def fit_stack(
 
     Formal guarantee
     ----------------
-    None: nothing here is noised, and the networks are to be kept on the trusted side.
+    None: nothing here is noised, and the networks are to be kept on the trusted side. But a record influences the networks
+    it is a member of and no other, whatever it holds (up to rounding, where it changes how wide the largest batch is).
     """
     training = training or Training()
     seeds = range(len(members)) if seeds is None else seeds
@@ -85,7 +86,7 @@ def fit_stack(
     start = start or StackedNetwork.of(network, seeds)
     # In the order of falling length the networks that are still in training are always the first ones, and slices of
     # the stack stay views: who is done costs nothing and stays as it is.
-    schedule = _Schedule(members, training, seeds, whole=start.has_dropout)
+    schedule = _Schedule(members, training, seeds, whole=start.needs_whole_batches)
     order = torch.tensor(schedule.order)
     stack = {
         name: value.to(features.device).index_select(0, order.to(features.device))
@@ -101,12 +102,15 @@ def fit_stack(
                 active = schedule.active(step)
                 weights = _keep_first(active, weights, optimizer)
             indices, shares = schedule.batch(step, active, features.device)
+            records = features.index_select(0, indices.flatten())
+            # What fills a short batch up is zero, not a record, which might be another network's, or not be finite.
+            if (empty := shares == 0).any():
+                records[empty.flatten()] = 0
+            there = labels.index_select(0, indices.flatten()).view(indices.shape)
             logits = networks.forward(
-                features.index_select(0, indices.flatten()).view(*indices.shape, *features.shape[1:]),
-                weights,
-                schedule.generators[:active],
+                records.view(*indices.shape, *features.shape[1:]), weights, schedule.generators[:active]
             )
-            losses = training.loss(logits, labels.index_select(0, indices.flatten()).view(indices.shape), shares)
+            losses = training.loss(logits, there.where(~empty, 0), shares)
             optimizer.zero_grad(set_to_none=True)
             losses.sum().backward()
             optimizer.step()
@@ -121,8 +125,8 @@ class _Schedule:
     def __init__(
         self, members: Sequence[torch.Tensor], training: Training, seeds: Sequence[int], whole: bool = False
     ) -> None:
-        # Dropout draws masks for as many records as a batch is wide: were the width that of the largest batch at hand,
-        # what a network draws would depend on the others.
+        # Dropout draws masks for as many records as a batch is wide, and a layer that mixes records sees those that fill
+        # it up: were the width that of the largest batch at hand, a network would depend on the others.
         self._whole = whole
         self.order = sorted(range(len(members)), key=lambda j: -math.ceil(len(members[j]) / training.batch_size))
         self._members = [members[j].cpu() for j in self.order]

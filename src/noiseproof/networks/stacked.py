@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,14 +13,17 @@ from torch.func import functional_call, vmap
 
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.networks.network import Network
+from noiseproof.networks.small import Lstm
 
 
 class StackedNetwork:
     """k networks of one shape as one batched network: many shadow models, teachers or a collection at the price of few.
 
     `parameters` holds each of the network's parameters with a leading dimension of k. Dense layers run as one batched
-    product and convolutions as one grouped convolution; layers of other kinds run under `vmap`. The networks share
-    nothing but the arithmetic: network j's logits and gradients do not depend on the others (up to rounding).
+    product, convolutions as one grouped convolution and layers that are known to look at one record at a time over all
+    records; whatever else there is runs under `vmap`, or network by network where that cannot be, on a copy that forgets
+    what it saw. The networks share nothing but the arithmetic: network j's logits and gradients do not depend on the
+    others' weights or records, whatever these hold and whatever a layer does with its batch (up to rounding).
     """
 
     def __init__(self, network: Network, parameters: Mapping[str, torch.Tensor]) -> None:
@@ -56,9 +61,9 @@ class StackedNetwork:
         return len(next(iter(self.parameters.values())))
 
     @property
-    def has_dropout(self) -> bool:
-        """Whether training draws dropout masks."""
-        return any(isinstance(layer, nn.Dropout) for _, layer in self._layers)
+    def needs_whole_batches(self) -> bool:
+        """Whether what a layer does may depend on how many records are in its batch: it draws masks, or mixes them."""
+        return not all(type(layer) in (*_BY_RECORD, *_WEIGHTED) for _, layer in self._layers)
 
     def to(self, device: torch.device | str) -> StackedNetwork:
         """The same networks on another device."""
@@ -146,13 +151,49 @@ def _apply(
         raise UnsupportedError(
             "stacked training needs each network's own dropout masks: put nn.Dropout layers into an nn.Sequential."
         )
-    if not weights:
-        # A layer without weights is the same function for all the networks, so that their batches are one batch.
-        count, batch = values.shape[:2]
+    if type(layer) in _BY_RECORD:
+        # The same function for every record of every network, so that their batches are one batch.
         folded: torch.Tensor = layer(values.flatten(0, 1))
-        return folded.reshape(count, batch, *folded.shape[1:])
-    mapped: torch.Tensor = vmap(lambda own, x: functional_call(layer, own, (x,)))(weights, values)
+        return folded.reshape(*values.shape[:2], *folded.shape[1:])
+    call = partial(functional_call, _forgetful(layer))
+    try:
+        mapped: torch.Tensor = vmap(lambda own, x: call(own, (x,)))(weights, values)
+    except RuntimeError:  # what vmap cannot look into, such as a decision by a value
+        parts = [{name: value[j] for name, value in weights.items()} for j in range(len(values))]
+        mapped = torch.stack(
+            [functional_call(_forgetful(layer), own, (x,)) for own, x in zip(parts, values, strict=True)]
+        )
     return mapped
+
+
+_WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, Lstm)
+"""Layers with weights that look at one record at a time."""
+_BY_RECORD = {
+    *(
+        nn.Flatten,
+        nn.Unflatten,
+        nn.Identity,
+        nn.MaxPool1d,
+        nn.MaxPool2d,
+        nn.AvgPool1d,
+        nn.AvgPool2d,
+        nn.AdaptiveAvgPool2d,
+    ),
+    *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
+}
+"""Layers without weights that look at one record at a time."""
+
+
+def _forgetful(layer: nn.Module) -> nn.Module:
+    """A copy with the same weights: what a forward pass leaves in it, or in its buffers, is gone with it."""
+    copied = copy.copy(layer)
+    for part in ("_parameters", "_buffers", "_modules"):
+        copied.__dict__[part] = dict(getattr(layer, part))
+    for name, buffer in layer.named_buffers(recurse=False):
+        copied._buffers[name] = buffer.clone()
+    for name, child in layer.named_children():
+        copied._modules[name] = _forgetful(child)
+    return copied
 
 
 def _convolution(layer: nn.Conv2d, weights: dict[str, torch.Tensor], values: torch.Tensor) -> torch.Tensor:
