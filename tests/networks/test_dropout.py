@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from noiseproof.networks.dropout import RecordRandomness, generator_state
+from noiseproof.networks.dropout import RecordRandomness
 from noiseproof.privacy import Reproducible, Secure
+from noiseproof.privacy.randomness import generator_state
 
 
 def drawn(module, records, step=0, rng=None, inputs=None, rank=0):
@@ -92,3 +93,11 @@ def test_a_secure_runs_key_has_256_bits_of_the_systems_entropy(monkeypatch):
     assert asked == [32]
     assert len(random._key) == 32
     assert RecordRandomness(Secure(), Own(nn.Dropout()))._key != random._key
+
+
+def test_a_secure_runs_generator_has_more_states_than_can_be_tried():
+    """A seed leaves torch 32 bits; what is drawn must not be what any seed gives."""
+    state = Secure().generator.get_state().numpy()[24 : 24 + 8 * 624].view(np.uint64)
+    seeded = torch.Generator().manual_seed(int(state[0])).get_state().numpy()[24 : 24 + 8 * 624].view(np.uint64)
+    assert state[0] == seeded[0]
+    assert (state != seeded).sum() > 600  # words agree by chance once in 2^32

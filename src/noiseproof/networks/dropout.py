@@ -11,15 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from noiseproof.privacy.randomness import Bits
+from noiseproof.privacy.randomness import STATE_WORDS, Bits, generator_state
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Randomness
 
 _OWN_KEY = 0xD20
 """The child of a run's randomness that the key comes from: whatever else the run draws, it stays the same."""
-_STATE_WORDS = 624
-"""Of torch's Mersenne twister; a seed would fill them from 32 bits."""
 
 
 class RecordRandomness:
@@ -58,7 +56,7 @@ class RecordRandomness:
     def begin(self, step: int, records: torch.Tensor) -> None:
         """What is drawn next is for these records, given by their indices, at this step."""
         self._step, self._draws, self._records = step, 0, records
-        state = np.empty(_STATE_WORDS, dtype=np.uint32)
+        state = np.empty(STATE_WORDS, dtype=np.uint32)
         # The first of the records stands for the part of the step, so that no two parts draw the same.
         Bits(self._key, self._nonce(int(records[0]), 0)).fill(state)
         torch.set_rng_state(generator_state(state))
@@ -91,10 +89,3 @@ class RecordRandomness:
 
 _LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 """Layers with masks of their own here; all but the first drop whole channels."""
-
-
-def generator_state(words: np.ndarray[tuple[int, ...], np.dtype[np.uint32]]) -> torch.Tensor:
-    """The state of torch's generator of the processor with these 624 words of 32 bits, instead of a seed's."""
-    state = torch.Generator().get_state()
-    state.numpy()[24 : 24 + 8 * _STATE_WORDS].view(np.uint64)[:] = words
-    return state

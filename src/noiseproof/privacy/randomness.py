@@ -314,3 +314,14 @@ def check_scales(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     if scale.numel() and not bool(((scale > 2.0**-_EXPONENTS) & (scale < 2.0**_EXPONENTS)).all()):
         raise SettingError("the scales of noise must all be greater than 0 (and from 2^-900 to 2^900).")
     return scale
+
+
+STATE_WORDS = 624
+"""Of torch's generator of the processor, a Mersenne twister; a seed would fill them from 32 bits."""
+
+
+def generator_state(words: npt.NDArray[np.uint32]) -> torch.Tensor:
+    """The state of torch's generator of the processor with these 624 words of 32 bits, instead of a seed's."""
+    state = torch.Generator().get_state()
+    state.numpy()[24 : 24 + 8 * STATE_WORDS].view(np.uint64)[:] = words
+    return state

@@ -17,7 +17,7 @@ from noiseproof.data.dataset import Dataset, Public
 from noiseproof.engine.sampling import Decay, Schedule
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method
-from noiseproof.methods.common import Count, Finite, NonNegative
+from noiseproof.methods.common import Count, Finite, NonNegative, public_seed
 from noiseproof.methods.losses.coding import Coding, check_records
 from noiseproof.networks.generators import (
     ConvDiscriminator,
@@ -147,7 +147,7 @@ class GanMethod(Method):
     def _start(self, dataset: Dataset, model: Model, rng: Randomness, relaxed: float | None = None) -> Gan:
         """The untrained generator; records that cannot be learned from are refused here, before anything is spent."""
         check_records(dataset)
-        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+        seed = public_seed(rng)
         return Gan(dataset.public, model, latent=self.latent, seed=seed, relaxed=relaxed)
 
     def _release(self, gan: Gan, dataset: Dataset, card: Card) -> DataRelease:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from noiseproof.data import Dataset
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
-from noiseproof.methods.common import Count, NonNegative, Positive, seeded_by
+from noiseproof.methods.common import Count, NonNegative, Positive, public_seed, seeded_by
 from noiseproof.methods.losses.dp_gan import StepCallback
 from noiseproof.methods.losses.gan import (
     Gan,
@@ -149,7 +149,7 @@ class RdpGan(GanMethod):
         noise = self._noise(first)
         shares = torch.bincount(dataset.labels, minlength=gan.classes).double()
         gan.shares = shares / shares.sum()
-        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+        seed = public_seed(rng)
         training = PairTraining(self, gan, gan.discriminator(model), dataset, rng, seed)
         classifier = fit_classifier(dataset) if self.tuning == "ant" else None
         spent = 0.0

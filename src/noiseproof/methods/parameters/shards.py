@@ -13,7 +13,7 @@ from annotated_types import Ge
 from noiseproof.data import Dataset
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import Count, Positive, claim_of, proven_game, seeded_by
+from noiseproof.methods.common import Count, Positive, claim_of, proven_game, public_seed, seeded_by
 from noiseproof.methods.parameters.collection import Collection, ParameterLayout
 from noiseproof.methods.parameters.density import PublicDensity, draw, scores, true_sensitivity
 from noiseproof.methods.parameters.training import train_collection
@@ -65,7 +65,7 @@ class ShardMethod(Method):
     ) -> ModelRelease:
         """Draw every record's shard, train a network on each, and publish the start plus their noised update."""
         count = self.count(len(dataset))
-        seed = int(torch.randint(2**31, (1,), generator=rng.generator))
+        seed = public_seed(rng)
         drawn = (rng.uniform((len(dataset),)) * count).long().clamp_(max=count - 1)
         order = drawn.argsort(stable=True)
         shards = list(order.split(torch.bincount(drawn, minlength=count).tolist()))
