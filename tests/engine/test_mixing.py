@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from noiseproof.engine import PoissonSampler, PrivateGradients, checks
-from noiseproof.errors import UnsupportedError
+from noiseproof.errors import NoiseproofError, UnsupportedError
 from noiseproof.privacy import Reproducible
 
 
@@ -241,6 +241,14 @@ def test_an_interrupted_loop_leaves_nothing_that_follows_operations():
     assert isinstance(checks._get_current_dispatch_mode(), checks.TwinBatch)
     batches.close()
     assert checks._get_current_dispatch_mode() is None
+
+
+def test_losses_of_a_batch_whose_drawing_was_given_up_are_refused():
+    network = Network()
+    engine = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=0.5, rng=Reproducible(0))
+    (x,) = next(engine.batches(torch.randn(40, 6), steps=3))  # no one holds what draws the batches
+    with pytest.raises(NoiseproofError, match="no batch"):
+        engine.backward(network(x).sum(1))
 
 
 def test_a_rule_that_does_not_fit_its_layer_is_noticed():

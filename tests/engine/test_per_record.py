@@ -321,13 +321,32 @@ def test_checkpointed_parts(agree):
         engine.backward(module(inputs()).sum(1))
 
 
-def test_parameters_that_come_later_are_noticed():
-    module = network()
-    module[0].weight.requires_grad_(False)
+def replace_weight(module):
+    module[0].weight = nn.Parameter(module[0].weight.detach().clone())
+
+
+def add_layer(module):
+    module.append(nn.Linear(3, 3).double())
+
+
+CHANGES = {
+    "frozen": lambda module: module[0].requires_grad_(False),
+    "one frozen": lambda module: module[0].bias.requires_grad_(False),
+    "made trainable": lambda module: module[2].requires_grad_(True),
+    "replaced": replace_weight,
+    "added": add_layer,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_parameters_that_change_after_the_engine_was_made_are_noticed(change):
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Linear(5, 3)).double()
+    module[2].requires_grad_(False)
     with PerRecordGradients(module) as engine:
-        module[0].weight.requires_grad_(True)
+        engine.backward(module(inputs()).sum(1), check=True)
+        CHANGES[change](module)
         with pytest.raises(UnsupportedError, match="make a new one"):
-            engine.backward(module(inputs()).sum(1))
+            engine.backward(module(inputs()).sum(1), check=True)
 
 
 def test_closing_takes_the_hooks_off():

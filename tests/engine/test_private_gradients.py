@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import doctest
 import math
 
 import pytest
@@ -12,9 +13,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+import noiseproof as npf
+from noiseproof.engine import LayerRule, register_rule
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.sampling import PoissonSampler, Schedule
-from noiseproof.errors import NoiseproofError, UnsupportedError
+from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.methods.gradients import AdaptiveGradients
 from noiseproof.privacy import Reproducible, Secure, accountants
 from noiseproof.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -219,3 +222,163 @@ def test_a_gan_discriminator_takes_private_and_public_gradients_in_one_step():
         network.parameters(), clipped_sum(network, x, y, 1.0), reference.parameters(), strict=True
     ):
         torch.testing.assert_close(parameter.grad, private / 12 + other.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_an_interrupted_step_leaves_nothing_for_the_next():
+    network, (x, y) = module(), records()
+    gradients = PrivateGradients(
+        network, max_grad_norm=0.5, noise_multiplier=QUIET, sample_rate=1.0, rng=Reproducible(0)
+    )
+    for _ in range(5):
+        for batch in gradients.batches(x, y, steps=1, micro_batch_size=4):
+            gradients.backward(losses(network, *batch))
+            break
+    assert gradients.steps == len(gradients.events) == 0
+    for batch in gradients.batches(x, y, steps=1, micro_batch_size=4):
+        gradients.backward(losses(network, *batch))
+    for parameter, expected in zip(network.parameters(), clipped_sum(network, x, y, 0.5), strict=True):
+        torch.testing.assert_close(parameter.grad, expected / 12, rtol=1e-4, atol=1e-6)
+
+
+def test_a_count_of_an_interrupted_step_is_not_added_to_the_next():
+    network, (x, y) = module(), records()
+    gradients = AdaptiveGradients(
+        network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=1.0, rng=Reproducible(0), count_sigma=3.0
+    )
+    for batch in gradients.batches(x, y, steps=1, micro_batch_size=4):
+        gradients.backward(losses(network, *batch))
+        break
+    gradients._start([12])
+    assert gradients._count == 0
+
+
+def test_a_state_remembers_what_was_spent():
+    network, (x, y) = module(), records()
+    options = {"max_grad_norm": 1.0, "noise_multiplier": 1.0, "sample_rate": 0.5}
+    first = PrivateGradients(network, **options, rng=Reproducible(0))
+    for batch in first.batches(x, y, steps=5):
+        first.backward(losses(network, *batch))
+    first.close()
+    second = PrivateGradients(network, **options, rng=Reproducible(1))
+    second.restore(first.state())
+    assert second.epsilon(1e-5) == first.epsilon(1e-5) > 1
+    assert second.steps == 5
+    # What is spent stays spent: going back to an older state gives nothing back.
+    for batch in second.batches(x, y, steps=2):
+        second.backward(losses(network, *batch))
+    spent = second.epsilon(1e-5)
+    second.restore(first.state())
+    assert second.epsilon(1e-5) == spent
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_empty_batch_of_a_loader_is_a_step_like_any_other(workers):
+    network, (x, y) = module(), records(50)
+    gradients = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=0.02)
+    sampler = PoissonSampler(50, 0.02, 30, Reproducible(2))
+    loader = DataLoader(TensorDataset(x, y), batch_sampler=sampler, num_workers=workers)
+    sizes = []
+    for bx, by in gradients.load(loader):
+        sizes.append(len(bx))
+        assert bx.shape[1:] == (4,)
+        gradients.backward(losses(network, bx, by))
+    assert 0 in sizes
+    assert gradients.steps == 30
+    assert loader.collate_fn.__module__.startswith("torch")  # the loader is as it was
+
+
+def test_records_in_dictionaries_may_come_from_a_loader():
+    network, (x, y) = module(), records()
+    gradients = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=0.1)
+    dataset = [{"x": one, "y": label} for one, label in zip(x, y, strict=True)]
+    loader = DataLoader(dataset, batch_sampler=PoissonSampler(12, 0.1, 20, Reproducible(2)))
+    for batch in gradients.load(loader):
+        gradients.backward(losses(network, batch["x"], batch["y"]))
+    assert gradients.steps == 20
+
+
+def test_half_precision_parameters_get_gradients_of_their_type():
+    network, (x, y) = module().bfloat16(), records()
+    gradients = PrivateGradients(
+        network, max_grad_norm=0.5, noise_multiplier=QUIET, sample_rate=1.0, rng=Reproducible(0)
+    )
+    for bx, by in gradients.batches(x, y, steps=1):
+        gradients.backward(functional.cross_entropy(network(bx.bfloat16()).float(), by, reduction="none"))
+    total = torch.cat([parameter.grad.float().flatten() for parameter in network.parameters()])
+    assert all(parameter.grad.dtype == torch.bfloat16 for parameter in network.parameters())
+    expected = torch.cat([part.flatten() for part in clipped_sum(network.float(), x, y, 0.5)]) / 12
+    torch.testing.assert_close(total, expected, rtol=0.1, atol=0.02 * float(expected.norm()))
+
+
+def test_the_examples_in_the_docstrings_run():
+    from noiseproof.engine import private_gradients
+    from noiseproof.engine.rules import rule
+
+    for where in (private_gradients, rule):
+        found = doctest.testmod(where)
+        assert found.attempted > 0
+        assert found.failed == 0
+
+
+def private_parts(network, **changes):
+    x, y = records(40)
+    options = {"epsilon": 2.0, "delta": 1e-5, "epochs": 3, "max_grad_norm": 1.0, "rng": Reproducible(0)}
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    return npf.make_private(network, optimizer, DataLoader(TensorDataset(x, y), batch_size=10), **options | changes)
+
+
+def test_an_ordinary_loop_made_private_spends_the_budget_and_no_more():
+    network = module()
+    engine, optimizer, loader = private_parts(network)
+    assert isinstance(engine, npf.PrivateGradients)
+    assert len(loader) == 4
+    for _ in range(3):
+        for x, y in engine.load(loader):
+            engine.backward(losses(network, x, y))
+            optimizer.step()
+    assert 1.9 < engine.epsilon(1e-5) <= 2
+    batches = engine.load(loader)
+    x, y = next(batches)
+    with pytest.raises(NoiseproofError, match="12 steps"):
+        engine.backward(losses(network, x, y))
+
+
+def test_an_optimizer_made_private_does_not_step_without_a_private_gradient():
+    network = module()
+    _, optimizer, _ = private_parts(network)
+    x, y = records()
+    losses(network, x, y).mean().backward()
+    with pytest.raises(NoiseproofError, match="no new private gradient"):
+        optimizer.step()
+
+
+def test_an_optimizer_with_other_parameters_is_not_made_private():
+    network = module()
+    optimizer = torch.optim.SGD([*network.parameters(), torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    x, y = records()
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    with pytest.raises(SettingError, match="not the model's"):
+        npf.make_private(network, optimizer, loader, epsilon=2, delta=1e-5, epochs=1, max_grad_norm=1.0)
+
+
+class Scale(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.factor = nn.Parameter(torch.linspace(0.5, 1.5, width))
+
+    def forward(self, inputs):
+        return self.factor * inputs
+
+
+def test_a_rule_of_the_users_own_is_used(agree):
+    @register_rule(Scale)
+    class ScaleRule(LayerRule):
+        used = 0
+
+        def contributions(self, inputs, errors):
+            ScaleRule.used += 1
+            return [(self.layer.factor, inputs * errors)]
+
+    torch.manual_seed(0)
+    agree(nn.Sequential(nn.Linear(4, 3), Scale(3), nn.Linear(3, 2)), torch.randn(5, 4))
+    assert ScaleRule.used == 1

@@ -94,7 +94,7 @@ class PerRecordGradients:
         """
         if losses.dim() != 1:
             raise SettingError(f"losses must have the shape (records,), one loss a record, not {tuple(losses.shape)}.")
-        self._check_parameters()
+        self._check_parameters(thoroughly=check)
         records = losses.shape[0]
         uses: list[list[Contribution]] = [[] for _ in self.parameters]
         found = self._recorder.uses_behind(losses, self._names) if records else []
@@ -142,14 +142,19 @@ class PerRecordGradients:
     ) -> None:
         self.close()
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self, *, thoroughly: bool) -> None:
         """Refuse parameters that were replaced, frozen or unfrozen: they would get noise and no gradient, or neither."""
-        for owner, name, parameter, trainable in self._owned:
-            if owner.get(name) is not parameter or parameter.requires_grad != trainable:
-                raise UnsupportedError(
-                    f"the parameter {self._names.get(id(parameter), name)} was replaced, frozen or made trainable after "
-                    "the engine had been attached; close the engine and make a new one."
-                )
+        same = all(
+            owner.get(name) is parameter and parameter.requires_grad == trainable
+            for owner, name, parameter, trainable in self._owned
+        )
+        if same and thoroughly:
+            same = {id(parameter) for parameter in self.module.parameters()} == {id(row[2]) for row in self._owned}
+        if not same:
+            raise UnsupportedError(
+                "a parameter of the network was put in place, replaced, frozen or made trainable after the engine had been "
+                "attached; close the engine and make a new one."
+            )
 
     def _by_autograd(self, loss: torch.Tensor, found: list[tuple[LayerUse, tuple[Target, ...]]]) -> list[torch.Tensor]:
         """One loss's gradient, as an ordinary backward pass gives it."""
