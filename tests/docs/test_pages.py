@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from pathlib import Path
 from typing import get_args
@@ -115,3 +116,11 @@ def test_every_page_is_in_the_sites_navigation():
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M))
     there = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert listed == there
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_name_that_a_page_imports_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    for module, names in re.findall(r"^ *from (noiseproof[\w.]*) import ([\w, ]+)", text, re.M):
+        for imported in names.split(", "):
+            assert hasattr(importlib.import_module(module), imported) or importlib.import_module(f"{module}.{imported}")
