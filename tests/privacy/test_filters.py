@@ -193,3 +193,16 @@ def test_filters_with_a_delta_need_one():
 def test_an_order_is_not_chosen_by_a_plan_without_noise(planned):
     with pytest.raises(SettingError, match="planned"):
         Filter(Budget(1.0), planned=planned)
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "zcdp", "gdp", "pure"])
+def test_a_filter_proves_the_budget_it_was_given_however_little_of_it_was_spent(accountant):
+    budget = Budget(2.0, 1e-5)
+    filter_ = Filter(budget, accountant)
+    before = filter_.proof("an assumption")
+    filter_.spend(PureDpEvent(0.1))
+    assert filter_.spent.epsilon < 1.9
+    assert filter_.proof("an assumption") == before
+    assert (before.epsilon, before.delta) == (2.0, 0.0 if accountant == "pure" else 1e-5)
+    assert before.accountant == f"{accountant} filter"
+    assert before.assumptions == ("an assumption",)

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from noiseproof.privacy.randomness import Randomness
     from noiseproof.privacy.reproducible import Reproducible
     from noiseproof.privacy.secure import Secure
+    from noiseproof.privacy.selection import Candidate, Selected, select
 
 __all__ = [
     "Audit",
     "Budget",
+    "Candidate",
     "Card",
     "Claim",
     "EventLog",
@@ -36,8 +38,10 @@ __all__ = [
     "Randomness",
     "Reproducible",
     "Secure",
+    "Selected",
     "accountants",
     "calibration",
+    "select",
 ]
 
 _HOMES = {
@@ -49,6 +53,7 @@ _HOMES = {
     "randomness": ("Randomness",),
     "reproducible": ("Reproducible",),
     "secure": ("Secure",),
+    "selection": ("Candidate", "Selected", "select"),
 }
 
 

@@ -25,7 +25,7 @@ from noiseproof.privacy import gaussian_dp, pld, renyi
 from noiseproof.privacy.budget import ACCOUNTANTS as ACCOUNTANTS
 from noiseproof.privacy.budget import Neighbours, check_delta, check_neighbours
 from noiseproof.privacy.card import Proof
-from noiseproof.privacy.events import DpEvent, Step, amplified, condense, merge_gaussians, read
+from noiseproof.privacy.events import DpEvent, SelectionStep, Step, amplified, condense, merge_gaussians, read
 
 _KINDS = 64
 _FULL_RATE = "zCDP is not helped by sampling: every Gaussian step counts at full rate."
@@ -142,6 +142,8 @@ def _account(steps: tuple[Step, ...], given: float, at_delta: bool, accountant: 
         by_renyi = min(pure, by_renyi)
     if accountant == "rdp" or by_renyi == 0:
         return by_renyi, "rdp", True, None
+    if any(isinstance(step, SelectionStep) for step in steps):
+        return by_renyi, "rdp", True, "rdp, because a private selection has no tighter bound here."
     value, left = (pld.epsilon_of if at_delta else pld.delta_of)(merged, given, by_renyi)
     if by_renyi < value:
         return by_renyi, "rdp", True, "rdp, because the grid that time and memory allow is too coarse for pld."

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.privacy.budget import Neighbours, check_neighbours
@@ -96,6 +96,32 @@ class ComposedDpEvent(DpEvent):
         object.__setattr__(self, "events", tuple(self.events))  # equal, and hashable, whatever sequence was given
 
 
+Stopping = Literal["logarithmic", "geometric", "poisson"]
+"""How the number of runs of a private selection is drawn."""
+
+
+@dataclass(frozen=True)
+class SelectionDpEvent(DpEvent):
+    """The best by a private score of a random number of runs, each of a candidate chosen at random.
+
+    `events` has what one run of each candidate costs, its score included; `runs` is the expected number of runs, and
+    `stopping` the law of their number (`noiseproof.privacy.selection`).
+    """
+
+    events: Sequence[DpEvent]
+    runs: float
+    stopping: Stopping = "geometric"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))
+        if not self.events:
+            raise SettingError("a selection needs at least one candidate.")
+        if self.stopping not in get_args(Stopping):
+            raise SettingError(f"stopping must be one of {', '.join(get_args(Stopping))}, not {self.stopping!r}.")
+        if not 1 < self.runs <= 1000:
+            raise SettingError(f"the expected number of runs must be above 1 and at most 1,000, not {self.runs}.")
+
+
 @lru_cache(maxsize=64)  # a training asks for the same event step after step
 def sampled_gaussian(rate: float, sigma: float, steps: int = 1) -> DpEvent:
     """The event of `steps` Gaussian sums of noise multiplier `sigma` over Poisson samples of rate `rate`.
@@ -170,7 +196,7 @@ class Step:
     change cannot be folded into `scale`, because the record that leaves and the one that comes are sampled together.
     """
 
-    law: Literal["gaussian", "laplace", "pure"]
+    law: Literal["gaussian", "laplace", "pure", "selection"]
     scale: float
     rate: float = 1.0
     count: int = 1
@@ -188,6 +214,36 @@ class Step:
     def pure_epsilon(self) -> float:
         """The largest privacy loss of one application; infinite for Gaussian noise."""
         return amplified(self.unsampled_epsilon, self.rate)
+
+
+@dataclass(frozen=True)
+class SelectionStep(Step):
+    """A private selection among candidates that each take their `candidates` steps; `scale` is the expected runs."""
+
+    candidates: tuple[tuple[Step, ...], ...] = ()
+    stopping: Stopping = "geometric"
+
+    @property
+    def gamma(self) -> float:
+        """The parameter of the geometric or logarithmic law whose mean is `scale`: its weights fall by 1 - gamma."""
+        if self.stopping == "geometric":
+            return 1 / self.scale
+        low, high = 0.0, 1.0
+        while (middle := (low + high) / 2) not in (low, high):
+            mean = (1 / middle - 1) / -math.log(middle)
+            low, high = (middle, high) if mean > self.scale else (low, middle)
+        return low
+
+    @property
+    def unsampled_epsilon(self) -> float:
+        """The largest privacy loss, where that of every candidate is bounded."""
+        each = max(math.fsum(step.count * step.pure_epsilon for step in steps) for steps in self.candidates)
+        if self.stopping == "poisson":
+            return each + self.scale * math.tanh(each / 2)
+        return (2 + (self.stopping == "geometric")) * each
+
+
+_NOTHING = Step("pure", 0.0)
 
 
 def amplified(epsilon: float, rate: float) -> float:
@@ -214,7 +270,7 @@ def read(event: DpEvent, neighbours: str) -> tuple[Step, ...] | None:
         step = _step(leaf, relation)
         if step is None:
             return None
-        if not (step.law == "pure" and step.scale == 0):
+        if step.law != "pure" or step.scale:
             counts[step] += count
     return tuple(replace(step, count=count) for step, count in counts.items() if count)
 
@@ -227,6 +283,8 @@ def condense(steps: Sequence[Step], most: int) -> tuple[Step, ...]:
     """
     if len(steps) <= most:
         return tuple(steps)
+    selections = [s for s in steps if isinstance(s, SelectionStep)]
+    steps = [s for s in steps if not isinstance(s, SelectionStep)]
     width = 2.0**-13
     while True:
         width *= 2
@@ -237,7 +295,7 @@ def condense(steps: Sequence[Step], most: int) -> tuple[Step, ...]:
         if len(cells) <= most or width > 1:
             break
     worst = {"pure": max, "laplace": min, "gaussian": min}
-    return tuple(
+    return *selections, *(
         replace(
             cell[0],
             scale=worst[cell[0].law](s.scale for s in cell),
@@ -274,6 +332,12 @@ def _leaves(event: DpEvent, count: int) -> Iterator[tuple[DpEvent, int]]:
 
 def _step(event: DpEvent, neighbours: Neighbours) -> Step | None:
     """The step of one look at the data, by one or several mechanisms; None if it protects nothing."""
+    if isinstance(event, SelectionDpEvent):
+        candidates = [read(each, neighbours) for each in event.events]
+        if None in candidates:
+            return None
+        found = tuple(dict.fromkeys(steps for steps in candidates if steps))
+        return SelectionStep("selection", event.runs, candidates=found, stopping=event.stopping) if found else _NOTHING
     rate = 1.0
     while isinstance(event, PoissonSampledDpEvent):
         if not 0 <= event.sampling_probability <= 1:
@@ -282,7 +346,7 @@ def _step(event: DpEvent, neighbours: Neighbours) -> Step | None:
         event = event.event
     parts = [_mechanism(part, count, neighbours) for part, count in _leaves(event, 1) if count]
     if rate == 0 or not parts:
-        return Step("pure", 0.0)
+        return _NOTHING
     if any(part.scale == 0 and part.law != "pure" for part in parts):
         return None
     laws = {part.law for part in parts}

@@ -16,6 +16,7 @@ from noiseproof.errors import BudgetError, SettingError, UnsupportedError
 from noiseproof.privacy import gaussian_dp, renyi
 from noiseproof.privacy.accountants import Spend, pure_epsilon
 from noiseproof.privacy.budget import Budget
+from noiseproof.privacy.card import Proof
 from noiseproof.privacy.events import DpEvent, Step, read
 
 
@@ -93,6 +94,7 @@ class Filter:
         self.order = self._best_order(planned) if accountant == "rdp" else None
         self._sum = _at_order(self.order) if self.order is not None else _SUMS[accountant]
         self._limit = self._sum.limit(budget.epsilon, budget.delta)
+        self._delta = 0.0 if accountant == "pure" else budget.delta
         self._lock = threading.Lock()
         self._paid = 0.0
 
@@ -114,9 +116,19 @@ class Filter:
             self._paid += price
             return self._spent(self._paid)
 
+    def proof(self, *assumptions: str) -> Proof:
+        """What is proven of all that was and may yet be paid for: the budget, as it was given.
+
+        *Formal guarantee.* That of the class, for whatever is released after a spend, however far the budget was used.
+        `spent` is no such thing: where events depend on what came out before, so does its reading, and a smaller epsilon
+        than the budget's, stated because less was spent, holds for no set of results fixed beforehand.
+        """
+        accountant = f"{self.accountant} filter"
+        return Proof(epsilon=self.budget.epsilon, delta=self._delta, accountant=accountant, assumptions=assumptions)
+
     @property
     def spent(self) -> Spend:
-        """The (epsilon, delta) of all that was paid for so far; at delta of the budget."""
+        """How far the budget was used, as an (epsilon, delta): for watching, not for a card (see `proof`)."""
         with self._lock:
             return self._spent(self._paid)
 
@@ -134,9 +146,8 @@ class Filter:
         return math.inf if steps is None else self._sum.price(steps)
 
     def _spent(self, paid: float) -> Spend:
-        delta = 0.0 if self.accountant == "pure" else self.budget.delta
-        epsilon = min(self._sum.epsilon(paid, delta), self.budget.epsilon)
-        return Spend(epsilon, delta, self.accountant, self.budget.neighbours)
+        epsilon = min(self._sum.epsilon(paid, self._delta), self.budget.epsilon)
+        return Spend(epsilon, self._delta, self.accountant, self.budget.neighbours)
 
     def _best_order(self, planned: DpEvent | None) -> float:
         """The order at which the budget buys the most of what is planned."""

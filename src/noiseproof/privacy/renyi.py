@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from noiseproof.privacy.events import Step, amplified, condense
+from noiseproof.privacy.events import SelectionStep, Step, amplified, condense
 from noiseproof.privacy.gaussian_dp import largest
 
 Array = npt.NDArray[np.float64]
 
 # Small orders for large epsilon, and few but large ones for small epsilon; the best is refined afterwards.
 _COARSE = (1.01, 1.025, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, *range(2, 13), *(round(13 * 1.12**k) for k in range(40)))
+_WIDE = (*_COARSE, *(_COARSE[-1] * 1.3**k for k in range(1, 27)))
 _LARGEST = 1e6
 _POINTS = 40_000
 _KINDS = 32
 _HALVINGS = 10
 _CHUNK = 500_000
+_RUNS_ROUNDING = 1e-12  # what float64 leaves open of the law of the number of runs, and more
 
 
 def curve(steps: Iterable[Step], orders: Sequence[float] | Array) -> Array:
@@ -35,7 +38,8 @@ def curve(steps: Iterable[Step], orders: Sequence[float] | Array) -> Array:
     relation that the steps were read with (Mironov 2017). Gaussian: order / (2 sigma^2). Poisson-sampled Gaussian: the
     divergence of the dominating pair, by integration (Mironov, Talwar and Zhang 2019; replace-one: Lebeda et al. 2024).
     Laplace: exact (Mironov 2017). Pure: that of randomised response, which dominates; with a bounded range at most
-    order epsilon^2 / 8 (Cesar and Rogers 2021). On a Poisson sample, Laplace is counted as pure.
+    order epsilon^2 / 8 (Cesar and Rogers 2021). On a Poisson sample, Laplace is counted as pure. Selection: the bounds
+    of Papernot and Steinke 2022 (theorems 2 and 6) for the worst candidate at every order.
     """
     total = np.zeros(len(orders))
     at = np.asarray(orders, dtype=float)
@@ -45,6 +49,8 @@ def curve(steps: Iterable[Step], orders: Sequence[float] | Array) -> Array:
             sampled.setdefault(step.exchange, []).append(step)
         elif step.law == "gaussian":
             total += step.count * at / (2 * step.scale**2)
+        elif isinstance(step, SelectionStep):
+            total += step.count * _selection(step, at)
         else:
             total += step.count * _bounded_loss(step, at)
     for exchange, group in sampled.items():
@@ -82,7 +88,7 @@ def delta_of(steps: Sequence[Step], epsilon: float) -> tuple[float, float]:
 
 def order_that_buys_most(steps: Sequence[Step], limit: Callable[[float], float]) -> float:
     """The order at which a budget, as its limit on the divergence of each order, buys the steps most often."""
-    orders = np.array([*_COARSE, *(_COARSE[-1] * 1.3**k for k in range(1, 27))], dtype=float)
+    orders = np.array(_WIDE)
     allowed = np.array([limit(float(order)) for order in orders])
     bought = allowed / np.maximum(curve(condense(steps, _KINDS), orders), 1e-300)
     return float(orders[int(bought.argmax())])
@@ -111,8 +117,8 @@ def rho_of(steps: Iterable[Step]) -> float:
 
 def epsilon_of_rho(rho: float, delta: float) -> float:
     """The smallest epsilon of a rho-zCDP mechanism at delta, over all orders."""
-    if rho == 0:
-        return 0.0
+    if rho in (0, math.inf):
+        return rho
     # Where rho * order + log(1 / delta) / (order - 1), which the conversion improves upon, is least.
     near = 1 + math.sqrt(-math.log(delta) / rho)
     return _least_around(lambda orders: epsilon_at(orders, rho * orders, delta), near)
@@ -120,8 +126,8 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
 def delta_of_rho(rho: float, epsilon: float) -> float:
     """The smallest delta of a rho-zCDP mechanism at epsilon, over all orders."""
-    if rho == 0:
-        return 0.0
+    if rho in (0, math.inf):
+        return min(rho, 1.0)
     # The exponent (a - 1)(a rho - epsilon) is least at a = (rho + epsilon) / (2 rho).
     order = max(1.0 + 1e-3, (rho + epsilon) / (2 * rho))
     return _least_around(lambda orders: delta_at(orders, rho * orders, epsilon), order)
@@ -177,6 +183,28 @@ def _bounded_loss(step: Step, orders: Array) -> Array:
     if step.bounded_range:
         values = np.minimum(values, orders * epsilon**2 / 8)
     return np.maximum(values, 0.0)
+
+
+def _selection(step: SelectionStep, orders: Array) -> Array:
+    """Private selection with a random number of runs (Papernot and Steinke 2022).
+
+    A run picks a candidate at random, which the result names, so that its divergence is at most the worst candidate's.
+    """
+    divergences = _worst(step.candidates, tuple(orders.tolist())) + math.log(step.scale) / (orders - 1) + _RUNS_ROUNDING
+    others, at_others = np.array(_WIDE), _worst(step.candidates, _WIDE)
+    if step.stopping == "poisson":
+        # Theorem 6: a run is (log(order / (order - 1)), delta)-DP, by any other order.
+        epsilons = -np.log1p(-1 / orders)
+        deltas = np.array([delta_at(others, at_others, float(epsilon)).min() for epsilon in epsilons])
+        return np.minimum(divergences + step.scale * deltas, step.unsampled_epsilon)
+    # Theorem 2, whose second order may be any; geometric stopping is its eta = 1, logarithmic its eta = 0.
+    second = float(((1 - 1 / others) * at_others - math.log(step.gamma) / others).min())
+    return np.minimum(divergences + (1 + (step.stopping == "geometric")) * second, step.unsampled_epsilon)
+
+
+@lru_cache(maxsize=64)
+def _worst(candidates: tuple[tuple[Step, ...], ...], orders: tuple[float, ...]) -> Array:
+    return np.max([curve(steps, orders) for steps in candidates], axis=0)
 
 
 def _log_cosh(x: Array) -> Array:
