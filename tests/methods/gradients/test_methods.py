@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import noiseproof as npf
 from noiseproof.data import Dataset, Public
@@ -110,3 +111,32 @@ def test_secure_training_stays_within_the_budget_with_its_own_inexactness_counte
     assert card.proven.epsilon <= 2
     event = sampled_gaussian(card.ran["sample_rate"], card.ran["noise_multiplier"], card.ran["steps"])
     assert card.proven.epsilon >= accountants.epsilon(event, 1e-5).epsilon
+
+
+class Borrowing(nn.Module):
+    """A network whose second layer's weights are used outside of that layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, values):
+        return torch.tanh(self.first(values)) @ self.second.weight.T + self.second.bias
+
+
+@pytest.mark.parametrize("name", [*PROVEN, *UNPROVEN])
+def test_the_advice_of_an_error_can_be_followed(name):
+    dataset = Dataset("d", torch.rand(20, 4), torch.arange(20) % 2, Public((4,), ("a", "b")))
+    settings = {"epochs": 1, "batch_size": 10}
+    with pytest.raises(UnsupportedError, match=r"name the module that uses it in vmapped=\(\.\.\.\)"):
+        npf.train(name, dataset, seed=0, network=Borrowing(), **settings)
+    for followed in ({"vmapped": ("",)}, {"vmapped": ""}):
+        release = npf.train(name, dataset, seed=0, network=Borrowing(), **settings, **followed)
+        assert release.predict(dataset.features).shape == (20, 2)
+
+
+def test_settings_that_a_method_would_ignore_are_refused():
+    for name in ("quantile-flat", "quantile-layer"):
+        for setting in ("max_grad_norm", "micro_batch_size"):
+            with pytest.raises(SettingError, match=f"no setting '{setting}'"):
+                npf.methods.build(name, {setting: 1})

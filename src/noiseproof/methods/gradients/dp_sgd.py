@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -106,6 +106,7 @@ class DpSgd(GradientMethod):
             sample_rate=sample_rate,
             rng=rng,
             bound=self.bound,
+            vmapped=self.vmapped,
         )
 
     def calibrated(self, sample_rate: float, steps: int, budget: Budget) -> float:
@@ -252,6 +253,7 @@ class DpSgdAdaptive(DpSgd):
             quantile=self.quantile,
             count_sigma=self.count_sigma or max(self.batch_size / 20, noise_multiplier),
             speed=self.speed,
+            vmapped=self.vmapped,
         )
 
 
@@ -281,9 +283,15 @@ class AdaptiveGradients(PrivateGradients):
         quantile: float = 0.5,
         count_sigma: float,
         speed: float = 0.2,
+        vmapped: Collection[str] = (),
     ) -> None:
         super().__init__(
-            module, max_grad_norm=max_grad_norm, noise_multiplier=noise_multiplier, sample_rate=sample_rate, rng=rng
+            module,
+            max_grad_norm=max_grad_norm,
+            noise_multiplier=noise_multiplier,
+            sample_rate=sample_rate,
+            rng=rng,
+            vmapped=vmapped,
         )
         if not 0 < quantile < 1:
             raise SettingError(f"the quantile must lie in (0, 1), not {quantile}.")

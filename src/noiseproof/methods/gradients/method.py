@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge
+from pydantic import BeforeValidator
 from torch import nn
 
 from noiseproof.engine.private_gradients import BatchGradients
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
     from noiseproof.run.checkpoints import Checkpoints
 
 
+def _paths(value: Any) -> Any:
+    """The dotted paths that a command line gives in one text."""
+    return tuple(value.split(",")) if isinstance(value, str) else value
+
+
 @dataclass(frozen=True)
 class GradientMethod(Method):
     """Descent on noised gradients. A method says what it does to a batch's gradients, and what its card may claim."""
@@ -63,6 +69,9 @@ class GradientMethod(Method):
     """The most pixels that an augmentation moves a picture by."""
     flip: bool = False
     """Whether an augmentation flips a picture by a coin."""
+
+    vmapped: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
+    """Modules (dotted paths, "" for the whole network) with uses of parameters that the engine cannot follow by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -49,8 +50,9 @@ class NoisyGradients(BatchGradients):
         rng: Randomness,
         draw: Draw = "exact",
         by: Literal["all", "tensor"] = "all",
+        vmapped: Collection[str] = (),
     ) -> None:
-        super().__init__(module, sample_rate=sample_rate, rng=rng)
+        super().__init__(module, sample_rate=sample_rate, rng=rng, vmapped=vmapped)
         if not (max_grad_norm > 0 and noise_multiplier >= 0):
             raise SettingError("the clipping norm must be positive and sigma not negative.")
         if draw == "exact" and by == "tensor":
@@ -230,6 +232,7 @@ class NoisyGradient(UnprovenMethod):
             rng=rng,
             draw=self.draw,
             by=self.by,
+            vmapped=self.vmapped,
         )
 
     def score(self, gradient: torch.Tensor) -> float:

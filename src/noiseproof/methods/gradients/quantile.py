@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -42,8 +43,9 @@ class QuantileGradients(BatchGradients):
         rng: Randomness,
         quantile: float = 0.5,
         by: Literal["all", "layer"] = "all",
+        vmapped: Collection[str] = (),
     ) -> None:
-        super().__init__(module, sample_rate=sample_rate, rng=rng)
+        super().__init__(module, sample_rate=sample_rate, rng=rng, vmapped=vmapped)
         if not 0 < quantile < 1:
             raise SettingError(f"the quantile must lie in (0, 1), not {quantile}.")
         self.noise_multiplier, self.max_grad_norm = noise_multiplier, math.nan
@@ -115,6 +117,7 @@ class QuantileFlat(UnprovenMethod):
             rng=rng,
             quantile=self.quantile,
             by=self.by,
+            vmapped=self.vmapped,
         )
 
     def score(self, gradient: torch.Tensor) -> float:
