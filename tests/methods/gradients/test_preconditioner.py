@@ -288,3 +288,17 @@ def test_the_sensitivity_is_no_larger_than_it_must_be():
     record = torch.zeros(1, *SHAPE)
     record[0, 0, 0, 0] = 30.0
     assert float(side_moments(bounded(record)).norm()) == pytest.approx(math.sqrt(3), rel=1e-4)
+
+
+def test_a_release_carries_the_log_of_its_statistics_and_its_steps():
+    released = fit(pictures(), precondition=0.3)
+    (statistics, joint), steps = released.event_log[:2], released.event_log[2:]
+    assert isinstance(statistics[0], GaussianDpEvent)
+    assert isinstance(joint[0], GaussianDpEvent)
+    assert sum(count for _, count in steps) == released.card.ran["steps"]
+    log = EventLog()
+    for event, count in released.event_log:
+        for _ in range(count):
+            log.append(event)
+    spent = accountants.epsilon(log.event, BUDGET.delta)
+    assert spent.epsilon == pytest.approx(released.card.proven.epsilon)

@@ -15,7 +15,8 @@ from noiseproof.data.features import BinsMap, apply
 from noiseproof.errors import SettingError
 from noiseproof.methods.inputs import Functional
 from noiseproof.networks import Network
-from noiseproof.privacy import Budget, Reproducible, Secure
+from noiseproof.privacy import Budget, Reproducible, Secure, accountants
+from noiseproof.privacy.events import ComposedDpEvent
 from noiseproof.releases import bundles
 
 FEATURES = 6
@@ -39,12 +40,15 @@ def fit(method: Functional, budget: Budget = BUDGET, seed: int = 0, data: Datase
 @pytest.mark.parametrize("relevance_share", [0.0, 0.3])
 def test_the_card_proves_the_budget(noise, neighbours, relevance_share):
     budget = Budget(1.0, 1e-5, neighbours)
-    card = fit(Functional(noise=noise, relevance_share=relevance_share), budget).card
+    release = fit(Functional(noise=noise, relevance_share=relevance_share), budget)
+    card, log = release.card, ComposedDpEvent([event for event, _ in release.event_log])
     assert card.verdict == "rehearsal"
     assert card.neighbours == neighbours
     assert 0.95 < card.proven.epsilon <= 1.0 + 1e-6
     assert card.proven.delta == (1e-5 if noise == "gaussian" else 0.0)
-    assert card.ran["releases"] == (3 if relevance_share else 1)
+    assert card.ran["releases"] == len(release.event_log) == (3 if relevance_share else 1)
+    spent = accountants.epsilon(log, card.proven.delta, neighbours=neighbours)
+    assert spent.epsilon == pytest.approx(card.proven.epsilon)
 
 
 def test_it_learns():

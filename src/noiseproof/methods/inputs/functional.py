@@ -374,7 +374,9 @@ class Functional(Method):
             proven=self._proof(quadratic, events, budget, rng),
             ran={**ran, **facts, "releases": len(events) + 1},
         )
-        return FunctionalRelease(module, card, dataset.public, self.settings())
+        release = FunctionalRelease(module, card, dataset.public, self.settings())
+        release.event_log = tuple((event, 1) for event in (*events, quadratic.event))
+        return release
 
     def _scale(
         self, embedding: Embedding, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress
