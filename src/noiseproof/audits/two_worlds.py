@@ -73,12 +73,19 @@ class Bound:
     """For the Gaussian estimator, the largest mu for which mu-GDP is refuted."""
 
 
-def counting_bound(scores: tuple[Scores, Scores], *, delta: float, confidence: float = 0.95) -> Bound:
+def counting_bound(
+    scores: tuple[Scores, Scores],
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    choosing: tuple[Scores, Scores] | None = None,
+) -> Bound:
     """The largest epsilon refuted by counting alone, whatever the mechanism is.
 
     Half of the trials choose an event (a half-line or an interval of scores, or what is outside it), the world that it
     accuses, and how the error probability is shared between the two error rates; the other half is counted. With
-    Clopper-Pearson bounds on both rates, epsilon >= log((1 - delta - FNR) / FPR).
+    Clopper-Pearson bounds on both rates, epsilon >= log((1 - delta - FNR) / FPR). Where the scores of other trials are
+    given for `choosing`, all of `scores` are counted.
 
     Formal guarantee
     ----------------
@@ -89,7 +96,7 @@ def counting_bound(scores: tuple[Scores, Scores], *, delta: float, confidence: f
     2021.) It says nothing about other pairs of worlds or other attacks: it bounds epsilon from below only.
     """
     alpha = _check(scores, delta, confidence)
-    choosing, counting = _split(scores, 1 / 2)
+    choosing, counting = _split(scores, 1 / 2) if choosing is None else (choosing, scores)
     event, share = _choose(choosing, delta, alpha)
     falsely, missed = event.errors(counting)
     counted = len(counting[0])

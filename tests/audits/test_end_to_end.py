@@ -1,0 +1,125 @@
+"""An end-to-end audit refutes a leak of every kind that it was built to find, and no honest training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from noiseproof.audits import AuditError, audit_end_to_end, counting_bound, end_to_end
+from noiseproof.data import Dataset, Public, load
+from noiseproof.data.tables import code, draft
+from noiseproof.errors import SettingError
+from tests.audits import planted
+
+
+def people(records: int = 120) -> Dataset:
+    features = 0.2 * torch.rand(records, 8, generator=torch.Generator().manual_seed(0))
+    return Dataset("people", features, torch.arange(records) % 2, Public((8,), ("no", "yes")))
+
+
+def audited(train, **options):
+    options = {"name": train.__name__, "delta": planted.DELTA, "trials": 40, "records": 120, "jobs": 1, **options}
+    return audit_end_to_end(people(options["records"]), train, **options)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [planted.seeded, planted.reshuffled, planted.mixing, planted.cancelled, planted.told, planted.padded],
+    ids=lambda train: train.__name__,
+)
+def test_a_planted_leak_is_refuted(train):
+    found = audited(train, records=800 if train is planted.reshuffled else 120)
+    assert found.verdict == "refuted"
+    assert found.contradicts_proof
+    assert found.epsilon > planted.EPSILON
+    assert found.bound.counted == 24
+
+
+def test_an_honest_training_is_not_refuted():
+    # The bound holds with this confidence, so the test is wrong at most once in a million times.
+    found = audited(planted.honest, confidence=1 - 1e-6)
+    assert found.epsilon <= planted.EPSILON
+    assert (found.verdict, found.claimed.epsilon, found.proven.epsilon) == ("proven", 1.0, 1.0)
+
+
+def test_a_run_that_fails_in_one_world_is_reported_without_its_message():
+    with pytest.raises(AuditError, match="with the canary failed \\(ValueError\\)") as caught:
+        audited(planted.failing)
+    assert caught.value.world == 1
+    assert "47" not in str(caught.value)
+
+
+def test_a_record_of_the_users_own_is_the_canary(tmp_path):
+    found = audited(planted.told, canary=(torch.full((8,), 0.9), 1), folder=tmp_path)
+    assert "(yours)" in found.game
+    assert not list(tmp_path.glob("pilot*"))
+    assert found.verdict == "refuted"
+
+
+def test_an_interrupted_audit_goes_on_from_its_folder(tmp_path, monkeypatch):
+    whole = audited(planted.told, folder=tmp_path)
+    kept = sorted(tmp_path.glob("trial-*.npz"))
+    assert len(kept) == 80
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+    kept[3].unlink()
+    played = []
+    monkeypatch.setattr(end_to_end, "_run_once", lambda train, task: played.append(task.out) or once(train, task))
+    again = audited(planted.told, folder=tmp_path)
+    assert played == [kept[3]]
+    assert again.epsilon == whole.epsilon
+    with pytest.raises(SettingError, match="another audit"):
+        audited(planted.told, folder=tmp_path, trials=60)
+
+
+once = end_to_end._run_once
+
+
+def test_too_few_trials_are_refused():
+    with pytest.raises(SettingError, match="20 trials"):
+        audited(planted.honest, trials=19)
+
+
+@pytest.mark.parametrize("relation", ["add-or-remove", "replace-one"])
+def test_the_worlds_are_neighbouring_files_that_load_as_written(tmp_path, relation):
+    import pandas as pd
+
+    frame = pd.DataFrame(
+        {
+            "age": range(60),
+            "town": ["a", "b", None] * 20,
+            "rooms": [1.0, None, 3.0] * 20,
+            "sick": [0, 1] * 30,
+        }
+    )
+    table, _ = code(frame, draft(frame, "sick", name="people"), name="people")
+    for place, dataset in (("table", table), ("arrays", people(60))):
+        folder = tmp_path / f"{place}-{relation}"
+        folder.mkdir()
+        candidates = end_to_end._candidates(dataset)
+        sources = end_to_end._write_worlds(folder, dataset, relation, candidates, 0)
+        without = load(sources["without"].data, schema=sources["without"].schema, neighbours=relation)
+        assert without.train.public.columns == dataset.public.columns
+        assert without.train.public.bounds == dataset.public.bounds
+        assert len(without.train) + len(without.test) == 60
+        for name in candidates:
+            source = sources[name]
+            assert end_to_end._trained_on(source, sources["without"], candidates[name], relation)
+            there = load(source.data, schema=source.schema, seed=source.split_seed, neighbours=relation).train
+            here = load(
+                sources["without"].data, schema=source.schema, seed=source.split_seed, neighbours=relation
+            ).train
+            assert len(there) - len(here) == (relation == "add-or-remove")
+
+
+def test_scores_of_other_trials_may_choose_the_event():
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    worlds = rng.normal(0, 1, 50), rng.normal(9, 1, 50)
+    bound = counting_bound(worlds, delta=1e-5, choosing=(rng.normal(0, 1, 30), rng.normal(9, 1, 30)))
+    assert (bound.counted, bound.falsely, bound.missed) == (50, 0, 0)
+    assert bound.epsilon == pytest.approx(np.log((1 - 1e-5 - bound_upper(50)) / bound_upper(50)), rel=0.5)
+
+
+def bound_upper(trials: int) -> float:
+    return 1 - 0.025 ** (1 / trials)
