@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 
@@ -112,8 +116,6 @@ def test_the_worlds_are_neighbouring_files_that_load_as_written(tmp_path, relati
 
 
 def test_scores_of_other_trials_may_choose_the_event():
-    import numpy as np
-
     rng = np.random.default_rng(0)
     worlds = rng.normal(0, 1, 50), rng.normal(9, 1, 50)
     bound = counting_bound(worlds, delta=1e-5, choosing=(rng.normal(0, 1, 30), rng.normal(9, 1, 30)))
@@ -123,3 +125,45 @@ def test_scores_of_other_trials_may_choose_the_event():
 
 def bound_upper(trials: int) -> float:
     return 1 - 0.025 ** (1 / trials)
+
+
+def test_a_number_that_the_number_of_records_determines_is_public(monkeypatch):
+    # Both worlds' cards tell how many records there were; the honest training is told by nothing else.
+    monkeypatch.setattr(end_to_end, "_has_weights", lambda *worlds: False)
+    worlds = [[{"records": np.array([float(n)]), "noise": rng.normal(size=1)} for _ in range(20)] for n in (90, 91)]
+    control = [{"records": np.array([91.0]), "noise": rng.normal(size=1)} for _ in range(3)]
+    assert end_to_end._names((worlds[0], worlds[1]), control) == ["noise"]
+    assert end_to_end._names((worlds[0], worlds[1]), []) == ["noise", "records"]
+
+
+rng = np.random.default_rng(1)
+
+
+def cases():
+    from noiseproof import methods
+
+    small = {"epochs": 2, "networks": 3, "models": 3}
+    for name, method in methods.registry().items():
+        fields = {field.name for field in dataclasses.fields(method)}
+        yield pytest.param(name, {key: str(value) for key, value in small.items() if key in fields}, id=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "settings"), cases())
+def test_every_method_is_trained_end_to_end_and_none_that_proves_something_is_refuted(name, settings, tmp_path):
+    """The bound holds with this confidence, so that one of these tests is wrong at most once in a million times."""
+    from noiseproof.cli.audit import train_once
+
+    options = {"epsilon": 3.0, "delta": 1e-5, "neighbours": "add-or-remove", "queries": 2}
+    found = audit_end_to_end(
+        load("breast-cancer").train,
+        partial(train_once, name, options, settings),
+        name=name,
+        delta=1e-5,
+        records=200,
+        trials=20,
+        confidence=1 - 1e-7,
+        jobs=2,
+    )
+    assert found.bound.counted == 12
+    assert not found.contradicts_proof

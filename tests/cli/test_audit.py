@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from noiseproof.releases import bundles
 
 
@@ -50,3 +52,32 @@ def test_a_prediction_bundle_is_audited_with_the_noise_of_all_its_answers(noisep
     assert "stays inside" in outcome.err
     alone = noiseproof("audit", "logits", "--epsilon", "3", "--trials", "60", "--json").document
     assert outcome.document["proven"]["epsilon"] < 0.5 * alone["proven"]["epsilon"]
+
+
+def test_an_end_to_end_audit_trains_anew_and_takes_a_row_as_the_canary(noiseproof, tmp_path):
+    out = tmp_path / "bundle"
+    noiseproof("train", "none", "--set", "epochs=1", "--out", out)
+    assert "trains anew" in noiseproof("audit", out, "--end-to-end").err
+    for canary in ("1797", "-1", "3:eleven", "three"):
+        assert "--canary takes a row" in noiseproof("audit", "none", "--end-to-end", "--canary", canary).err
+
+
+@pytest.mark.slow
+def test_an_end_to_end_audit_of_ordinary_training_finds_that_it_hides_nobody(noiseproof, tmp_path):
+    rows = "".join(f"{i % 70},{i % 9},{'ab'[i % 2]}\n" for i in range(100))
+    (tmp_path / "people.csv").write_text("age,rooms,label\n" + rows)
+    command = [
+        "audit",
+        "none",
+        "--data",
+        tmp_path / "people.csv",
+        "--target",
+        "label",
+        "--end-to-end",
+        "--trials",
+        "20",
+    ]
+    outcome = noiseproof(*command, "--canary", "3:a", "--set", "epochs=200", "--resume", tmp_path / "kept", "--json")
+    assert outcome.document["audited"]["epsilon"] > 0
+    assert outcome.document["counted"] == 12
+    assert len(list((tmp_path / "kept").glob("trial-*.npz"))) == 40

@@ -39,6 +39,7 @@ from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRel
 
 Observed: TypeAlias = dict[str, NDArray[np.float64]]
 """What a run let out: single numbers by name, each an array of one, and `weights`."""
+Worlds: TypeAlias = tuple[Sequence[Observed], Sequence[Observed]]
 
 _CLAIMED, _PROVEN, _WEIGHTS = "promise: claimed", "promise: proven", "weights"
 """What a run is held to (epsilon and delta), and what is looked at together; the rest are single numbers."""
@@ -46,6 +47,9 @@ _LEARNING = 0.4
 """The share of the trials from which the score and the event are learned; the others are counted."""
 _PILOTS = 6
 """Runs in each world from which the worst canary is chosen."""
+_CONTROL, _CONTROLS = "control", 3
+"""A world with an ordinary record instead of a canary, and how many runs in it tell what is public with the number of
+records."""
 _SPLITS = 200
 """How many keys of the split are tried for one that trains on every canary."""
 
@@ -85,7 +89,8 @@ def audit_end_to_end(
 
     Two fifths of the trials learn which number tells the worlds apart best (a number on the card, the confidence in the
     canary, a direction in the space of weights) and which of its values accuse which world; on the others errors are
-    counted, with Clopper-Pearson bounds.
+    counted, with Clopper-Pearson bounds. The number of records is public throughout this package: under add-or-remove, a
+    number that a few control runs with an ordinary record instead of the canary publish identically is not looked at.
 
     Args:
         dataset: All the private records.
@@ -128,14 +133,17 @@ def audit_end_to_end(
         _claim(place, dataset, relation, candidates, name, delta, trials, seed)
         files = _write_worlds(place, dataset, relation, candidates, seed)
         play = _Runs(place, train, files, jobs, timeout, progress)
+        control = play({_CONTROL: _CONTROLS}, _CONTROL)[_CONTROL] if _CONTROL in files else []
         worst = next(iter(candidates))
         if len(candidates) > 1:
             pilots = {which: play({"without": _PILOTS, which: _PILOTS}, f"pilot-{which}") for which in candidates}
-            worst = max(candidates, key=lambda which: _separation(pilots[which]["without"], pilots[which][which]))
+            worst = max(
+                candidates, key=lambda which: _separation((pilots[which]["without"], pilots[which][which]), control)
+            )
         seen = play({"without": trials, worst: trials}, f"trial-{worst}")
         worlds = seen["without"], seen[worst]
         learning = round(_LEARNING * trials)
-        score, chosen = _learned((worlds[0][:learning], worlds[1][:learning]))
+        score, chosen = _learned((worlds[0][:learning], worlds[1][:learning]), control)
         counted = tuple(np.array([score(one) for one in world[learning:]]) for world in worlds)
         bound = counting_bound((counted[0], counted[1]), delta=delta, confidence=confidence, choosing=chosen)
         claimed, proven = _promises(seen["without"], relation, delta)
@@ -175,6 +183,9 @@ def _write_worlds(
 ) -> dict[str, Source]:
     """A file for the world without a canary, and one with each; also the canaries themselves, for the runs."""
     written = {}
+    if relation == "add-or-remove":
+        place_of = int(torch.randint(len(dataset), (), generator=torch.Generator().manual_seed(seed)))
+        candidates = {_CONTROL: (dataset.features[place_of], int(dataset.labels[place_of])), **candidates}
     for name, canary in candidates.items():
         np.savez(place / f"canary-{name}.npz", features=canary[0].cpu().numpy(), label=canary[1])
         pair = neighbours(dataset, seed, relation=relation, canary=canary)
@@ -422,8 +433,14 @@ def _matrix(runs: Sequence[Observed], names: Sequence[str]) -> NDArray[np.float6
     return np.nan_to_num(np.array(rows, np.float64).reshape(len(runs), len(names)), nan=-1e300)
 
 
-def _names(*worlds: Sequence[Observed]) -> list[str]:
-    return sorted({name for world in worlds for run in world for name in run} - {_WEIGHTS, _CLAIMED, _PROVEN})
+def _names(worlds: Worlds, control: Sequence[Observed]) -> list[str]:
+    """The single numbers that may tell the worlds apart: not those that the number of records alone determines."""
+    found = sorted({name for world in worlds for run in world for name in run} - {_WEIGHTS, _CLAIMED, _PROVEN})
+    if not control:
+        return found
+    here, there = _matrix(control, found), _matrix(worlds[1], found)
+    public = (here == here[0]).all(0) & (there == here[0]).all(0)
+    return [name for name, known in zip(found, public, strict=True) if not known]
 
 
 def _apart(zero: NDArray[np.float64], one: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -460,21 +477,21 @@ def _projected(zero: Sequence[Observed], one: Sequence[Observed]) -> tuple[NDArr
     return scores
 
 
-def _separation(zero: Sequence[Observed], one: Sequence[Observed]) -> float:
+def _separation(worlds: Worlds, control: Sequence[Observed]) -> float:
     """How well a few runs of either world are told apart by the number that does it best."""
-    names = _names(zero, one)
-    best = float(_apart(_matrix(zero, names), _matrix(one, names)).max(initial=0.0))
-    if _has_weights(zero, one):
-        scores = _projected(zero, one)
+    names = _names(worlds, control)
+    best = float(_apart(*(_matrix(world, names) for world in worlds)).max(initial=0.0))
+    if _has_weights(*worlds):
+        scores = _projected(*worlds)
         best = max(best, float(_apart(scores[0][:, None], scores[1][:, None])[0]))
     return best
 
 
 def _learned(
-    worlds: tuple[Sequence[Observed], Sequence[Observed]],
+    worlds: Worlds, control: Sequence[Observed]
 ) -> tuple[Callable[[Observed], float], tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """The score that tells the worlds apart best, and the scores of the runs that it was learned from."""
-    names = _names(*worlds)
+    names = _names(worlds, control)
     zero, one = (_matrix(world, names) for world in worlds)
     apart = _apart(zero, one)
     best = int(apart.argmax()) if len(names) else -1
@@ -483,5 +500,7 @@ def _learned(
         if best < 0 or _apart(scores[0][:, None], scores[1][:, None])[0] >= apart[best]:
             direction = _direction(*worlds)
             return lambda run: float(run[_WEIGHTS] @ direction), scores
+    if best < 0:  # nothing leaves that could differ
+        return lambda run: 0.0, (np.zeros(len(zero)), np.zeros(len(one)))
     name = names[best]
     return lambda run: float(_matrix([run], [name])[0, 0]), (zero[:, best], one[:, best])

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from noiseproof.cli import completion
-from noiseproof.cli.options import Delta, Epsilon, Json, NeighboursOption, Seed, Settings, note_inside, read_settings
+from noiseproof.cli.options import (
+    Data,
+    Delta,
+    Epsilon,
+    Jobs,
+    Json,
+    NeighboursOption,
+    NetworkOption,
+    SchemaOption,
+    Seed,
+    Settings,
+    Target,
+    note_inside,
+    read_settings,
+)
 from noiseproof.cli.registry import command
 
+if TYPE_CHECKING:
+    from noiseproof.audits import Source
+    from noiseproof.data import Dataset, Split
+    from noiseproof.data.splits import Canary
 
-@command("audit", "Example: noiseproof audit dp-sgd --epsilon 1 --trials 2000")
+
+@command(
+    "audit",
+    "Examples: noiseproof audit dp-sgd --epsilon 1 --trials 2000; "
+    "noiseproof audit dp-sgd --data people.csv --target income --end-to-end",
+)
 def run(
     subject: Annotated[
         str,
@@ -25,25 +50,59 @@ def run(
     epsilon: Epsilon = 1.0,
     delta: Delta = 1e-5,
     neighbours: NeighboursOption = "add-or-remove",
-    trials: Annotated[int, typer.Option(help="How often the game is played in each world.")] = 2000,
+    trials: Annotated[
+        int | None, typer.Option(help="Runs in each world; without it 2000 of a game, 100 end to end.")
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
     settings: Settings = None,
+    end_to_end: Annotated[
+        bool, typer.Option("--end-to-end", help="Train whole runs on two neighbouring files instead of playing a game.")
+    ] = False,
+    data: Data = "digits",
+    target: Target = None,
+    schema: SchemaOption = None,
+    records: Annotated[int, typer.Option(help="End to end: records to take of the data, at random.")] = 400,
+    canary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROW[:CLASS]",
+            help="End to end: the record that one world lacks, by its row (from 0), perhaps with another class; "
+            "without it, the worst of several.",
+        ),
+    ] = None,
+    queries: Annotated[int, typer.Option(help="End to end: answers that a prediction method gives.")] = 1,
+    network: NetworkOption = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="End to end: keep finished runs here (private), and go on from those there are."
+        ),
+    ] = None,
+    jobs: Jobs = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Play the game that hits a method hardest, and say which epsilon that refutes.
+    """Play the game that hits a method hardest, or train whole runs end to end, and say which epsilon that refutes.
 
-    A bundle's method is audited with the bundle's own settings, and the result is written into its card.
+    A bundle's method is audited with the bundle's own settings, and the result is written into its card. End to end, a
+    file with a canary and one without are loaded, split, trained on, saved and loaded as any other, with secure
+    randomness, and everything that leaves is held against which file it came from.
     """
+    from functools import partial
+
     from noiseproof import methods
-    from noiseproof.audits import audit
+    from noiseproof.audits import audit, audit_end_to_end
     from noiseproof.cli import output
+    from noiseproof.data import load
     from noiseproof.errors import SettingError
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.releases import bundles
 
     bundle = Path(subject) if Path(subject).is_dir() else None
+    progress = output.RichProgress()
     if bundle is not None:
+        if end_to_end:
+            raise SettingError("an end-to-end audit trains anew; give the method's name, not a bundle.")
         if settings:
             raise SettingError("a bundle is audited with its own settings; leave --set away.")
         release = bundles.load(bundle)
@@ -60,8 +119,37 @@ def run(
         note_inside(release, bundle)
     else:
         chosen = methods.build(subject, read_settings(settings))
-        budget = Budget(epsilon, delta, check_neighbours(neighbours))
-    result = audit(chosen.game(budget), trials=trials, confidence=confidence, seed=seed, progress=output.RichProgress())
+        budget = Budget(epsilon, delta, check_neighbours(neighbours), queries)
+    if end_to_end:
+        split = load(data, target=target, schema=schema, progress=progress)
+        dataset, chosen_canary = _with_canary(split, canary)
+        given = read_settings(settings)
+        options: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "neighbours": budget.neighbours,
+            "queries": queries,
+        }
+        if network is not None:
+            options["network"] = network
+        result = audit_end_to_end(
+            dataset,
+            partial(train_once, subject, options, given),
+            name=" ".join([subject, *(f"{key}={value}" for key, value in {**options, **given}.items())]),
+            delta=delta,
+            relation=budget.neighbours,
+            canary=chosen_canary,
+            records=records,
+            trials=trials or 100,
+            confidence=confidence,
+            seed=seed,
+            jobs=jobs,
+            folder=resume,
+            progress=progress,
+        )
+    else:
+        game = chosen.game(budget)
+        result = audit(game, trials=trials or 2000, confidence=confidence, seed=seed, progress=progress)
     if bundle is not None:
         bundles.write_card(bundle, card.with_audit(result.audited))
     if json:
@@ -82,3 +170,37 @@ def run(
             )
         ],
     )
+
+
+def train_once(method: str, options: Mapping[str, Any], settings: Mapping[str, str], source: Source, out: Path) -> None:
+    """One whole run as a user makes it: load and split the file, train with secure randomness, save the bundle."""
+    from noiseproof.data import load
+    from noiseproof.run.training import train
+
+    records = load(source.data, schema=source.schema, seed=source.split_seed, neighbours=options["neighbours"]).train
+    arguments: dict[str, Any] = {**options, **settings}
+    train(method, records, **arguments).save(out)
+
+
+def _with_canary(split: Split, canary: str | None) -> tuple[Dataset, Canary | None]:
+    """All records, without the one that is to be the canary."""
+    import torch
+
+    from noiseproof.errors import SettingError
+
+    features = torch.cat([split.train.features, split.test.features])
+    labels = torch.cat([split.train.labels, split.test.labels])
+    dataset = replace(split.train, features=features, labels=labels)
+    if canary is None:
+        return dataset, None
+    row, _, name = canary.partition(":")
+    classes = dataset.public.classes
+    if not row.isdecimal() or int(row) >= len(dataset) or (name and name not in classes):
+        raise SettingError(
+            f"--canary takes a row from 0 to {len(dataset) - 1} and perhaps a class after a colon, not {canary!r}."
+        )
+    rows = torch.cat(split.rows) if split.rows is not None else torch.arange(len(dataset))
+    place = int((rows == int(row)).nonzero()[0, 0])
+    label = classes.index(name) if name else int(labels[place])
+    others = torch.arange(len(dataset)) != place
+    return dataset.take(others), (features[place].clone(), label)

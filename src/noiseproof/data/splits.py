@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,8 @@ class Split:
     test: Dataset
     remarks: tuple[str, ...] = ()
     """What the data's owner should hear about the records (columns that were clipped). Private: never released."""
+    rows: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, repr=False, compare=False)
+    """The rows of the file that each part's records come from, counted from 0; None if the parts came as they are."""
 
 
 def split(
@@ -69,7 +71,7 @@ def split(
         raise DataError(f"{dataset.name} has {records} record; a split into training and test needs at least 2.")
     train, test = sides(coins(dataset, seed, relation), test_fraction, dataset.name)
     device = dataset.labels.device
-    return Split(dataset.take(train.to(device)), dataset.take(test.to(device)), remarks)
+    return Split(dataset.take(train.to(device)), dataset.take(test.to(device)), remarks, (train, test))
 
 
 def sides(drawn: npt.NDArray[np.uint64], test_fraction: float, name: str) -> tuple[torch.Tensor, torch.Tensor]:
