@@ -63,7 +63,7 @@ def test_an_end_to_end_audit_trains_anew_and_takes_a_row_as_the_canary(noiseproo
 
 
 @pytest.mark.slow
-def test_an_end_to_end_audit_of_ordinary_training_finds_that_it_hides_nobody(noiseproof, tmp_path):
+def test_an_end_to_end_audit_trains_on_a_file_and_keeps_its_runs(noiseproof, tmp_path):
     rows = "".join(f"{i % 70},{i % 9},{'ab'[i % 2]}\n" for i in range(100))
     (tmp_path / "people.csv").write_text("age,rooms,label\n" + rows)
     command = [
@@ -78,6 +78,7 @@ def test_an_end_to_end_audit_of_ordinary_training_finds_that_it_hides_nobody(noi
         "20",
     ]
     outcome = noiseproof(*command, "--canary", "3:a", "--set", "epochs=200", "--resume", tmp_path / "kept", "--json")
-    assert outcome.document["audited"]["epsilon"] > 0
+    assert outcome.document["claimed"] is None
+    assert outcome.document["audited"]["confidence"] == 0.95
     assert outcome.document["counted"] == 12
     assert len(list((tmp_path / "kept").glob("trial-*.npz"))) == 40
