@@ -1,0 +1,216 @@
+"""Two neighbouring files, the same fixed randomness, the whole way through a command; and everything that it left behind.
+
+A guarantee is about files: whatever a command prints or writes is either noised (declared as such below, with the reason),
+or equal for two files that differ in one record. New methods, formats, fields and files need not be named here: what is not
+declared must be equal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.torch import load as load_tensors
+
+from noiseproof.cli import main
+from noiseproof.privacy.randomness import Bits
+
+KEY = bytes(range(32))
+
+SCHEMA = {
+    "columns": {
+        "age": {"low": 0, "high": 100},
+        "hours": {"low": 0, "high": 60},
+        "city": {"categories": ["a", "b", "c"]},
+    },
+    "target": {"name": "label", "classes": ["no", "yes"]},
+}
+
+OTHERS = 140
+"""Records that both files have, beside the one in the middle."""
+
+Record = Mapping[str, Any]
+
+DECLARED: Mapping[str, str] = {
+    r"stdout:(accuracy|baseline_accuracy|quality|disagreement|warnings)\b.*": "for the eyes of the records' owner, no release",
+    r"stdout:seconds": "time",
+    r".*settings\.json:digests\..*": "digests of files that are compared by themselves",
+    r".*card(\.json:|\.)ran\.scale on a feature.*": "computed from relevances that were released with noise",
+    r".*weights\.safetensors:\d+\.(low|high)": "bounds of hidden units over records that were noised one by one",
+}
+"""What may differ between the worlds, as `file:path within it`, and why."""
+
+UNPROVEN: Mapping[str, str] = {
+    r".*card(\.json:|\.)(notes\.\d+|ran\.grid points)": "dp-pg and dp-pgp measure the networks' densities, as published",
+}
+"""What differs besides where a card proves nothing and says so."""
+
+
+@pytest.fixture
+def fixed_randomness(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it before each world: from then on the system's entropy is the same stream again."""
+
+    def restart() -> None:
+        bits = Bits(KEY)
+        monkeypatch.setattr(os, "urandom", lambda count: bits.words(-(-count // 8)).tobytes()[:count])
+
+    return restart
+
+
+def table(one: Record | None) -> pd.DataFrame:
+    """The others' records, with this one in their middle."""
+    random = np.random.default_rng(7)
+    rows = [
+        {
+            "age": float(random.integers(18, 90)),
+            "hours": float(random.integers(0, 60)),
+            "city": "abc"[random.integers(3)],
+            "label": "yes" if random.random() < 0.5 else "no",
+        }
+        for _ in range(OTHERS)
+    ]
+    return pd.DataFrame([*rows[: OTHERS // 2], *([] if one is None else [dict(one)]), *rows[OTHERS // 2 :]])
+
+
+def _write_arrays(frame: pd.DataFrame, path: Path) -> None:
+    coded = np.stack([frame["age"], frame["hours"], frame["city"].map("abc".index)], axis=1).astype(np.float32)
+    labels = (frame["label"] == "yes").astype(np.int64)
+    np.savez(path, x=coded, y=labels, class_names=["no", "yes"], low=[0, 0, 0], high=[100, 60, 2])
+
+
+WRITERS: Mapping[str, Callable[[pd.DataFrame, Path], None]] = {
+    ".csv": lambda frame, path: frame.to_csv(path, index=False),
+    ".csv.gz": lambda frame, path: (
+        path.write_bytes(gzip.compress(frame.to_csv(index=False).encode(), mtime=0)) and None
+    ),
+    ".parquet": lambda frame, path: frame.to_parquet(path, index=False),
+    ".npz": _write_arrays,
+}
+"""How a test writes each format that `load` reads."""
+
+
+def write_world(folder: Path, one: Record | None, extension: str = ".csv") -> tuple[str, ...]:
+    """Write a world's file and schema into a folder of its own; the options of a command that is run there."""
+    folder.mkdir(parents=True)
+    WRITERS[extension](table(one), folder / f"people{extension}")
+    if extension == ".npz":
+        return ("--data", f"people{extension}")
+    (folder / "people.json").write_text(json.dumps(SCHEMA))
+    return ("--data", f"people{extension}", "--schema", "people.json")
+
+
+def twins(folder: Path, extension: str = ".csv") -> tuple[Record, Record]:
+    """Two records as different as can be that both fall into the training part, wherever the split puts others."""
+    from noiseproof.data import load
+
+    def training(name: str, one: Record | None) -> int:
+        given = write_world(folder / name, one, extension)
+        path = folder / name / given[1]
+        return len(load(path, schema=folder / name / given[3] if len(given) > 2 else None).train)
+
+    alone = training("alone", None)
+    found = []
+    for age, rest in (
+        (20, {"hours": 0.0, "city": "a", "label": "no"}),
+        (80, {"hours": 59.0, "city": "c", "label": "yes"}),
+    ):
+        candidates = ({"age": age + step / 4, **rest} for step in range(40))
+        found.append(next(one for step, one in enumerate(candidates) if training(f"try{age}-{step}", one) == alone + 1))
+    return found[0], found[1]
+
+
+Left = dict[str, bytes]
+"""Everything that a command left behind: stdout, stderr, and files by their path in the world's folder."""
+
+
+def run(folder: Path, arguments: tuple[str, ...], given: tuple[str, ...] = ()) -> Left:
+    """Run a command in a world's folder, with a home of its own there, and gather what it left."""
+    before = {path for path in folder.rglob("*") if path.is_file()}
+    out, err = io.StringIO(), io.StringIO()
+    with _living_in(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main([*arguments, *given])
+        except SystemExit as stop:
+            if stop.code:
+                raise AssertionError(err.getvalue()) from None
+    files = {path for path in folder.rglob("*") if path.is_file()} - before
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
+    return {"stdout": out.getvalue().encode(), "stderr": err.getvalue().encode(), **found}
+
+
+@contextlib.contextmanager
+def _living_in(folder: Path) -> Iterator[None]:
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    names = ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "TMPDIR")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "200")
+        for name in names:
+            patch.setenv(name, str(home))
+        yield
+
+
+def leaks(first: Left, second: Left, folder: Path, *, asked: str = "release") -> list[str]:
+    """What differs between two worlds' leavings and is not declared; nothing may.
+
+    `folder` is the first world's. `asked` is what the names of files begin with that the command was asked to write:
+    anything elsewhere (a cache, a log) is named, too.
+    """
+    found = [f"{name} is there in one world only" for name in sorted(first.keys() ^ second.keys())]
+    for name in sorted(first.keys() & second.keys()):
+        if name not in ("stdout", "stderr") and not name.startswith(asked):
+            found.append(f"{name} was written unasked")
+        if first[name] != second[name]:
+            found += [f"{name}:{where} differs" for where in _differences(name, first, second, folder)]
+    cards = [content for name, content in first.items() if name.endswith("card.json")]
+    proven = any(json.loads(card)["proven"] is not None for card in cards)
+    declared = DECLARED if proven else {**DECLARED, **UNPROVEN}
+    return [what for what in found if not any(re.fullmatch(f"{pattern} differs", what) for pattern in declared)]
+
+
+def _differences(name: str, first: Left, second: Left, folder: Path) -> Iterator[str]:
+    """Where within a file two worlds differ."""
+    one, other = first[name], second[name]
+    if name.endswith(".safetensors"):
+        yield from _tensors(name, first, second, folder)
+    elif name.endswith((".json", "stdout")) and one[:1] == b"{":
+        yield from _paths(json.loads(one), json.loads(other))
+    elif not re.fullmatch(r"release\.(csv|npz|parquet|png)", name):
+        # What `synth` was asked to write are the noised records themselves; their card lies beside them.
+        yield "all"
+
+
+def _paths(one: Any, other: Any, at: str = "") -> Iterator[str]:
+    """Paths of the leaves in which two JSON documents differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in one.keys() | other.keys():
+            yield from _paths(one.get(key), other.get(key), f"{at}.{key}" if at else key)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            yield from _paths(*pair, f"{at}.{index}")
+    elif one != other:
+        yield at
+
+
+def _tensors(name: str, first: Left, second: Left, folder: Path) -> Iterator[str]:
+    """Parameters of a network are what a method noises; buffers and everything else in a public bundle must be equal."""
+    from noiseproof.releases import ModelRelease, load_bundle
+
+    one, other = load_tensors(first[name]), load_tensors(second[name])
+    release = load_bundle((folder / name).parent)
+    if one.keys() != other.keys() or any(one[key].shape != other[key].shape for key in one):
+        yield "names or shapes"
+    elif not release.stays_inside and isinstance(release, ModelRelease):
+        noised = {key for key, _ in release.module.named_parameters()}
+        yield from (key for key in one if key not in noised and not one[key].equal(other[key]))
