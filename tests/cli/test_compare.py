@@ -37,6 +37,31 @@ def test_compare_ends_with_the_table_the_page_and_the_sentence(noiseproof, finis
     assert outcome.err.count("(kept)") == 3
 
 
+def test_it_says_that_it_is_a_rehearsal_and_which_command_makes_the_release(noiseproof, finished):
+    comparison, out = finished
+    assert "rehearsal" in comparison.caution
+    found = comparison.recommendations[0]
+    assert found.command == "noiseproof train dp-sgd --data breast-cancer --epsilon 1 --delta 1e-05 --out release"
+    outcome = noiseproof(
+        "compare", "--data", "breast-cancer", "--epsilon", "1,4", "--methods", "dp-sgd", "--trials", 20, "--out", out,
+        "--resume", "--jobs", 1,
+    )  # fmt: skip
+    assert comparison.caution in outcome.out
+    assert f"--delta 1e-05 --chosen-by {out} --out release" in outcome.out
+
+
+def test_the_command_trains_exactly_what_the_comparison_showed(noiseproof, tmp_path):
+    """In 0.1 `compare` gave shard-mean another batch than `train`: .68 and .80."""
+    from noiseproof import load_bundle
+    from noiseproof.run import Plan, compare
+
+    row = compare(Plan("digits", methods=("shard-mean",), trials=5), tmp_path / "runs", jobs=1).rows[1]
+    arguments = ("--data", "digits", "--epsilon", "3", "--seed", "0", "--no-baseline", "--json")
+    outcome = noiseproof("train", "shard-mean", *arguments, "--out", tmp_path / "release")
+    assert load_bundle(tmp_path / "release").settings == row.settings
+    assert outcome.document["accuracy"] == row.accuracy
+
+
 def test_json_is_one_document_and_nothing_else(noiseproof, finished):
     document, out = finished
     outcome = noiseproof(

@@ -88,6 +88,13 @@ def test_of_equal_accuracies_the_smaller_epsilon_wins_then_the_name():
     assert chosen(row("b"), row("a"))["publish a model"] == "a"
 
 
+def test_epsilons_are_compared_at_the_budgets_delta_only():
+    """A pure proof of epsilon 0.1 is more than one of epsilon 0.2 at delta 1e-5, of equal accuracy; at a larger delta than
+    the budget's an epsilon says nothing."""
+    assert chosen(row("a", proven=0.2), row("b", proven=0.1, delta=0.0))["publish a model"] == "b"
+    assert chosen(row("a", proven=3.0), row("b", proven=0.001, delta=1e-4))["publish a model"] == "a"
+
+
 def test_where_nothing_is_proven_it_says_why():
     reasons = {found.need: found.why for found in recommend([row("a", proven=None)], BUDGET)}
     assert "proves nothing" in reasons["publish a model"]

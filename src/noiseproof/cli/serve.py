@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import output
-from noiseproof.cli.options import LedgerOption
+from noiseproof.cli.options import LedgerOption, note_inside
 from noiseproof.cli.registry import command
 
 
@@ -70,6 +70,7 @@ def run(
             output.note(f"{name}: nothing is proven of it ({model.verdict}); its answers are counted as claimed.")
         if model.price is not None:
             output.note(f"{name} stays inside: its bundle holds what the noise of answers hides; never pass it on.")
+        note_inside(model.release, Path(settings.bundles[name]))
         rows_shown.append((name, model.method, model.verdict, output.guarantee(model.card.proven), left[name]))
     output.show("Served", ("model", "method", "verdict", "proven ε", "answers left"), rows_shown)
     for one in data_sets:

@@ -62,7 +62,7 @@ def run(
     methods.build(method, given)
     chosen = o.read_choice(chosen_by)
     progress = output.RichProgress()
-    split = load(data, target=target, schema=schema, seed=seed or 0, progress=progress)
+    split = load(data, target=target, schema=schema, seed=seed or 0, neighbours=budget.neighbours, progress=progress)
     if out is not None:
         coding.check_target(out, split.train)
     for sentence in (*split.train.public.notes, *split.remarks):

@@ -85,7 +85,9 @@ def run(
     if out is not None:
         bundles.check_writable(out)
     progress = output.RichProgress() if first_rank else SILENT
-    split = load(data, target=target, schema=schema, seed=seed or 0, progress=progress, store=store)
+    split = load(
+        data, target=target, schema=schema, seed=seed or 0, neighbours=budget.neighbours, progress=progress, store=store
+    )
     fitting = resolve(
         method,
         split.train,

@@ -16,6 +16,7 @@ from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.files import write_whole
 from noiseproof.parallel import tasks
 from noiseproof.parallel.tasks import Lost, Placement
+from noiseproof.privacy.budget import check_neighbours
 from noiseproof.releases import bundles
 from noiseproof.run.plan import ERRORS, REPORT, Folder, Plan, RowKey
 from noiseproof.run.results import RESULTS, Comparison, DataFacts, Row
@@ -160,7 +161,8 @@ def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
     registered = tuple(methods.registry())
     plan.rows(registered)
     recipes.check(plan.recipe)
-    return load(plan.data, target=plan.target, schema=plan.schema, seed=plan.seed), registered
+    near = check_neighbours(plan.neighbours)
+    return load(plan.data, target=plan.target, schema=plan.schema, seed=plan.seed, neighbours=near), registered
 
 
 def _import(plan: Plan) -> None:

@@ -127,8 +127,7 @@ class Row(_Result):
         return (
             card.unit == "record"
             and card.neighbours == budget.neighbours
-            and card.proven.epsilon <= budget.epsilon * _SLACK
-            and card.proven.delta <= budget.delta * _SLACK
+            and card.proven.epsilon_at(budget.delta) <= budget.epsilon * _SLACK
             and self.verdict != "refuted"
             and not (self.audit and self.audit.contradicts_proof)
         )
@@ -181,7 +180,8 @@ class Comparison(_Result):
     report: str | None = None
     caution: str = (
         "A comparison is a rehearsal: its randomness is seeded, so that nothing of it may leave, and choosing a method by "
-        "exact accuracies is a look at the private records that no guarantee accounts for."
+        "exact accuracies is a look at the private records that no guarantee accounts for (`noiseproof.privacy.select` makes a "
+        "choice that is paid for)."
     )
 
     @property
@@ -289,20 +289,28 @@ class Comparison(_Result):
 def recommend(rows: Sequence[Row], budget: Budget) -> tuple[Recommendation, ...]:
     """For each need, the row of the best accuracy among those run at the budget's epsilon and proven within it.
 
-    Of equal accuracies the smaller proven epsilon wins, then the name. Accuracies are measured on the same test records;
-    a difference smaller than their standard error, some sqrt(a (1 - a) / records), is no reason to prefer one.
+    Of equal accuracies the smaller proven epsilon at the budget's delta wins, then the name. Accuracies are measured on
+    the same test records; a difference smaller than their standard error, some sqrt(a (1 - a) / records), is no reason
+    to prefer one.
     """
     asked = [row for row in rows if row.method != BASELINE and row.epsilon == budget.epsilon]
-    proven = [(row, row.accuracy, row.card.proven.epsilon) for row in asked if row.is_proven(budget)]  # type: ignore[union-attr]
+    proven = [(row, row.accuracy, row.card.proven) for row in asked if row.card and row.card.proven]
+    proven = [each for each in proven if each[0].is_proven(budget)]
     found = []
     for need, kinds in NEEDS.items():
         able = [each for each in proven if each[0].kind in kinds]
         if able:
-            best, accuracy, epsilon = min(able, key=lambda each: (-(each[1] or 0), each[2], each[0].method))
+            best, accuracy, proof = min(
+                able, key=lambda each: (-(each[1] or 0), each[2].epsilon_at(budget.delta), each[0].method)
+            )
             why = f"best accuracy of the {len(able)} proven at epsilon {budget.epsilon:g}"
             if best.kind != kinds[0]:
                 why += "; its model can answer any number of queries" if best.kind == "model" else "; by its records"
-            taken: dict[str, Any] = {"method": best.method, "accuracy": accuracy, "proven": epsilon}
+            taken: dict[str, Any] = {
+                "method": best.method,
+                "accuracy": accuracy,
+                "proven": proof.epsilon_at(budget.delta),
+            }
         else:
             ran = any(row.kind in kinds for row in asked)
             why = "what was run for it proves nothing within the budget" if ran else "no method for it was run"

@@ -211,7 +211,7 @@ def train(
     budget = Budget(epsilon, delta, neighbours, queries)
     if isinstance(method, str):
         methods.build(method, settings)  # refused, if at all, before records are read
-    dataset = data if isinstance(data, Dataset) else load(data, target=target).train
+    dataset = data if isinstance(data, Dataset) else load(data, target=target, neighbours=neighbours).train
     fitting = resolve(
         method,
         dataset,
