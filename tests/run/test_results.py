@@ -129,9 +129,9 @@ def comparison(*rows, baseline=0.97, epsilons=(3.0,)):
     )
 
 
-def refuted_row(method, claimed, of_the_game, epsilon=3.0):
-    def claim(value):
-        return {"epsilon": value, "delta": 1e-5, "source": "a paper"}
+def refuted_row(method, claimed, of_the_game, epsilon=3.0, delta=1e-5):
+    def claim(value, delta=1e-5):
+        return {"epsilon": value, "delta": delta, "source": "a paper"}
 
     audit = {"claimed": claim(of_the_game), "audited": AUDITED | {"epsilon": 7.9}}
     return row(
@@ -140,7 +140,7 @@ def refuted_row(method, claimed, of_the_game, epsilon=3.0):
         proven=None,
         verdict="refuted",
         epsilon=epsilon,
-        card={"claimed": claim(claimed)},
+        card={"claimed": claim(claimed, delta)},
         audit=audit,
     )
 
@@ -163,6 +163,12 @@ def test_the_sentence_of_a_sweep_has_every_epsilon():
 def test_a_claim_that_only_the_game_refutes_is_said_to_be_the_games():
     said = comparison(refuted_row("a", claimed=100.0, of_the_game=1.0)).sentence
     assert "a's claim of 1 in its game was refuted: at least 7.9" in said
+
+
+def test_a_claim_at_a_larger_delta_than_the_audits_is_not_said_to_be_refuted():
+    said = comparison(refuted_row("neuron-gaussian", claimed=3.0, of_the_game=1.0, delta=1e-3)).sentence
+    assert "claim of 3 was refuted" not in said
+    assert "claim of 1 in its game was refuted: at least 7.9" in said
 
 
 def test_the_sentence_of_a_sweep_names_a_refuted_method_once():
