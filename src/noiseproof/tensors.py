@@ -1,4 +1,4 @@
-"""Small questions about tensors that all parts ask: are they finite, and where are they to be computed on?"""
+"""What all parts ask of tensors: whether they are finite, and which device to compute on."""
 
 from __future__ import annotations
 

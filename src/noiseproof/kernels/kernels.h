@@ -14,11 +14,11 @@ void make_normals(const int32_t *whole, int64_t count, float *normals);
 /* lattice.c: discrete_noise.py's `_propose` at one scale. `drawn` gets a proposal a random word; the result says how many
  * of them their first bits leave undecided, and `undecided` (of length `count`) gets their indices, in order. */
 int64_t propose(const uint64_t *random, int64_t count, const int64_t *left, const uint64_t *width,
-                const uint64_t *accept_below, uint64_t entry_mask, int64_t *drawn, int64_t *undecided);
+                const uint64_t *accept_below, uint64_t mask, int64_t *drawn, int64_t *undecided);
 
 /* The same with a scale a draw; `left` and `right` are the intervals' ends in units of the scale. */
 int64_t propose_each(const uint64_t *random, int64_t count, const double *scale, const double *left, const double *right,
-                     const uint64_t *accept_below, uint64_t entry_mask, int64_t *drawn, int64_t *undecided);
+                     const uint64_t *accept_below, uint64_t mask, int64_t *drawn, int64_t *undecided);
 
 /* lattice.c: out[i] = step * (value[i] / step, rounded, + noise[i]); steps are powers of two, one or one each. */
 void add_floats_on_lattice(const float *value, const int64_t *noise, int64_t count, const double *steps, int each,

@@ -27,14 +27,14 @@ HELPER int64_t noted(const uint8_t open[RUN], int64_t first, int64_t *undecided,
 }
 
 CLONED int64_t propose(const uint64_t *restrict random, int64_t count, const int64_t *restrict left,
-                       const uint64_t *restrict width, const uint64_t *restrict accept_below, uint64_t entry_mask,
+                       const uint64_t *restrict width, const uint64_t *restrict accept_below, uint64_t mask,
                        int64_t *restrict drawn, int64_t *restrict undecided) {
     int64_t found = 0;
     for (int64_t first = 0; first < count; first += RUN) {
         const int64_t here = count - first < RUN ? count - first : RUN;
         uint8_t open[RUN] = {0};
         for (int64_t i = 0; i < here; i++) {
-            const uint64_t word = random[first + i], entry = word & entry_mask;
+            const uint64_t word = random[first + i], entry = word & mask;
             drawn[first + i] = proposed(word, left[entry], width[entry], accept_below[entry], open + i);
         }
         found = noted(open, first, undecided, found);
@@ -44,13 +44,13 @@ CLONED int64_t propose(const uint64_t *restrict random, int64_t count, const int
 
 CLONED int64_t propose_each(const uint64_t *restrict random, int64_t count, const double *restrict scale,
                             const double *restrict left, const double *restrict right, const uint64_t *restrict accept_below,
-                            uint64_t entry_mask, int64_t *restrict drawn, int64_t *restrict undecided) {
+                            uint64_t mask, int64_t *restrict drawn, int64_t *restrict undecided) {
     int64_t found = 0;
     for (int64_t first = 0; first < count; first += RUN) {
         const int64_t here = count - first < RUN ? count - first : RUN;
         uint8_t open[RUN] = {0};
         for (int64_t i = 0; i < here; i++) {
-            const uint64_t word = random[first + i], entry = word & entry_mask;
+            const uint64_t word = random[first + i], entry = word & mask;
             const double here_scale = scale[first + i];
             const int64_t begin = (int64_t)(left[entry] * here_scale), end = (int64_t)(right[entry] * here_scale);
             drawn[first + i] = proposed(word, begin, (uint64_t)(end - begin), accept_below[entry], open + i);

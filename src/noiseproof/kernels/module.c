@@ -37,26 +37,28 @@ static PyObject *py_make_normals(PyObject *self, PyObject *args) {
 }
 
 static PyObject *py_propose(PyObject *self, PyObject *args) {
-    unsigned long long random, left, width, certain, side, drawn, doubts;
+    unsigned long long random, left, width, accept_below, mask, drawn, undecided;
     long long count;
-    if (!PyArg_ParseTuple(args, "KLKKKKKK", &random, &count, &left, &width, &certain, &side, &drawn, &doubts)) return NULL;
+    if (!PyArg_ParseTuple(args, "KLKKKKKK", &random, &count, &left, &width, &accept_below, &mask, &drawn, &undecided))
+        return NULL;
     int64_t found;
     Py_BEGIN_ALLOW_THREADS;
-    found = propose(ADDRESS(random), count, ADDRESS(left), ADDRESS(width), ADDRESS(certain), side, ADDRESS(drawn),
-                    ADDRESS(doubts));
+    found = propose(ADDRESS(random), count, ADDRESS(left), ADDRESS(width), ADDRESS(accept_below), mask, ADDRESS(drawn),
+                    ADDRESS(undecided));
     Py_END_ALLOW_THREADS;
     return PyLong_FromLongLong(found);
 }
 
 static PyObject *py_propose_each(PyObject *self, PyObject *args) {
-    unsigned long long random, scale, left, right, certain, side, drawn, doubts;
+    unsigned long long random, scale, left, right, accept_below, mask, drawn, undecided;
     long long count;
-    if (!PyArg_ParseTuple(args, "KLKKKKKKK", &random, &count, &scale, &left, &right, &certain, &side, &drawn, &doubts))
+    if (!PyArg_ParseTuple(args, "KLKKKKKKK", &random, &count, &scale, &left, &right, &accept_below, &mask, &drawn,
+                          &undecided))
         return NULL;
     int64_t found;
     Py_BEGIN_ALLOW_THREADS;
-    found = propose_each(ADDRESS(random), count, ADDRESS(scale), ADDRESS(left), ADDRESS(right), ADDRESS(certain), side,
-                         ADDRESS(drawn), ADDRESS(doubts));
+    found = propose_each(ADDRESS(random), count, ADDRESS(scale), ADDRESS(left), ADDRESS(right), ADDRESS(accept_below), mask,
+                         ADDRESS(drawn), ADDRESS(undecided));
     Py_END_ALLOW_THREADS;
     return PyLong_FromLongLong(found);
 }

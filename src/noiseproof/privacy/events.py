@@ -382,19 +382,15 @@ def _exchanged(part: Step) -> Step:
 def _mechanism(event: DpEvent, count: int, neighbours: Neighbours) -> Step:
     """The noise of one mechanism, if accountants here know it; `exchange` says that its scale is for replace-one."""
     name = type(event).__name__
-    exchange = bounded_range = False
+    exchange, bounded_range = isinstance(event, ReplaceOneDpEvent), False
     law: Literal["gaussian", "laplace", "pure"]
     match event:
         case NonPrivateDpEvent():
             return Step("gaussian", 0.0)
-        case GaussianDpEvent(scale):
+        case GaussianDpEvent(scale) | ReplaceOneDpEvent(GaussianDpEvent(scale)):
             law = "gaussian"
-        case LaplaceDpEvent(scale):
+        case LaplaceDpEvent(scale) | ReplaceOneDpEvent(LaplaceDpEvent(scale)):
             law = "laplace"
-        case ReplaceOneDpEvent(GaussianDpEvent(scale)):
-            law, exchange = "gaussian", True
-        case ReplaceOneDpEvent(LaplaceDpEvent(scale)):
-            law, exchange = "laplace", True
         case ReplaceOneDpEvent(inner):
             raise UnsupportedError(
                 f"a ReplaceOneDpEvent holds Gaussian or Laplace noise, not a {type(inner).__name__}."

@@ -1,4 +1,4 @@
-"""Filters: a budget from which events are paid that are chosen as one goes, refused before it is crossed.
+"""Filters: a budget that pays for adaptively chosen events and refuses the one that would exceed it.
 
 An accountant reads a plan: its events' parameters must not depend on what came out before. Where they do, a filter is
 what holds: it fixes beforehand one quantity that adds up, and admits an event only if the sum stays within what the
@@ -84,7 +84,7 @@ class Filter:
     def __init__(self, budget: Budget, accountant: str = "rdp", *, planned: DpEvent | None = None) -> None:
         if accountant not in ("rdp", *_SUMS):
             raise UnsupportedError(
-                f"no filter is known to hold for {accountant!r} when events are chosen as one goes; "
+                f"no filter is known to hold for {accountant!r} when events are chosen adaptively; "
                 f"use one of {', '.join(('rdp', *_SUMS))}."
             )
         if budget.delta == 0 and accountant != "pure":

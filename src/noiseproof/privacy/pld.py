@@ -56,7 +56,7 @@ def epsilon_of(steps: Sequence[Step], delta: float, guess: float) -> tuple[float
     def read(interval: float) -> tuple[float, int]:
         losses = compose(few, interval, tail, for_delta(delta))
         found = max(loss.epsilon_at(delta) for loss in losses)
-        if math.isfinite(found) and max(loss.doubt_at(found) for loss in losses) > 1e-5 * delta:
+        if math.isfinite(found) and max(loss.error_at(found) for loss in losses) > 1e-5 * delta:
             # Where Chernoff's bound is far from the truth its tilt is too; what was found is a better place to aim at.
             losses = compose(few, interval, tail, for_epsilon(found))
             found = min(found, max(loss.epsilon_at(delta) for loss in losses))
@@ -90,7 +90,7 @@ def delta_of(steps: Sequence[Step], epsilon: float, guess: float) -> tuple[float
 def _refined(
     read: Callable[[float], tuple[float, int]], steps: Sequence[Step], interval: float, tail: float
 ) -> tuple[float, float]:
-    """What `read` says on a grid fine enough for it to have settled, if there is room for one, and what may be left.
+    """What `read` says on a grid fine enough to have converged, or the finest allowed, and what error may be left.
 
     `read` says how many points it used besides.
     """
@@ -154,8 +154,8 @@ class Composition:
             return math.inf
         down = self.mass[::-1]
         # Sums over the points above each point: of the masses, and of the masses times e^(epsilon - loss).
-        doubt = self.outside * _untilt(self.tilt, self.log_moment, self.losses)
-        above = np.cumsum(down) - down + self.lost + doubt[::-1]
+        error = self.outside * _untilt(self.tilt, self.log_moment, self.losses)
+        above = np.cumsum(down) - down + self.lost + error[::-1]
         fade = math.exp(self.losses[0] - self.losses[1])
         faded = lfilter([0.0, fade], [1.0, -fade], down)
         over = np.flatnonzero(above - faded > delta)
@@ -174,10 +174,10 @@ class Composition:
         """The delta that the loss leaves at epsilon: the mean of 1 - e^(epsilon - loss), where that is positive."""
         over = self.losses - epsilon
         above = over > 0
-        found = self.lost + self.doubt_at(epsilon) + float(-np.expm1(-over[above]) @ self.mass[above])
+        found = self.lost + self.error_at(epsilon) + float(-np.expm1(-over[above]) @ self.mass[above])
         return min(1.0, found)
 
-    def doubt_at(self, epsilon: float) -> float:
+    def error_at(self, epsilon: float) -> float:
         """By how much the delta at epsilon may be off; it is counted in."""
         return self.outside * float(_untilt(self.tilt, self.log_moment, np.array(epsilon)))
 
@@ -260,7 +260,7 @@ def _convolve(parts: list[_Part], bound: Callable[[float, float], float]) -> Com
 
 
 def _untilt(tilt: float, log_moment: float, losses: Array) -> Array:
-    """What tilted mass at these losses counts for. Far below those that matter it is capped, and all is in doubt there."""
+    """What tilted mass at these losses counts for; capped where the error bound exceeds 1 anyway."""
     return np.exp(np.minimum(log_moment - tilt * losses, 600.0))
 
 

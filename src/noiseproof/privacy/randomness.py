@@ -1,6 +1,6 @@
 """Randomness: where every random number of a release comes from, and what its two kinds share.
 
-`Reproducible` is for research, `Secure` for what leaves the house. Both expand keys with ChaCha20, work on long vectors
+`Reproducible` is for research, `Secure` for releases. Both expand keys with ChaCha20, work on long vectors
 block by block in threads with a result that does not depend on the threads, and choose by logits exactly.
 """
 

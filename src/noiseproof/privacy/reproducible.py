@@ -20,8 +20,8 @@ from noiseproof.tensors import all_finite
 class Reproducible(Randomness):
     """Seeded randomness for research: the same seed and calls give the same numbers on the same kind of machine.
 
-    Noise is ordinary floating-point noise, and whoever knows the seed can take it off again: a release made with it
-    must not leave the house. Bits are ChaCha20's; normals are the inverse error function of uniforms with as many digits
+    Noise is ordinary floating-point noise, and whoever knows the seed can subtract it again: what is made with it is a
+    rehearsal, not a release. Bits are ChaCha20's; normals are the inverse error function of uniforms with as many digits
     as a float has, so that no draw of float32 is beyond 5.5 standard deviations, where one in 17 million would be, and none
     of float64 beyond 8.3. On another device than the processor torch's generator of that device draws.
 

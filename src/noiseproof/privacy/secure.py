@@ -46,7 +46,7 @@ _NOISE_BLOCK = 1 << 19
 
 
 class Secure(Randomness):
-    """Randomness for what leaves the house: unpredictable, and of exactly the stated laws.
+    """Randomness for releases: unpredictable, and of exactly the stated laws.
 
     Every call asks the operating system for a new key and expands it with ChaCha20. No key outlives its call, so that
     nothing kept in memory tells of noise drawn before, and a process that was forked or restored from a snapshot does

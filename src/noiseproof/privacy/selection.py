@@ -74,7 +74,9 @@ def select(
         log: Where the event is noted, before the first run.
         runs: The expected number of runs; three for each candidate miss the best with a probability of about a quarter
             (geometric) or a twentieth (Poisson).
-        stopping: The law of the number of runs. `poisson` concentrates most, and may be 0 runs.
+        stopping: The law of the number of runs. `poisson` varies least, and may give 0 runs; `logarithmic` costs least.
+            Ten expected runs within epsilon 3 at delta 1e-5 leave each run of DP-SGD about 1.2 by `poisson`, 1.3 by
+            `geometric` and 1.6 by `logarithmic`; `calibration.calibrate` finds the noise.
 
     Returns:
         The best run; None if the number of runs was 0.
