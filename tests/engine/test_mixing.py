@@ -54,6 +54,8 @@ NETWORKS = {
     "the batch's maximum": {"before": lambda inputs: inputs / inputs.abs().max()},
     "the maximum of detached activations": {"between": lambda hidden: hidden / hidden.detach().max()},
     "a mean that moves nothing but the scores": {"after": lambda scores: scores - scores.detach().mean(0)},
+    "a number read off the batch": {"before": lambda inputs: inputs / inputs.abs().max().item()},
+    "a mean that Python multiplies by": {"between": lambda hidden: hidden * float(hidden.detach().mean())},
     "a cumulative sum": {"before": lambda inputs: inputs.cumsum(0)},
     "a neighbour": {"before": lambda inputs: inputs + inputs.roll(1, 0)},
     "sorted records": {"between": lambda hidden: hidden + 0.01 * hidden.detach().sort(0).values},
@@ -203,6 +205,17 @@ class Everything(nn.Module):
         weights = torch.zeros_like(hidden[..., 0]).masked_fill_(words == 0, -1e4).softmax(1)
         pooled = (hidden * weights.unsqueeze(2)).sum(1)
         return self.scores(self.own(pooled + torch.randn_like(pooled)))
+
+
+def test_numbers_read_off_the_batch_raise_no_false_alarm_if_nothing_comes_of_them():
+    seen = []
+
+    def looking(inputs):
+        seen.append(inputs.abs().max().item())
+        return inputs
+
+    network = Network(before=looking)
+    assert train(network).steps == 14
 
 
 def test_a_network_of_many_layers_and_randomness_raises_no_false_alarm():

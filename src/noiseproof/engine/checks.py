@@ -6,8 +6,9 @@ runs, beside every operation between the drawing of a batch and its losses, the 
 some records are the same: those must have the same losses to the last digits, and no buffer may depend on records at
 all. This finds what no gradient shows: detached statistics, ranks, masks, mixed inputs, weights on losses.
 
-A twin batch follows torch's operations. It does not see numbers that leave torch for Python or numpy and come back
-(`x / x.max().item()`), nor a dependence on the mere size of the batch (`losses / len(losses)`).
+A twin batch follows torch's operations. Where the network reads a number off the batch (`x.max().item()`) that is another
+for the twin, its forward pass is run again on the twin. What is not seen: numbers that the loop itself takes out of torch
+and puts back in, work done in numpy, and a dependence on the mere size of the batch (`losses / len(losses)`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from noiseproof.engine.clipping import RecordGradients
@@ -123,8 +125,13 @@ class TwinBatch(TorchDispatchMode):
     What is random comes out the same for both. It is entered when a batch has been drawn and left when its losses are there.
     """
 
-    def __init__(self, batch: Sequence[torch.Tensor], records: int, turn: int) -> None:
+    def __init__(self, batch: Sequence[torch.Tensor], records: int, turn: int, network: nn.Module) -> None:
         super().__init__()
+        self._network, self._records = network, records
+        self._handles: list[RemovableHandle] = []
+        self._random: torch.Tensor | None = None
+        """While the network runs: the state of torch's generator before."""
+        self._read = self._differs = False
         # Many kept records show what depends on ranks; few, and not those with extremes, what depends on extremes.
         count = max(1, records // (2 if turn % 2 else 8))
         extremes = {
@@ -148,34 +155,65 @@ class TwinBatch(TorchDispatchMode):
         before = _get_current_dispatch_mode()
         if isinstance(before, TwinBatch):
             before.leave()
+        self._handles = [
+            self._network.register_forward_pre_hook(self._before_network),
+            self._network.register_forward_hook(self._after_network, with_kwargs=True),
+        ]
         self.__enter__()
 
     def leave(self) -> None:
         """Stop following operations."""
+        for handle in self._handles:
+            handle.remove()
         if _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)
 
-    def check(self, losses: torch.Tensor, network: nn.Module) -> None:
+    def check(self, losses: torch.Tensor) -> None:
         """Refuse losses of kept records that differ from their twins', and buffers that depend on records."""
-        released = {**dict(network.named_parameters()), **network.state_dict(keep_vars=True)}
+        released = {**dict(self._network.named_parameters()), **self._network.state_dict(keep_vars=True)}
         for name, value in released.items():
             if isinstance(value, torch.Tensor) and value in self._twins:
                 raise UnsupportedError(
                     f"the forward pass writes values of records into {name}, which is part of what is released, without "
                     "noise; keep nothing of the records in buffers (or make them persistent=False)."
                 )
-        twin = self._twins.get(losses)
-        if twin is None or self.failed:
-            return
-        kept = self.kept.to(losses.device)
-        found, expected = losses.detach()[kept], twin[kept]
-        precision = torch.finfo(losses.dtype).eps
-        floor = precision * float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
-        if not torch.allclose(found, expected, rtol=64 * precision, atol=16 * floor, equal_nan=True):
+        twin = None if self.failed else self._twins.get(losses)
+        if self._differs or (twin is not None and not self._same(losses, twin)):
             raise UnsupportedError(
                 "a record's loss depends on which other records are in the batch (normalised, ranked, weighted or mixed with "
                 "them, in the network, its inputs or the losses), so clipping bounds nothing; compute each by itself."
             )
+
+    def _same(self, found: torch.Tensor, twin: torch.Tensor) -> bool:
+        """Whether kept records have the same values."""
+        kept = self.kept.to(found.device)
+        values, expected = found.detach()[kept], twin.detach()[kept]
+        if not found.is_floating_point():
+            return torch.equal(values, expected)
+        precision = torch.finfo(found.dtype).eps
+        floor = precision * float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        return torch.allclose(values, expected, rtol=64 * precision, atol=16 * floor, equal_nan=True)
+
+    def _before_network(self, *_: Any) -> None:
+        self._random, self._read = torch.get_rng_state(), False
+
+    def _after_network(self, network: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        before, self._random = self._random, None
+        if not self._read or before is None:
+            return
+        again, more = self._twin_of((args, kwargs))
+        values = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
+        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(before)
+            twin = network.forward(*again, **more)
+            for buffer, value in values:
+                buffer.copy_(value)
+        for left, right in zip(tree_leaves(output), tree_leaves(twin), strict=True):
+            if isinstance(left, torch.Tensor) and left.shape[:1] == (self._records,) and not self._same(left, right):
+                self._differs = True
+
+    def _twin_of(self, values: Any) -> Any:
+        return tree_map(lambda leaf: self._twins.get(leaf, leaf) if isinstance(leaf, torch.Tensor) else leaf, values)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -194,14 +232,14 @@ class TwinBatch(TorchDispatchMode):
         for value in written:
             if value not in twins:
                 self._follow_base(value)
-        twin_args, twin_kwargs = tree_map(
-            lambda leaf: twins.get(leaf, leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs)
-        )
+        twin_args, twin_kwargs = self._twin_of((args, kwargs))
         output = func(*args, **kwargs)
         results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
         try:
             if torch.Tag.nondeterministic_seeded not in func.tags:
                 twin = func(*twin_args, **twin_kwargs)
+                if not results and self._random is not None and twin != output:
+                    self._read = True  # a number for Python
                 others = [leaf for leaf in tree_leaves(twin) if isinstance(leaf, torch.Tensor)]
             elif name == "native_dropout" and len(results) == 2:
                 share = 1 - (args[1] or 0.0)

@@ -163,7 +163,7 @@ class BatchGradients(ABC):
         self._sizes.pop(0)
         if losses is not None and expected > 0:
             if twin is not None:
-                twin.check(losses, self._engine.module)
+                twin.check(losses)
                 self._checked += 1
             thoroughly = twin is not None and (self._checked == 1 or self._checked > FIRST)
             self._accumulate(self._engine.backward(losses, check=thoroughly))
@@ -216,7 +216,7 @@ class BatchGradients(ABC):
     def _given(self, batch: Any, tensors: Sequence[torch.Tensor], records: int) -> Iterator[Any]:
         """The batch, followed by a twin until its losses come if it is one to be checked."""
         if records > 1 and is_due(self._checked):
-            self._twin = TwinBatch(tensors, records, self._checked)
+            self._twin = TwinBatch(tensors, records, self._checked, self._engine.module)
             self._twin.enter()
         try:
             yield batch

@@ -116,7 +116,8 @@ def test_a_step_that_does_not_fit_releases_nothing():
     gradients = FilteredGradients(
         module, filter, NoiseTuning("constant", 0.5), max_grad_norm=1.0, sample_rate=1.0, rng=Reproducible(0)
     )
-    (batch,) = next(gradients.batches(torch.ones(3, 2), steps=1))
+    batches = gradients.batches(torch.ones(3, 2), steps=1)
+    (batch,) = next(batches)
     with pytest.raises(BudgetError):
         gradients.backward(module(batch).squeeze(1))
     assert module.weight.grad is None
