@@ -79,7 +79,7 @@ def epsilon(event: DpEvent, delta: float, *, accountant: str = "pld", neighbours
 
     >>> from noiseproof.privacy.events import sampled_gaussian
     >>> round(epsilon(sampled_gaussian(0.01, 4.0, 10_000), 1e-5).epsilon, 2)
-    0.94
+    0.95
     """
     return _spend(event, check_delta(delta), "epsilon", accountant, neighbours)
 

@@ -47,6 +47,24 @@ def sigma(
     The epsilon reached is within 1% of the target, and never above it, unless even next to no noise stays below it
     (then the result's `note` says so). On the whole data (rate 1) the answer is exact for `pld` and `gdp` (Balle and
     Wang 2018). GDP's central limit is no bound and is refused where records are sampled.
+
+    Args:
+        epsilon: The target.
+        delta: Above 0.
+        rate: The probability with which each record is in a sample.
+        steps: How many steps.
+        accountant: One of `accountants.ACCOUNTANTS`.
+        neighbours: The neighbouring relation.
+
+    Returns:
+        The noise multiplier and the epsilon that it reaches.
+
+    Raises:
+        SettingError: If a setting is impossible, or no noise meets the target.
+
+    >>> found = sigma(3.0, 1e-5, rate=0.01, steps=1000)
+    >>> round(found.sigma, 2), found.epsilon <= 3.0
+    (0.81, True)
     """
     _check(epsilon, delta)
     check_neighbours(neighbours)
@@ -84,7 +102,19 @@ def steps(
     accountant: str = "pld",
     neighbours: str = "add-or-remove",
 ) -> int:
-    """How many Poisson-sampled Gaussian steps fit within (epsilon, delta): the most, to half a percent."""
+    """How many Poisson-sampled Gaussian steps fit within (epsilon, delta): the most, to half a percent.
+
+    Args:
+        epsilon: The target.
+        delta: Above 0.
+        rate: The probability with which each record is in a sample.
+        sigma: The noise multiplier.
+        accountant: One of `accountants.ACCOUNTANTS`.
+        neighbours: The neighbouring relation.
+
+    Raises:
+        SettingError: If a setting is impossible.
+    """
     _check(epsilon, delta)
     sampled_gaussian(rate, sigma)  # refuses an impossible rate or noise
     if rate == 0:

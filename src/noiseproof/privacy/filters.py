@@ -79,6 +79,22 @@ class Filter:
     - `pure`: epsilon, of events without delta (Rogers, Roth, Ullman and Vadhan 2016).
 
     A spend checks and pays under one lock, so that two threads cannot both take what is left.
+
+    Args:
+        budget: What may be spent at most.
+        accountant: Which quantity is added up: `rdp`, `zcdp`, `gdp` or `pure`.
+        planned: An event like those to be expected, by which `rdp` chooses its order.
+
+    Raises:
+        UnsupportedError: If no filter is known for the accountant.
+        SettingError: If the budget's delta is 0 and the accountant needs one.
+
+    >>> from noiseproof.privacy.events import GaussianDpEvent
+    >>> filter = Filter(Budget(epsilon=1.0), "gdp")
+    >>> while filter.fits(GaussianDpEvent(20.0)):
+    ...     spent = filter.spend(GaussianDpEvent(20.0))
+    >>> spent.epsilon <= 1.0 == filter.proof().epsilon
+    True
     """
 
     def __init__(self, budget: Budget, accountant: str = "rdp", *, planned: DpEvent | None = None) -> None:
