@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from noiseproof.attacks import ShadowAttack, ShadowModels, split_for_attack
+from noiseproof.attacks import Attack, GapAttack, ShadowAttack, ShadowModels, split_for_attack
 from noiseproof.attacks.shadow import ATTACK_TRAINING
 from noiseproof.data.features import Chain, GroupNormMap, ScatteringMap, apply
 from noiseproof.methods.predictions import (
@@ -193,7 +193,7 @@ class _Given:
         return self._answers
 
 
-def _leak(attack: ShadowAttack, answers: torch.Tensor, split: AttackSplit) -> float:
+def _leak(attack: Attack, answers: torch.Tensor, split: AttackSplit) -> float:
     """TPR - FPR of the attack on answers to the members, then the non-members."""
     accused = (attack.scores(_Given(answers), split.records) > 0.5).double()
     member = split.membership
@@ -204,7 +204,7 @@ def _point(
     curve: str,
     epsilon: float,
     answers: torch.Tensor,
-    attack: ShadowAttack | None,
+    attack: Attack | None,
     split: AttackSplit,
     *,
     accuracy: float | None = None,
@@ -287,7 +287,9 @@ def _sibling_points(
         for epsilon, release in releases:
             # Each record's answer stands for a release of a single answer.
             answers = release.answer_paid(records.features, rng)
-            yield _point(name, epsilon, answers, attack, split, **_ran(release))
+            # The attack network looks at probabilities; of labels alone it would find nothing, whatever they give away.
+            against = GapAttack() if attack is not None and release.labels_only else attack
+            yield _point(name, epsilon, answers, against, split, **_ran(release))
 
 
 def _scattered(records: Dataset) -> Dataset:

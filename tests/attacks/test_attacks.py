@@ -25,7 +25,10 @@ from noiseproof.attacks import (
 from noiseproof.attacks.attack import logit_confidence
 from noiseproof.attacks.result import best_threshold
 from noiseproof.errors import BudgetError, DataError, SettingError
+from noiseproof.methods.predictions.lu import Convexified
 from noiseproof.networks import Training
+from noiseproof.releases import bundles
+from noiseproof.run.training import train
 
 from .conftest import TRAINING, Target
 
@@ -219,3 +222,46 @@ def test_an_attack_of_a_users_own_is_run_by_its_name(target, split, monkeypatch)
     assert attack_names("answers")[-1] == "sure"
     with pytest.raises(ValueError, match="two attacks"):
         register_attack(SureAttack)
+
+
+def test_shadow_models_are_trained_like_the_release(split, monkeypatch, tmp_path):
+    """With its network, loss, l2 and steps, also after the release was saved and loaded."""
+    settings = {"epochs": 3, "batch_size": 20, "lr": 0.01, "l2": 0.01}
+    release = train("neuron-laplace", split.members, epsilon=100.0, queries=1000, seed=0, **settings)
+    release.save(tmp_path / "bundle")
+    trained = []
+
+    def remember(network, pool, *, training, **options):
+        trained.append((network, training))
+        raise SettingError("enough was seen.")
+
+    monkeypatch.setattr(ShadowModels, "drawn", remember)
+    for target in (release, bundles.load(tmp_path / "bundle")):
+        with pytest.raises(SettingError, match="enough"):
+            infer_membership(target, split, "shadow")
+    for network, training in trained:
+        assert network.name == "lu-mlp"
+        assert (training.epochs, training.batch_size, training.lr, training.l2) == (3, 20, 0.01, 0.01)
+        assert training.loss == Convexified(1.0, "paper")
+
+
+def test_a_release_that_answers_labels_is_attacked_by_its_labels(memorised, network, split):
+    class Labels(Target):
+        labels_only = True
+
+        def predict(self, features):
+            return torch.nn.functional.one_hot(super().predict(features).argmax(1), 3).float()
+
+    for name in ("shadow", "loss", "lira"):
+        found = infer_membership(Labels(memorised, network), split, name, shadows=2)
+        assert found.attack == "gap"
+        assert found.measures["advantage"].low > 0.15
+    assert infer_membership(Labels(memorised, network), split, "label-only").attack == "label-only"
+
+
+@pytest.mark.parametrize(("answers", "labels"), [("label", True), ("probabilities", False)])
+def test_a_release_says_whether_it_answers_labels_alone(split, answers, labels):
+    release = train("teachers", split.members, epsilon=3.0, seed=0, epochs=1, teachers=4, answer=answers)
+    assert release.labels_only is labels
+    assert release.training().epochs == 1
+    assert release.network is not None

@@ -7,7 +7,6 @@ imported, or if its package names the module among its entry points of the group
 from __future__ import annotations
 
 import importlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -158,6 +157,8 @@ class Attack(ABC):
     name: ClassVar[str]
     on: ClassVar[str] = "answers"
     """What it attacks: a release's `answers`, or synthetic `records`."""
+    probabilities: ClassVar[bool] = False
+    """Whether it needs probabilities, so that a release that answers labels alone is attacked by `gap` instead."""
     threshold: float | None = None
     """Scores above it are taken for members; None where the attack has no threshold of its own."""
     threshold_from: str = "the other half of the scores"
@@ -253,7 +254,8 @@ def infer_membership(
 
     `shadow` (Shokri), `lira` (online: shadow models on halves of the attacked records) and `lira-offline` (shadow
     models on the split's pool) train shadow networks; `loss` (Yeom), `gap` (is the label right?) and `label-only` (and
-    does it survive noise?) train none. Synthetic records are attacked by `nearest` and `density-ratio`. A
+    does it survive noise?) train none. A release that answers labels alone is attacked by `gap` where an attack needs
+    probabilities; the result says so. Synthetic records are attacked by `nearest` and `density-ratio`. A
     `PredictionRelease` pays for every answer; see `AttackSplit.limited`.
 
     Args:
@@ -261,7 +263,7 @@ def infer_membership(
         split: Its members, others, and perhaps the attacker's own records.
         attack: The attack's name.
         network: What shadow networks are built like; by default the release's own network.
-        training: How they are trained.
+        training: How they are trained; by default as the release's own network was (`Release.training`).
         shadows: How many of them.
         seed: For everything random in the attack.
         progress: Hears how far it is.
@@ -282,21 +284,15 @@ def infer_membership(
     if attacks()[attack].on != on:
         other, what = ("predictions", "synthetic records") if on == "records" else ("synthetic records", "predictions")
         raise SettingError(f"{attack} attacks {other}; {what} can be attacked by {' or '.join(attack_names(on))}.")
+    if getattr(release, "labels_only", False) and attacks()[attack].probabilities:
+        # A threshold on probabilities that are all 0 or 1 finds nothing, whatever the labels give away.
+        attack = "gap"
     public = split.members.public
     own = getattr(release, "network", None)
     if network is None:
         network = own if isinstance(own, Network) else suggest(public.shape, split.members.classes, public.kind)
-    setup = AttackSetup(release, split, network, training or _training(release), shadows, seed, progress)
+    if training is None:
+        known = getattr(release, "training", None)
+        training = (known() if callable(known) else None) or Training()
+    setup = AttackSetup(release, split, network, training, shadows, seed, progress)
     return attacks()[attack].prepare(setup).against(release, split, seed=seed)
-
-
-def _training(release: Any) -> Training:
-    """The release's own training if it was an ordinary one."""
-    if getattr(release, "method", None) != "none":
-        return Training()
-    settings = getattr(release, "settings", {})
-    return Training(
-        epochs=math.ceil(settings.get("epochs", Training.epochs)),
-        batch_size=settings.get("batch_size", Training.batch_size),
-        lr=settings.get("lr", Training.lr),
-    )

@@ -132,6 +132,7 @@ class ShadowAttack(Attack):
     """
 
     name: ClassVar[str] = "shadow"
+    probabilities: ClassVar[bool] = True
     threshold: float | None = 0.5
     threshold_from: str = "the attack network's own decision"
 
@@ -226,6 +227,7 @@ class LiraAttack(Attack):
     """
 
     name: ClassVar[str] = "lira"
+    probabilities: ClassVar[bool] = True
 
     def __init__(self, shadows: ShadowModels, *, online: bool, fixed_variance: bool | None = None) -> None:
         if online and not (shadows.inside.any(0) & shadows.outside.any(0)).all():

@@ -32,6 +32,7 @@ class LossAttack(Attack):
     """
 
     name: ClassVar[str] = "loss"
+    probabilities: ClassVar[bool] = True
 
     def __init__(self, threshold: float | None = None) -> None:
         if threshold is not None:

@@ -49,7 +49,8 @@ def run(
     release = bundles.load(bundle)
     note_inside(release, bundle)
     progress = output.RichProgress()
-    split = load(data, target=target, schema=schema, seed=seed, progress=progress)
+    near = release.card.neighbours
+    split = load(data, target=target, schema=schema, seed=seed, neighbours=near, progress=progress)
     if split.train.public.shape != release.public.shape or split.train.public.classes != release.public.classes:
         raise DataError(f"the bundle was made from other records than {split.train.name}: shapes or classes differ.")
     size = min(len(split.train), len(split.test))
@@ -61,13 +62,17 @@ def run(
     assert isinstance(release, ModelRelease | PredictionRelease | DataRelease)
     with asked(jobs, ray):
         result = infer_membership(release, records, attack, shadows=shadows, seed=seed, progress=progress)
+    if result.attack != attack:
+        output.note(
+            f"{release.method} answers labels alone, so it was attacked by {result.attack} instead of {attack}."
+        )
     if roc is not None:
         result.plot_roc(roc)
     if json:
         output.emit({"method": release.method, **result.to_json(), "roc": None if roc is None else str(roc)})
         return
     output.show(
-        f"{attack} against {release.method} ({len(records.members)} members, {len(records.nonmembers)} others)",
+        f"{result.attack} against {release.method} ({len(records.members)} members, {len(records.nonmembers)} others)",
         ("measure", "value", "95% interval"),
         [(name, found.value, f"{found.low:.4f} to {found.high:.4f}") for name, found in result.measures.items()],
         caption=f"advantage is TPR - FPR; its threshold comes from {result.threshold_from}.",

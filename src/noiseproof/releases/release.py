@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import BudgetError, DataError, UnsupportedError
+from noiseproof.networks.fitting import Training
 from noiseproof.networks.network import Network
 from noiseproof.tensors import all_finite
 
@@ -59,6 +61,9 @@ class Release(ABC):
     stays_inside: ClassVar[bool] = False
     """Whether its bundle holds private records or secret networks, so that it must stay on the trusted side."""
 
+    network: Network | None = None
+    """The network that was trained, where it is one."""
+
     def __init__(self, card: Card, public: Public, settings: Mapping[str, Any]) -> None:
         self.card = card
         self.public = public
@@ -69,6 +74,15 @@ class Release(ABC):
     def method(self) -> str:
         """The name of the method that made it."""
         return self.card.method
+
+    @property
+    def labels_only(self) -> bool:
+        """Whether an answer is a label alone, without probabilities."""
+        return False
+
+    def training(self) -> Training | None:
+        """How its network was trained, noise aside, so that an attack can train others like it; None if not known."""
+        return None
 
     @abstractmethod
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -100,7 +114,14 @@ class ModelRelease(Release):
     ) -> None:
         super().__init__(card, public, settings)
         self.module = module.eval()
-        self.network = network
+        self.network: Network = network
+
+    def training(self) -> Training | None:
+        """That of ordinary training; what clips and noises gradients has no like without them."""
+        if self.card.place != "none":
+            return None
+        steps = {name: self.settings[name] for name in ("batch_size", "lr") if name in self.settings}
+        return Training(epochs=math.ceil(self.settings.get("epochs", Training.epochs)), **steps)
 
     def predict(self, features: torch.Tensor) -> torch.Tensor:
         """Class probabilities, (records, classes)."""

@@ -44,6 +44,7 @@ class Rehearsal:
     def __init__(self, release: PredictionRelease, seed: int) -> None:
         self._release = release
         self._rng = Reproducible(seed ^ _REHEARSAL)
+        self.network, self.labels_only, self.training = release.network, release.labels_only, release.training
 
     def predict(self, features: torch.Tensor) -> torch.Tensor:
         """Noisy class probabilities, (records, classes)."""

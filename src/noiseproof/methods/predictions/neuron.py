@@ -134,9 +134,14 @@ class NeuronRelease(PredictionRelease):
     ) -> None:
         super().__init__(card, public, settings, queries=queries, rng=rng, asked=asked)
         self._module = module.eval()
-        self._network = network
+        self.network = self._network = network
         self.noise = noise
         self._ahead: NoiseAhead | None = None
+
+    def training(self) -> Training:
+        """The paper's, with the convexified loss at the alpha that was used."""
+        chosen = {name: self.settings[name] for name in ("epochs", "batch_size", "lr", "l2")}
+        return Training(**chosen, loss=lu.Convexified(self.card.ran["alpha"], self.settings["form"]))
 
     @property
     def events(self) -> tuple[DpEvent, ...]:

@@ -56,6 +56,12 @@ class ScoreRelease(PredictionRelease):
         super().__init__(card, public, settings, queries=queries, rng=rng, asked=asked)
         self.answer = answer
         self._tensors, self._network, self._facts = dict(tensors), network, dict(facts or {})
+        self.network = network
+
+    @property
+    def labels_only(self) -> bool:
+        """Whether the noise chooses a class rather than moving scores."""
+        return isinstance(self.answer, ExponentialAnswer | VoteAnswer)
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
@@ -64,7 +70,7 @@ class ScoreRelease(PredictionRelease):
 
     def _answer(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
         noised = self.answer.noised(self._scores(features), rng)
-        if isinstance(self.answer, ExponentialAnswer | VoteAnswer):
+        if self.labels_only:
             return noised.float()
         return self._probabilities(noised).float()
 

@@ -43,6 +43,11 @@ class TeachersRelease(ScoreRelease):
         assert self._network is not None
         return StackedNetwork(self._network, self._tensors)
 
+    def training(self) -> Training:
+        """The teachers' own, with the loss that was taken for so many records."""
+        made = Teachers(**self.settings)
+        return made._training(self._facts["teachers"], len(self.public.classes), self.card.ran["records"])
+
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         # A teacher whose training diverged must still answer within bounds.
         logits = self._networks.logits(features.float(), batch_size=256).nan_to_num(0.0, 1e4, -1e4)
