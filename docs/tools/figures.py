@@ -85,14 +85,16 @@ def _verdict(row: Mapping[str, Any]) -> str:
 def compare(folder: Path) -> None:
     """The methods' tables, and what the demo prints."""
     from noiseproof.cli.compare import show
+    from noiseproof.run import Comparison, Plan
 
-    document = json.loads((folder / "results.json").read_text())
+    comparison = Comparison.read(folder)
+    document = comparison.to_json()
     replace("methods", every_method(document))
     replace("methods in short", in_short(document))
     printed = io.StringIO()
     os.environ["COLUMNS"] = "80"
     with contextlib.redirect_stdout(printed):
-        show(document)
+        show(comparison, Plan(data=comparison.plan["data"]), folder)
     lines = "\n".join(line.rstrip() for line in printed.getvalue().rstrip().splitlines())
     replace("demo", f"```text\n{lines}\n```")
 
