@@ -10,6 +10,8 @@ from collections import Counter
 
 import pytest
 
+from noiseproof import load_bundle, train
+
 CHECKS = [
     "not_a_server_error",
     "status_code_conformance",
@@ -20,6 +22,12 @@ CHECKS = [
     "unsupported_method",
     "missing_required_header",
 ]
+
+
+@pytest.fixture
+def real(trained):
+    """Bundles of real releases: one whose answers cost, one that costs nothing."""
+    return {"paid": load_bundle(trained(40)), "free": train("dp-sgd", "digits", epsilon=3, epochs=1)}
 
 
 def fuzz(service, folder, key, examples, phases):
@@ -60,16 +68,16 @@ def hold(service, statuses, run):
     assert all(result.holds for result in service.history.verify())
 
 
-def test_a_few_hundred_requests(start, tmp_path):
-    service = start(rate=1e6)
+def test_a_few_hundred_requests(start, tmp_path, real):
+    service = start(rate=1e6, releases=real)
     statuses, run = fuzz(service, tmp_path, service.operator, 5, "coverage,fuzzing,stateful")
     hold(service, statuses, run)
     assert statuses.total() > 100
 
 
 @pytest.mark.slow
-def test_ten_thousand_requests(start, tmp_path, capsys):
-    service = start(rate=1e6)
+def test_ten_thousand_requests(start, tmp_path, capsys, real):
+    service = start(rate=1e6, releases=real)
     statuses, run = fuzz(service, tmp_path, service.operator, 2500, "coverage,fuzzing")  # sequences take hours
     hold(service, statuses, run)
     with capsys.disabled():

@@ -68,8 +68,6 @@ def run(
     for name, model in models.items():
         if model.basis == "claimed":
             output.note(f"{name}: nothing is proven of it ({model.verdict}); its answers are counted as claimed.")
-        if model.price is not None:
-            output.note(f"{name} stays inside: its bundle holds what the noise of answers hides; never pass it on.")
         note_inside(model.release, Path(settings.bundles[name]))
         rows_shown.append((name, model.method, model.verdict, output.guarantee(model.card.proven), left[name]))
     output.show("Served", ("model", "method", "verdict", "proven ε", "answers left"), rows_shown)

@@ -50,7 +50,7 @@ class Answers:
         """Keep the answers to inputs, and return those to release: the first that was kept for each."""
         rows = [{"model": model, "client": client, "question": q, "answer": a} for q, a in answers.items()]
         with self._database.writing() as connection:
-            connection.execute(insert_or(connection, repeats).on_conflict_do_nothing(), rows)
+            connection.execute(insert_or(self._database.dialect, repeats).on_conflict_do_nothing(), rows)
         return self.known(model, client, answers)
 
     def sweep(self, older_than: float) -> None:

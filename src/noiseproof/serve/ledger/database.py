@@ -169,7 +169,7 @@ def migrate(engine: Engine, *, create: bool = True) -> None:
             text("INSERT INTO names SELECT model, model FROM models WHERE model NOT IN (SELECT name FROM names)")
         )
         fresh = [{"name": name, "value": secrets.token_hex(size)} for name, size in (("id", 8), ("key", 32))]
-        connection.execute(insert_or(connection, properties).on_conflict_do_nothing(), fresh)
+        connection.execute(insert_or(connection.dialect.name, properties).on_conflict_do_nothing(), fresh)
         connection.execute(_version.delete())
         connection.execute(_version.insert().values(version=VERSION))
 
@@ -182,9 +182,9 @@ def lock(connection: Connection, purpose: str) -> None:
         )
 
 
-def insert_or(connection: Connection, table: sa.Table) -> Any:
-    """An insertion that may say what happens to rows that are there already, in the database's own dialect."""
-    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+def insert_or(dialect: str, table: sa.Table) -> Any:
+    """An insertion that may say what happens to rows that are there already, in a database's own dialect."""
+    return (postgresql if dialect == "postgresql" else sqlite).insert(table)
 
 
 def _version_of(connection: Connection) -> int:

@@ -55,6 +55,13 @@ _BALANCES = (
 )
 _SOME_BALANCES = _BALANCES.where(balances.c.client.in_(bindparam("clients", expanding=True)))
 _ADVANCE = update(models).where(models.c.model == bindparam("m")).values(sequence=bindparam("s"), head=bindparam("h"))
+_SET_BALANCES = {
+    dialect: (upsert := insert_or(dialect, balances)).on_conflict_do_update(
+        index_elements=balances.primary_key.columns,
+        set_={name: upsert.excluded[name] for name in ("capacity", "spent")},
+    )
+    for dialect in ("sqlite", "postgresql")
+}
 
 
 class Ledger:
@@ -143,7 +150,7 @@ class Ledger:
         with self.database.writing() as connection:
             lock(connection, "open")
             keyed = self._keyed(connection, release)
-            row = insert_or(connection, draws).values(release=keyed, data_set=data_set, **vars(promise))
+            row = insert_or(connection.dialect.name, draws).values(release=keyed, data_set=data_set, **vars(promise))
             connection.execute(row.on_conflict_do_update(index_elements=["release"], set_={"data_set": data_set}))
             balance = _data_set(connection, data_set)
             if balance.overdrawn:
@@ -158,7 +165,9 @@ class Ledger:
             )
         with self.database.writing() as connection:
             lock(connection, "open")
-            upsert = insert_or(connection, data_sets).values(data_set=data_set, epsilon=epsilon, delta=delta)
+            upsert = insert_or(connection.dialect.name, data_sets).values(
+                data_set=data_set, epsilon=epsilon, delta=delta
+            )
             values = {"epsilon": epsilon, "delta": delta}
             connection.execute(upsert.on_conflict_do_update(index_elements=["data_set"], set_=values))
             balance = _data_set(connection, data_set)
@@ -329,9 +338,7 @@ class AccountTransaction:
             if now != self._before.get(client)
             for i, (capacity, spent) in enumerate(zip(now.capacity.units, now.spent.units, strict=True))
         ]
-        upsert = insert_or(connection, balances)
-        new = {name: upsert.excluded[name] for name in ("capacity", "spent")}
-        connection.execute(upsert.on_conflict_do_update(index_elements=balances.primary_key.columns, set_=new), rows)
+        connection.execute(_SET_BALANCES[connection.dialect.name], rows)
 
     def _limit(self, client: str, capacity: Amount) -> None:
         spent = self._now[client].spent if client in self._now else capacity.zero
