@@ -218,6 +218,25 @@ def test_numbers_read_off_the_batch_raise_no_false_alarm_if_nothing_comes_of_the
     assert train(network).steps == 14
 
 
+def packed(hidden):
+    """Works on positive entries alone, whose number the batch decides, and puts them back."""
+    positive = hidden > 0
+    values = hidden[positive]
+    return torch.zeros_like(hidden).masked_scatter(positive, values.view(len(values)) * 2)
+
+
+def packed_and_mixed(hidden):
+    return packed(hidden) / hidden[hidden > 0].detach().mean()
+
+
+def test_shapes_that_follow_from_values_raise_no_false_alarm_and_hide_nothing():
+    assert train(Network(between=packed)).steps == 14
+    with pytest.raises(UnsupportedError, match="other records"):
+        train(Network(between=packed_and_mixed))
+    with pytest.raises(UnsupportedError, match=r"other records|mixes records"):
+        train(Network(between=packed), weigh=over_the_detached_mean)
+
+
 def test_a_network_of_many_layers_and_randomness_raises_no_false_alarm():
     torch.manual_seed(0)
     network = Everything()

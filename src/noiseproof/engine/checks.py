@@ -7,8 +7,9 @@ some records are the same: those must have the same losses to the last digits, a
 all. This finds what no gradient shows: detached statistics, ranks, masks, mixed inputs, weights on losses.
 
 A twin batch follows torch's operations. Where the network reads a number off the batch (`x.max().item()`) that is another
-for the twin, its forward pass is run again on the twin. What is not seen: numbers that the loop itself takes out of torch
-and puts back in, work done in numpy, and a dependence on the mere size of the batch (`losses / len(losses)`).
+for the twin, or takes shapes from values, its forward pass is run again on the twin. What is not seen: numbers that the loop
+itself takes out of torch and puts back in, work done in numpy, and a dependence on the mere size of the batch
+(`losses / len(losses)`).
 """
 
 from __future__ import annotations
@@ -205,12 +206,19 @@ class TwinBatch(TorchDispatchMode):
         values = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
         with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.set_rng_state(before)
-            twin = network.forward(*again, **more)
-            for buffer, value in values:
-                buffer.copy_(value)
+            try:
+                twin = network.forward(*again, **more)
+            except Exception:  # it is the twin's own trouble, again
+                self.failed = True
+                return
+            finally:
+                for buffer, value in values:
+                    buffer.copy_(value)
         for left, right in zip(tree_leaves(output), tree_leaves(twin), strict=True):
-            if isinstance(left, torch.Tensor) and left.shape[:1] == (self._records,) and not self._same(left, right):
-                self._differs = True
+            if isinstance(left, torch.Tensor) and left.shape[:1] == (self._records,) == right.shape[:1]:
+                self._differs = self._differs or not self._same(left, right)
+                self._twins[left] = right
+        self.failed = False
 
     def _twin_of(self, values: Any) -> Any:
         return tree_map(lambda leaf: self._twins.get(leaf, leaf) if isinstance(leaf, torch.Tensor) else leaf, values)
@@ -248,6 +256,7 @@ class TwinBatch(TorchDispatchMode):
                 others = results
         except Exception:  # whatever it is, it is the twin's own trouble
             self.failed = True
+            self._read = self._random is not None  # the network as a whole may run
             return output
         for result, other in zip(results, others, strict=True):
             if not any(result is value for value in written):
