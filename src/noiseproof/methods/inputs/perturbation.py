@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _ENTRIES = 1 << 22
 """Features that get their noise at once, so that memory does not grow with the records."""
 
+_ROUNDED = 1e-9
+"""More than float64 leaves open of a sum of betas."""
+
 
 @dataclass(frozen=True, eq=False)
 class InputNoise:
@@ -77,7 +80,11 @@ class InputNoise:
 
     def local_epsilon(self, rng: Randomness) -> float:
         """sum_j r_j |L| epsilon_j / D_h with ranges r_j = 1, and a step of the noise's lattice for each feature."""
-        return float((1 / self.scales).sum()) + len(self.beta) * rng.rounding(1.0, 1, 1)
+        total, features = float(self.beta.double().sum()), len(self.beta)
+        if abs(total - features) <= _ROUNDED * features:
+            # What is left of released relevances in the last digits of their sum is no part of the promise.
+            total = features * (1 + _ROUNDED)
+        return total / self.bias_scale + features * rng.rounding(1.0, 1, 1)
 
 
 def check_bounds(features: torch.Tensor) -> None:
