@@ -164,6 +164,12 @@ def test_shards_are_about_even():
     assert all(abs(len(part) - 1000) < 7 * (8000 / 8 * 7 / 8) ** 0.5 for part in shards(_numbered(8000), 8))
 
 
+def test_shards_of_a_training_part_are_even_whatever_the_split_was():
+    # Seven standard deviations of a binomial variable, eight times: a false alarm once in 5e10 times.
+    train = split(_numbered(8000), seed=3).train
+    assert all(abs(8 * len(part) - len(train)) < 7 * (7 * len(train)) ** 0.5 for part in shards(train, 8, seed=3))
+
+
 def test_replacing_one_record_changes_one_shard_in_one_record():
     dataset = _numbered(40)
     features = dataset.features.clone()

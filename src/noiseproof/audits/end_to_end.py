@@ -28,7 +28,7 @@ from noiseproof.audits.two_worlds import counting_bound
 from noiseproof.data import Dataset, Public, Schema, decode, layout, load, neighbours
 from noiseproof.data.schema import ColumnSchema, TargetSchema
 from noiseproof.data.splits import Canary, coins
-from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.errors import DataError, NoiseproofError, SettingError
 from noiseproof.files import whole_file, write_whole
 from noiseproof.parallel import tasks
 from noiseproof.privacy.budget import Neighbours, check_neighbours
@@ -207,7 +207,10 @@ def _trained_on(source: Source, without: Source, canary: Canary, relation: Neigh
     """Whether the training part has one record like the canary more than without it."""
     counts = []
     for each in (source, without):
-        train = load(each.data, schema=each.schema, seed=source.split_seed, neighbours=relation).train
+        try:
+            train = load(each.data, schema=each.schema, seed=source.split_seed, neighbours=relation).train
+        except DataError:  # all on one side
+            return False
         near = (train.features - canary[0]).flatten(1).abs().amax(1) < 1e-5
         counts.append(int((near & (train.labels == canary[1])).sum()))
     return counts[0] > counts[1]

@@ -20,6 +20,10 @@ Canary = tuple[torch.Tensor, int]
 """A record put in on purpose: its coded features and its label."""
 
 
+_SHARDS = 0x5348415244
+"""Tells the coins of shards from those of a split with the same seed."""
+
+
 @dataclass(frozen=True)
 class Split:
     """Records to train on, and records apart to measure accuracy with."""
@@ -140,7 +144,8 @@ def shards(dataset: Dataset, k: int, seed: int = 0, *, relation: Neighbours = "a
     if not 1 <= k <= len(dataset):
         raise SettingError(f"{dataset.name} of {len(dataset)} records cannot be cut into {k} shards.")
     # The upper 32 bits times k, shifted down: an even draw from 0 to k - 1, to 1 in 2^32.
-    drawn = (coins(dataset, seed, relation) >> np.uint64(32)) * np.uint64(k) >> np.uint64(32)
+    # With a key of its own: the coins of a training part are those of one side of the split.
+    drawn = (coins(dataset, seed ^ _SHARDS, relation) >> np.uint64(32)) * np.uint64(k) >> np.uint64(32)
     chosen = torch.from_numpy(drawn.astype(np.int64)).to(dataset.labels.device)
     return tuple(dataset.take(chosen == shard) for shard in range(k))
 
