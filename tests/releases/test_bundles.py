@@ -177,3 +177,16 @@ def test_bundles_of_version_0_1_are_read_with_todays_names_of_settings(kind):
     built = methods.build(release.method, release.settings).settings()
     assert built == {**built, **release.settings}
     assert release.predict(torch.zeros(2, *release.public.shape)).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "old", "new"),
+    [
+        ("dp-sgd", {"clip": 0.5, "sigma": 2.0}, {"max_grad_norm": 0.5, "noise_multiplier": 2.0}),
+        ("shard-mean", {"clip": 0.5, "batch": 8}, {"clip": 0.5, "batch_size": 8}),
+        ("rdp-gan", {"sigma": 2.0}, {"sigma": 2.0}),
+        ("quantile-flat", {"clip": 1.0, "micro_batch": 4, "quantile": 0.5}, {"quantile": 0.5}),
+    ],
+)
+def test_old_settings_get_the_names_that_their_method_has_today(method, old, new):
+    assert bundles._with_todays_names(method, old) == new

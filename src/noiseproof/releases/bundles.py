@@ -133,7 +133,7 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
     settings, contents = _read(path)
     given = settings["settings"]
     if "version" not in settings:
-        given = {_RENAMED.get(name, name): value for name, value in given.items()}
+        given = _with_todays_names(settings["method"], given)
     try:
         saved = Saved(
             load_tensors(contents[WEIGHTS]),
@@ -150,6 +150,16 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
     except (KeyError, ValueError, RuntimeError, ValidationError, SafetensorError, TypeError) as error:
         raise BundleError(f"{path} is not a bundle this version can read ({type(error).__name__}).") from error
     return release
+
+
+def _with_todays_names(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a bundle of version 0.1; what the method ignored then and refuses now is left out."""
+    from noiseproof import methods
+
+    kind = methods.registry().get(method)
+    fields = set(given) if kind is None else {field.name for field in dataclasses.fields(kind)}
+    renamed = {name if name in fields else _RENAMED.get(name, name): value for name, value in given.items()}
+    return {name: value for name, value in renamed.items() if name in fields}
 
 
 def read_card(path: str | Path) -> Card:
