@@ -382,3 +382,18 @@ def test_a_rule_of_the_users_own_is_used(agree):
     torch.manual_seed(0)
     agree(nn.Sequential(nn.Linear(4, 3), Scale(3), nn.Linear(3, 2)), torch.randn(5, 4))
     assert ScaleRule.used == 1
+
+
+def test_another_default_type_changes_nothing():
+    network, (x, y) = module(), records()
+    torch.set_default_dtype(torch.float64)
+    try:
+        gradients = PrivateGradients(
+            network, max_grad_norm=0.5, noise_multiplier=QUIET, sample_rate=1.0, rng=Reproducible(0)
+        )
+        for batch in gradients.batches(x, y, steps=1):
+            gradients.backward(losses(network, *batch))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for parameter, expected in zip(network.parameters(), clipped_sum(network, x, y, 0.5), strict=True):
+        torch.testing.assert_close(parameter.grad, expected / 12, rtol=1e-4, atol=1e-6)

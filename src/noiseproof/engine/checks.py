@@ -130,8 +130,8 @@ class TwinBatch(TorchDispatchMode):
         super().__init__()
         self._network, self._records = network, records
         self._handles: list[RemovableHandle] = []
-        self._random: torch.Tensor | None = None
-        """While the network runs: the state of torch's generator before."""
+        self._random: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+        """While the network runs: the states of torch's generators before."""
         self._read = self._differs = False
         # Many kept records show what depends on ranks; few, and not those with extremes, what depends on extremes.
         count = max(1, records // (2 if turn % 2 else 8))
@@ -196,7 +196,8 @@ class TwinBatch(TorchDispatchMode):
         return torch.allclose(values, expected, rtol=64 * precision, atol=16 * floor, equal_nan=True)
 
     def _before_network(self, *_: Any) -> None:
-        self._random, self._read = torch.get_rng_state(), False
+        others = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self._random, self._read = (torch.get_rng_state(), others), False
 
     def _after_network(self, network: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         before, self._random = self._random, None
@@ -204,8 +205,9 @@ class TwinBatch(TorchDispatchMode):
             return
         again, more = self._twin_of((args, kwargs))
         values = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
-        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(before)
+        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=range(len(before[1]))):
+            torch.set_rng_state(before[0])
+            torch.cuda.set_rng_state_all(before[1])
             try:
                 twin = network.forward(*again, **more)
             except Exception:  # it is the twin's own trouble, again

@@ -184,7 +184,7 @@ class RecordGradients:
             return None
         layers: dict[int, kernels.Layer] = {}
         products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
-        vector = torch.empty(self._flat.size)
+        vector = torch.empty(self._flat.size, dtype=torch.float32)
         for rows, out in zip(every, self._flat.split(vector), strict=True):
             errors = rows[0]
             # A weight and the bias beside it share their errors.
