@@ -70,13 +70,14 @@ def test_functional_dropout_draws_from_a_state_that_no_seed_gives():
 
 
 def test_every_bit_of_a_generators_state_counts():
-    words = np.arange(624, dtype=np.uint32)
-    first = torch.Generator()
-    first.set_state(generator_state(words))
-    other = torch.Generator()
-    words[623] ^= 1 << 31
-    other.set_state(generator_state(words))
-    assert not torch.equal(torch.rand(1000, generator=first), torch.rand(1000, generator=other))
+    drawn = []
+    for last in (623, 623 ^ 1 << 31):
+        state, words = generator_state()
+        words[:] = [*range(623), last]
+        generator = torch.Generator()
+        generator.set_state(state)
+        drawn.append(torch.rand(1000, generator=generator))
+    assert not torch.equal(*drawn)
 
 
 def test_a_secure_runs_key_has_256_bits_of_the_systems_entropy(monkeypatch):

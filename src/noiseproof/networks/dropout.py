@@ -40,6 +40,8 @@ class RecordRandomness:
         self._layers = [layer for layer in module.modules() if isinstance(layer, _LAYERS)]
         self._step = self._draws = 0
         self._records = torch.empty(0, dtype=torch.int64)
+        self._seed = np.empty(STATE_WORDS, dtype=np.uint32)
+        self._state, self._state_words = generator_state()
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -56,12 +58,12 @@ class RecordRandomness:
     def begin(self, step: int, records: torch.Tensor) -> None:
         """What is drawn next is for these records, given by their indices, at this step."""
         self._step, self._draws, self._records = step, 0, records
-        state = np.empty(STATE_WORDS, dtype=np.uint32)
         # The first of the records stands for the part of the step, so that no two parts draw the same.
-        Bits(self._key, self._nonce(int(records[0]), 0)).fill(state)
-        torch.set_rng_state(generator_state(state))
+        Bits(self._key, self._nonce(int(records[0]), 0)).fill(self._seed)
+        self._state_words[:] = self._seed
+        torch.default_generator.set_state(self._state)
         if self._device.type == "cuda":
-            torch.cuda.manual_seed(int(state[:2].view(np.int64)[0]))
+            torch.cuda.manual_seed(int(self._seed[:2].view(np.int64)[0]))
 
     def words(self, count: int) -> torch.Tensor:
         """`count` numbers from 0 to 2^32 - 1 for each of the step's records, (records, count) in int64."""

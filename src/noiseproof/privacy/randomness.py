@@ -320,8 +320,7 @@ STATE_WORDS = 624
 """Of torch's generator of the processor, a Mersenne twister; a seed would fill them from 32 bits."""
 
 
-def generator_state(words: npt.NDArray[np.uint32]) -> torch.Tensor:
-    """The state of torch's generator of the processor with these 624 words of 32 bits, instead of a seed's."""
+def generator_state() -> tuple[torch.Tensor, npt.NDArray[np.uint64]]:
+    """A state of torch's generator of the processor, and a view of its 624 words (of 32 bits), to be filled."""
     state = torch.Generator().get_state()
-    state.numpy()[24 : 24 + 8 * STATE_WORDS].view(np.uint64)[:] = words
-    return state
+    return state, state.numpy()[24 : 24 + 8 * STATE_WORDS].view(np.uint64)

@@ -136,9 +136,10 @@ class Secure(Randomness):
         """A torch generator for what privacy does not rest on, seeded by the operating system."""
         if self._generator is None:
             # Its whole state, since of a seed torch takes 32 bits, which can all be tried.
-            words = np.frombuffer(self._entropy(4 * STATE_WORDS), dtype=np.uint32)
+            state, words = generator_state()
+            words[:] = np.frombuffer(self._entropy(4 * STATE_WORDS), dtype=np.uint32)
             self._generator = torch.Generator()
-            self._generator.set_state(generator_state(words))
+            self._generator.set_state(state)
         return self._generator
 
     def spawn(self, key: int) -> Secure:
