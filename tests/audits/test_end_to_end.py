@@ -142,7 +142,7 @@ rng = np.random.default_rng(1)
 def cases():
     from noiseproof import methods
 
-    small = {"epochs": 2, "networks": 3, "models": 3}
+    small = {"epochs": 2, "networks": 3, "models": 3, "steps": 5, "iterations": 5, "rows": 50}
     for name, method in methods.registry().items():
         fields = {field.name for field in dataclasses.fields(method)}
         yield pytest.param(name, {key: str(value) for key, value in small.items() if key in fields}, id=name)
