@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,6 +39,9 @@ _WIDTH = 3
 _STEPS = 20
 """Trials that one object plays before a fresh one takes over, so that an adaptive clipping norm stays near its start."""
 
+MOST_ANSWERS = 1000
+"""Answers that one trial of a game asks for, at most."""
+
 Play = Callable[[int, int, torch.Generator], torch.Tensor]
 """`Game.play`: world, trials and generator in, one score a trial out."""
 
@@ -53,6 +56,22 @@ def seeded_by(generator: torch.Generator) -> Reproducible:
         Reproducible randomness with a seed drawn from `generator`.
     """
     return Reproducible(int(torch.randint(2**62, (1,), generator=generator)))
+
+
+class FixedShards(Reproducible):
+    """Randomness for games of methods that put every record into a shard by a draw of its own: here, a stated one.
+
+    A proof for shards holds whatever the draws are, so that a game may fix them and train on the worst records for them.
+    """
+
+    def __init__(self, shards: torch.Tensor, count: int) -> None:
+        super().__init__(0)
+        self._draws = (shards.double() + 0.5) / count
+
+    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
+        """The records' draws."""
+        assert tuple(shape) == self._draws.shape
+        return self._draws
 
 
 def claim_of(budget: Budget, source: str = "the budget that the noise was calibrated to") -> Claim:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from noiseproof.audits import audit
-from noiseproof.methods.parameters import DpPg, DpPgp, ShardMean, ShardPg
+from noiseproof.methods.parameters import DpPg, DpPgp, ShardMean, ShardPg, training
 from noiseproof.privacy import Budget
 
 
@@ -49,3 +49,18 @@ def test_the_siblings_stand_at_every_budget(method, epsilon, neighbours):
 def test_shard_means_game_comes_near_its_proof():
     """Else that it is never refuted would say little."""
     assert bound(ShardMean().game(Budget(4.0)), trials=20_000).epsilon > 3.5
+
+
+@pytest.mark.parametrize("method", [ShardMean(), ShardPg()], ids=lambda m: m.name)
+def test_networks_that_learn_from_each_others_shards_are_caught(method, monkeypatch):
+    """The games train: here every network also moves as the last one does."""
+    honest = training._train
+
+    def leaking(*arguments):
+        rows = honest(*arguments)
+        start = arguments[-1][1]
+        return rows + (rows - start)[-1]
+
+    monkeypatch.setattr(training, "_train", leaking)
+    result = bound(method.game(Budget(4.0)), trials=20_000)
+    assert result.contradicts_proof

@@ -7,7 +7,7 @@ import torch
 
 from noiseproof.audits import audit
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.methods.predictions import Logits, NeuronGaussian, NeuronLaplace, Teachers, Votes
+from noiseproof.methods.predictions import Logits, NeuronGaussian, NeuronLaplace, Teachers, Votes, teachers
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible
 
@@ -92,3 +92,41 @@ def test_noise_that_leaves_no_ratio_to_see_is_a_score_and_not_a_failure():
     game = NeuronLaplace().game(Budget(1.0, queries=100))
     for world in (0, 1):
         assert not game.play(world, 4000, torch.Generator().manual_seed(world)).isnan().any()
+
+
+@pytest.mark.parametrize("answer", ["label", "probabilities"])
+@pytest.mark.parametrize("near", ["add-or-remove", "replace-one"])
+def test_a_training_in_which_one_record_reaches_other_shards_is_caught(monkeypatch, answer, near):
+    """As when short batches were filled up with the first record: its infinite loss, times a share of 0, is no number."""
+    honest = teachers.fit_stacks
+
+    def leaking(*arguments, **options):
+        trained = honest(*arguments, **options)
+        for value in trained.parameters.values():
+            value += 0 * value.sum()
+        return trained
+
+    def contradicts_proof():
+        game = Teachers(answer=answer).game(Budget(1.0, 1e-5, near))
+        return audit(game, trials=2000, confidence=SURE, timeout=None).contradicts_proof
+
+    assert not contradicts_proof()
+    monkeypatch.setattr(teachers, "fit_stacks", leaking)
+    assert contradicts_proof()
+
+
+@pytest.mark.parametrize("kind", [Logits, Teachers, Votes])
+@pytest.mark.parametrize("answer", ["label", "probabilities"])
+def test_games_play_all_of_the_budgets_answers_and_are_held_to_what_they_cost_together(kind, answer):
+    budget = Budget(4.0, 1e-5, queries=20)
+    game = kind(answer=answer).game(budget)
+    assert 3.99 < game.proven.epsilon <= 4.0
+    result = audit(game, trials=2000, confidence=SURE, timeout=None)
+    assert 0 < result.epsilon <= game.proven.epsilon
+
+
+@pytest.mark.parametrize("method", [NeuronLaplace(), NeuronGaussian()])
+def test_many_answers_refute_the_paper_as_one_does(method):
+    game = method.game(Budget(1.0, queries=20))
+    assert game.claimed.epsilon == pytest.approx(1.0)
+    assert audit(game, trials=500, confidence=SURE, timeout=None).verdict == "refuted"

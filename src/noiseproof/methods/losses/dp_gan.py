@@ -67,7 +67,6 @@ class Run:
     reference: Dataset | None = None
     callback: StepCallback | None = None
     steps: int = 0
-    looks: int = 0
     sigmas: tuple[float, float] = (0.0, 0.0)
     """The noise of the first step and of the last."""
 
@@ -100,7 +99,8 @@ class DpGan(GanMethod):
     and, with `ant`, every look are Gaussian mechanisms on sums to which a record adds at most `clip` (or 1), on all
     records or a Poisson sample; an RDP filter at one order fixed beforehand refuses what would cross the budget, so that
     schedules may follow what was released. Generated records enter no sum that is paid for. Unit: record. Neighbours: as
-    the budget says. The card's epsilon comes from the steps taken. Feldman and Zrnic 2021; Lecuyer 2021; Xie et al. 2018.
+    the budget says. The card's epsilon comes from the steps taken; with `ant`, whose steps follow noised scores, it is
+    the budget's. Feldman and Zrnic 2021; Lecuyer 2021; Xie et al. 2018.
     Costs: the discriminator's step at most twice the time of one without privacy.
     """
 
@@ -275,17 +275,19 @@ class DpGan(GanMethod):
         if not run.filter.fits(event):
             return None
         run.spend(event)
-        run.looks += 1
         right = torch.tensor([float(count_correct(classifier, run.dataset))], dtype=torch.float64)
         return float(Gaussian(1.0, sigma).release(right, run.rng)) / len(run.dataset)
 
     def _proof(self, run: Run, budget: Budget) -> Proof:
-        """The epsilon of what ran: by the filter where the noise followed releases, else by the tightest accountant."""
-        spent = run.filter.spent
-        if self.tuning != "ant":
-            tight = accountants.epsilon(run.events.event, budget.delta, neighbours=budget.neighbours)
-            spent = min(tight, spent, key=lambda each: each.epsilon)
-        return spent.proof(*ASSUMPTIONS, *run.rng.assumptions)
+        """The epsilon of the steps, by the tightest accountant; where the noise followed releases, the filter's budget.
+
+        What a filter has spent when training ends is no guarantee then: it depends on what was released.
+        """
+        assumptions = (*ASSUMPTIONS, *run.rng.assumptions)
+        if self.tuning == "ant":
+            return Proof(epsilon=budget.epsilon, delta=budget.delta, accountant="rdp filter", assumptions=assumptions)
+        tight = accountants.epsilon(run.events.event, budget.delta, neighbours=budget.neighbours)
+        return min(tight, run.filter.spent, key=lambda spent: spent.epsilon).proof(*assumptions)
 
     def _ran(self, run: Run, budget: Budget) -> dict[str, Any]:
         return {
@@ -296,10 +298,8 @@ class DpGan(GanMethod):
             "last sigma": run.sigmas[1],
             "max_grad_norm": self.max_grad_norm,
             "tuning": self.tuning,
-            "looks": run.looks,
             "label sigma": self._label_sigma(budget),
             "filter order": run.filter.order,
-            "spent by the filter": run.filter.spent.epsilon,
             "model": run.model,
         }
 

@@ -147,8 +147,7 @@ class GanMethod(Method):
     def _start(self, dataset: Dataset, model: Model, rng: Randomness, relaxed: float | None = None) -> Gan:
         """The untrained generator; records that cannot be learned from are refused here, before anything is spent."""
         check_records(dataset)
-        seed = public_seed(rng)
-        return Gan(dataset.public, model, latent=self.latent, seed=seed, relaxed=relaxed)
+        return Gan(dataset.public, model, latent=self.latent, seed=public_seed(rng), relaxed=relaxed)
 
     def _release(self, gan: Gan, dataset: Dataset, card: Card) -> DataRelease:
         synthetic = gan.sample(len(dataset) if self.rows is None else self.rows, dataset.name)

@@ -149,8 +149,7 @@ class RdpGan(GanMethod):
         noise = self._noise(first)
         shares = torch.bincount(dataset.labels, minlength=gan.classes).double()
         gan.shares = shares / shares.sum()
-        seed = public_seed(rng)
-        training = PairTraining(self, gan, gan.discriminator(model), dataset, rng, seed)
+        training = PairTraining(self, gan, gan.discriminator(model), dataset, rng, public_seed(rng))
         classifier = fit_classifier(dataset) if self.tuning == "ant" else None
         spent = 0.0
         with gan.seeded(), progress.task(self.name, self.iterations) as task:
@@ -167,7 +166,10 @@ class RdpGan(GanMethod):
                     score = count_correct(classifier, gan.sample(1000, dataset.name)) / 1000
                 noise.advance(score)
                 task.advance(discriminator=losses[0], generator=losses[1], spent=f"{spent:.3g}")
-        notes = ["C was taken from losses that were seen on private records, as in the paper: it bounds nothing."]
+        notes = [
+            "C was taken from losses that were seen on private records, as in the paper: it bounds nothing.",
+            "Labels are generated in the exact shares that they have among the private records.",
+        ]
         if self.tuning == "ant":
             notes.append("The noise followed a score of private records, which no guarantee accounts for.")
         card = self.card(

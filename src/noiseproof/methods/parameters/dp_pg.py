@@ -38,11 +38,14 @@ _TOGETHER = 50
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """A generated network as a vector, its card, and what the draws would prove for a model were all else public."""
+    """A generated network and its card, and what is for the eyes of the networks' owner only."""
 
     vector: torch.Tensor
     card: Card
     true_epsilon: float | None
+    """What the draws would prove for a model, were grids and bandwidths public."""
+    fixed: int
+    """How many parameters are the same in all networks, and so were published as they are."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +161,8 @@ class PublishingMethod(Method):
                 f"none of {self.most_draws} draws was more accurate than {self.threshold:g}; nothing was published: "
                 "lower the threshold, raise epsilon or train the networks for longer."
             )
-        card, true_epsilon = self._card(collection, budget, rng, drawn, dataset)
-        return Published(drawn.values, card, true_epsilon)
+        card, true_epsilon = self._card(collection, budget, rng, dataset)
+        return Published(drawn.values, card, true_epsilon, drawn.fixed)
 
     @abstractmethod
     def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Drawn:
@@ -174,19 +177,16 @@ class PublishingMethod(Method):
         """What is true for models, in words, as the epsilon of a model where there is one, and in numbers."""
 
     def _card(
-        self, collection: Collection, budget: Budget, rng: Randomness, drawn: Drawn, dataset: Dataset | None
+        self, collection: Collection, budget: Budget, rng: Randomness, dataset: Dataset | None
     ) -> tuple[Card, float | None]:
         why, true_epsilon, numbers = self._why(collection, budget)
-        notes: tuple[str, ...] = ()
+        notes: tuple[str, ...] = (
+            "Parameters that are the same in all networks (weights that training never moved) are published as they are.",
+        )
         if self.threshold is not None:
             notes += (
                 "Draws were repeated until one was accurate enough; which one was published tells of the records that "
                 "accuracy was measured on, and no guarantee accounts for it.",
-            )
-        if drawn.fixed:
-            notes += (
-                f"{drawn.fixed} parameters are the same in all networks and were published as they are (weights that "
-                "training never moved).",
             )
         card = self.card(
             dataset or _NO_RECORDS,
@@ -199,7 +199,6 @@ class PublishingMethod(Method):
                 "models": len(collection),
                 "parameters": collection.parameters,
                 "draws at most": self.rounds,
-                "grid points": drawn.points,
                 "window": self.window,
                 "sensitivity used": self.mechanism(len(collection), budget.epsilon).sensitivity,
                 "true sensitivity": true_sensitivity(len(collection), self.window),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
+from torch import nn
+from torch.nn import functional
 
 from noiseproof.data import Dataset
+from noiseproof.data.dataset import Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import Count, Positive, claim_of, proven_game, public_seed, seeded_by
+from noiseproof.methods.common import Count, FixedShards, Positive, claim_of, proven_game, public_seed, seeded_by
 from noiseproof.methods.parameters.collection import Collection, ParameterLayout
 from noiseproof.methods.parameters.density import PublicDensity, draw, scores, true_sensitivity
 from noiseproof.methods.parameters.training import train_collection
@@ -64,31 +67,66 @@ class ShardMethod(Method):
         self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> ModelRelease:
         """Draw every record's shard, train a network on each, and publish the start plus their noised update."""
+        module, start, updates = self.updates(network, dataset, rng, progress)
+        layout = ParameterLayout.of(module)
+        update, proven, ran, notes = self._publish(updates, budget, rng, progress)
+        layout.load(module, start + self.gain * update)
+        ran = {"shards": len(updates), "parameters": layout.size, "epochs": self.epochs, "gain": self.gain, **ran}
+        card = self.card(dataset, budget, rng, claimed=claim_of(budget), proven=proven, ran=ran, notes=notes)
+        return ModelRelease(module, network, card, dataset.public, self.settings())
+
+    def updates(
+        self, network: Network, dataset: Dataset, rng: Randomness, progress: Progress = SILENT
+    ) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+        """The public start, as a module and as a vector, and how far the network of each shard moved from it.
+
+        Formal guarantee
+        ----------------
+        None by itself: updates are exact. Row j depends on no records but those of shard j.
+        """
         count = self.count(len(dataset))
         seed = public_seed(rng)
         drawn = (rng.uniform((len(dataset),)) * count).long().clamp_(max=count - 1)
         order = drawn.argsort(stable=True)
         shards = list(order.split(torch.bincount(drawn, minlength=count).tolist()))
         module = network.build(seed)
-        layout = ParameterLayout.of(module)
-        start = layout.flatten(module)
+        start = ParameterLayout.of(module).flatten(module)
         collection = train_collection(
             network, dataset, count, self._training(), seed=seed, shards=shards, workers=self.workers, progress=progress
         )
         updates = collection.rows.sub_(start)
         # A network whose training diverged counts as one that did not move: its shard must not show.
         updates[~torch.isfinite(updates).all(1)] = 0.0
-        update, proven, ran, notes = self._publish(updates, budget, rng, progress)
-        layout.load(module, start + self.gain * update)
-        ran = {"shards": count, "parameters": layout.size, "epochs": self.epochs, "gain": self.gain, **ran}
-        card = self.card(dataset, budget, rng, claimed=claim_of(budget), proven=proven, ran=ran, notes=notes)
-        return ModelRelease(module, network, card, dataset.public, self.settings())
+        return module, start, updates
 
     @abstractmethod
     def _publish(
         self, updates: torch.Tensor, budget: Budget, rng: Randomness, progress: Progress
     ) -> tuple[torch.Tensor, Proof, dict[str, Any], tuple[str, ...]]:
         """The update to publish, from one of each shard; what is proven of it, what ran, what a reader must know."""
+
+    def _both_worlds(
+        self, features: torch.Tensor, labels: torch.Tensor, lr: float, budget: Budget
+    ) -> list[torch.Tensor]:
+        """The updates of a training without and with the first record, for games.
+
+        The others have a shard each, and the first record joins the last one's; under replace-one it is that one's
+        double in the first world. The whole training runs, so that a network which learned from another shard than its
+        own would move in one world only.
+        """
+        count = len(labels) - 1
+        method = replace(self, shards=count, epochs=1, batch_size=2, lr=lr, workers=1)
+        public = Public(tuple(features.shape[1:]), ("0", "1"))
+        network, there = Network("linear", public.shape, 2), Dataset("game", features, labels, public)
+        where = torch.cat([torch.tensor([count - 1]), torch.arange(count)])
+        everyone = torch.arange(count + 1)
+        without = (
+            everyone[1:] if budget.neighbours == "add-or-remove" else everyone.index_fill(0, where.new_zeros(1), count)
+        )
+        return [
+            method.updates(network, there.take(taken), FixedShards(where[-len(taken) :], count))[2]
+            for taken in (without, everyone)
+        ]
 
 
 @register
@@ -157,16 +195,20 @@ class ShardMean(ShardMethod):
         return noised, proven, ran, notes
 
     def game(self, budget: Budget) -> Game:
-        """A record turns its shard's update from one direction to the opposite one; the other shards do not move."""
-        shards, parameters = 10, 3
-        updates = torch.zeros(2, shards, parameters)
-        updates[0, 0, 0], updates[1, 0, 0] = -1e3, 1e3
-        means = [self.mean(world) for world in updates]
-        mechanism = self.mechanism(budget, shards)
+        """A record turns its shard's update round; those of the other shards stay as they are."""
+        features = torch.cat([torch.tensor([[100.0]]), torch.full((10, 1), 10.0)])
+        # One of the two classes is not yet so sure that nothing can be learned.
+        worlds = [
+            torch.stack([self.mean(updates) for updates in self._both_worlds(features, labels, 1e12, budget)])
+            for labels in (torch.arange(11).clamp(max=1), torch.arange(11).eq(0).long())
+        ]
+        means = max(worlds, key=lambda both: float((both[1] - both[0]).norm()))
+        mechanism = self.mechanism(budget, 10)
+        direction = functional.normalize(means[1] - means[0], dim=0)
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
             noised = mechanism.release(means[world].expand(trials, -1).clone(), seeded_by(generator))
-            return noised[:, 0].double()
+            return (noised @ direction).double()
 
         name = f"{self.name}: an update turns round"
         return proven_game(name, play, budget, self.proof(budget, mechanism, ()), gaussian=True)
@@ -255,20 +297,22 @@ class ShardPg(ShardMethod):
         return drawn.values, proven, ran, notes
 
     def game(self, budget: Budget) -> Game:
-        """A record moves its shard's update from one side of 0 to the other, at every parameter; half of the others lie there.
+        """A record moves its shard's update from one side of 0 to the other, at nearly every parameter.
 
-        The score is the likelihood ratio of what was drawn, but for a constant: how much more world 1 likes it.
+        The updates of half of the other shards lie on each side. The score is the likelihood ratio of what was drawn,
+        but for a constant: how much more world 1 likes it.
         """
-        shards, parameters = 50, 16
+        shards, inputs = 50, 7
         density = self.density()
-        place = density.radius / 2
-        sides = torch.full((2, parameters, shards), place, dtype=torch.float64)
-        sides[:, :, : shards // 2] = -place
-        sides[0, :, -1] = -place
+        features = torch.cat([torch.full((1, inputs), 3.0), torch.ones(shards, inputs)])
+        # Each probability starts near one half: an update is about half of the learning rate.
+        worlds = torch.stack(self._both_worlds(features, torch.arange(shards + 1) % 2, density.radius, budget)).double()
+        values = worlds.transpose(1, 2).contiguous()
+        parameters = values.shape[1]
         mechanism = self.mechanism(budget, shards, parameters)
         # The grid is public, and so the same in both worlds.
-        grid, width = density.grid(sides[0])
-        scored = torch.stack([scores(values, grid, width, density) for values in sides])
+        grid, width = density.grid(values[0])
+        scored = torch.stack([scores(each, grid, width, density) for each in values])
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
             chosen = mechanism.release(scored[world].expand(trials, -1, -1), seeded_by(generator))

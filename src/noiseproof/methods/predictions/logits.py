@@ -17,7 +17,6 @@ from noiseproof.methods import register
 from noiseproof.methods.common import Count, Positive
 from noiseproof.methods.predictions.answers import Answer, ScoreChange, least_noise
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
-from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Game, Randomness
 from noiseproof.privacy.budget import Neighbours
 from noiseproof.progress import SILENT, Progress
@@ -75,7 +74,8 @@ class BoundedMap:
         """The mapped records, (records, width) in float64."""
         mapped = self._map()(features.float()).double()
         norms = torch.linalg.vector_norm(mapped, dim=1, keepdim=True)
-        return mapped / norms.clamp(min=1.0)
+        # What is not finite counts as nothing: one record must not keep the regression from being solved.
+        return (mapped / norms.clamp(min=1.0)).nan_to_num_(0.0, 0.0, 0.0)
 
 
 class LogitsRelease(ScoreRelease):
@@ -116,7 +116,9 @@ class Logits(ScoreMethod):
     release: ClassVar[type[ScoreRelease]] = LogitsRelease
     assumptions: ClassVar[tuple[str, ...]] = (
         "the regression was solved to the stated gradient norm, which was checked in float64",
+        "that it can be solved so far, without which nothing is released, does not hang on one record",
         "the feature map and the regularisation were not chosen by looking at the private records",
+        "the number of records, which the card states, is public",
     )
 
     features: MapName = "auto"
@@ -146,7 +148,7 @@ class Logits(ScoreMethod):
         return chosen, least_noise(self.score_change(chosen, budget.neighbours, classes), self.answer, budget)
 
     def fit(
-        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
+        self, network: object, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> LogitsRelease:
         """Solve the regression; refuse to release it if the solver did not come close enough to the minimiser."""
         facts = {"name": self.features, "width": self.width, "length": self.length}
@@ -165,8 +167,7 @@ class Logits(ScoreMethod):
         ran = {
             "standard deviation on a logit": answer.spread,
             "regularisation": regularisation,
-            "gradient norm": solution.gradient,
-            "gradient norm allowed": math.sqrt(2) * self.tolerance,
+            "gradient norm at most": math.sqrt(2) * self.tolerance,
             "features": feature_map.chosen,
         }
         weights = {"weights": solution.weights.cpu()}
@@ -222,7 +223,7 @@ def solve(
             improved = _quasi_newton(objective, found)
             # Line searches compare values, whose last digits say nothing more about the gradient at some point.
             before, found = found, improved if improved.gradient < found.gradient / 2 else _newton(objective, found)
-            task.advance(gradient=found.gradient)
+            task.advance()
             if found is before:
                 break  # no step makes the gradient smaller: that is as far as float64 goes
     raise NoiseproofError(

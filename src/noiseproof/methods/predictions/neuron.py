@@ -18,7 +18,7 @@ from noiseproof.data import Dataset
 from noiseproof.data.dataset import Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import Count, Positive, public_seed, seeded_by
+from noiseproof.methods.common import MOST_ANSWERS, Count, Positive, public_seed, seeded_by
 from noiseproof.methods.predictions import lu
 from noiseproof.networks import Network, Training, fit_stack
 from noiseproof.privacy import Budget, Card, Game, Randomness, Reproducible
@@ -298,12 +298,12 @@ class NeuronMethod(Method):
         """What the authors state for an answer, or answers, of that epsilon."""
 
     def game(self, budget: Budget, classes: int = 3) -> Game:
-        """One answer of Algorithm 1 to two networks whose output neurons differ by no more than d-z.
+        """The budget's answers of Algorithm 1, of two networks whose output neurons differ by no more than d-z.
 
         That is all the method's proof asks for, so a bound above the claim refutes it even if d-z were right. With three
         classes and more, two of them got no noise and show the exact ratio of one of the networks: the score is how much
         nearer some pair's ratio is to world 1's than any is to world 0's. With two, only their difference is seen, and
-        it is the score itself.
+        the sum of it is the score. Of more than a thousand answers a thousand are played.
         """
         noise = self.noise(lu.Sensitivity((14, 128, classes), 10_000), Budget(budget.epsilon, queries=budget.queries))
         # Every pair of classes differs by something else in the two worlds.
@@ -314,21 +314,24 @@ class NeuronMethod(Method):
             first, second = torch.triu_indices(classes, classes, 1)
             return values[:, first] - values[:, second]
 
-        known = ratios(logits)
+        known, queries = ratios(logits), min(budget.queries, MOST_ANSWERS)
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-            answers = noise.answers(logits[world].expand(trials, -1).clone(), seeded_by(generator))
-            seen = ratios(answers.log())
+            rng, nearest, total = seeded_by(generator), torch.full((2, trials), torch.inf), torch.zeros(trials)
+            for _ in range(queries):
+                seen = ratios(noise.answers(logits[world].expand(trials, -1).clone(), rng).log())
+                total = total - seen[:, 0]
+                # Noise so large that the others' probabilities are 0 leaves no ratio to see: it is far from both worlds.
+                seen = seen.nan_to_num(nan=torch.inf)
+                nearest = torch.minimum(nearest, torch.stack([(seen - each).abs().amin(1) for each in known]))
             if classes == 2:
-                return -seen[:, 0]
-            # Noise so large that the others' probabilities are 0 leaves no ratio to see: it is far from both worlds.
-            seen = seen.nan_to_num(nan=torch.inf)
+                return total
             # By the logarithm: what is exact is some 1e-16 away, what only happens to be near is not.
-            distance = [(seen - known[which]).abs().amin(1).clamp(1e-16, 1e300).log() for which in (0, 1)]
+            distance = nearest.clamp(1e-16, 1e300).log()
             return distance[0] - distance[1]
 
         # The claim at the delta that it names itself: for Gaussian noise theorem 2's, which is .127 at epsilon 1.
-        claimed = self.claim_of(noise.epsilon)
+        claimed = self.claim_of(noise.epsilon * (queries if self.law == "laplace" else math.sqrt(queries)))
         delta = max(claimed.delta, budget.delta if self.law == "laplace" else 0.0)
         what = "the exact ratio of two classes" if classes > 2 else "two classes, given d-z"
         gaussian = classes == 2 and self.law == "gaussian"

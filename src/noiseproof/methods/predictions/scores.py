@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.methods import Method
-from noiseproof.methods.common import claim_of, proven_game, seeded_by
+from noiseproof.methods.common import MOST_ANSWERS, claim_of, proven_game, seeded_by
 from noiseproof.methods.predictions.answers import (
     Answer,
     AnswerKind,
@@ -139,17 +139,24 @@ class ScoreMethod(Method):
         )
 
     def _answers_game(self, what: str, releases: tuple[ScoreRelease, ...], query: torch.Tensor, budget: Budget) -> Game:
-        """One answer to `query`, scored by its likelihood ratio (or what rises with it) given both worlds' scores."""
-        answer = releases[0].answer
+        """The budget's answers to `query`, scored by their likelihood ratio (or what rises with it) in both worlds.
+
+        Of more than a thousand answers a thousand are played, and what is proven of so many is what they are held to.
+        """
+        answer, queries = releases[0].answer, min(budget.queries, MOST_ANSWERS)
         scores = torch.cat([release._scores(query) for release in releases])
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-            seen = answer.noised(scores[world].expand(trials, -1).clone(), seeded_by(generator))
-            if isinstance(answer, LaplaceAnswer):
-                return (seen - scores[0]).abs().sum(1) - (seen - scores[1]).abs().sum(1)
-            return seen @ (scores[1] - scores[0])
+            rng, gains = seeded_by(generator), torch.zeros(trials, dtype=torch.float64)
+            for _ in range(queries):
+                seen = answer.noised(scores[world].expand(trials, -1).clone(), rng)
+                if isinstance(answer, LaplaceAnswer):
+                    gains += (seen - scores[0]).abs().sum(1) - (seen - scores[1]).abs().sum(1)
+                else:
+                    gains += seen @ (scores[1] - scores[0])
+            return gains
 
-        proven = answer.proof(Budget(budget.epsilon, budget.delta, budget.neighbours))
+        proven = answer.proof(replace(budget, queries=queries))
         gaussian = isinstance(answer, GaussianAnswer)
         return proven_game(f"{self.name}: {what}", play, budget, proven, gaussian=gaussian)
 
@@ -163,6 +170,5 @@ class ScoreMethod(Method):
         there = torch.cat([features, features[:1]])
         with_it, other = (Dataset("game", there, torch.cat([labels, torch.tensor([k])]), public) for k in (1, 0))
         without = Dataset("game", features, labels, public) if budget.neighbours == "add-or-remove" else other
-        network = Network("linear", public.shape, 2)
-        fitted = tuple(self.fit(network, each, budget, rng=Reproducible(0)) for each in (without, with_it))
+        fitted = tuple(self.fit(None, each, budget, rng=Reproducible(0)) for each in (without, with_it))
         return self._answers_game(what, fitted, features[:1], budget)  # type: ignore[arg-type]

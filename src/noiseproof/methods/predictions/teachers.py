@@ -14,13 +14,13 @@ from torch.nn import functional
 from noiseproof.data import Dataset
 from noiseproof.data.dataset import Public
 from noiseproof.methods import register
-from noiseproof.methods.common import Count, NonNegative, Positive
+from noiseproof.methods.common import Count, FixedShards, NonNegative, Positive
 from noiseproof.methods.predictions.answers import Answer, ScoreChange, VoteAnswer, calibrate, least_noise, onto_simplex
 from noiseproof.methods.predictions.lu import Convexified
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
 from noiseproof.networks import Network, StackedNetwork, Training
 from noiseproof.networks.fitting import fit_stacks
-from noiseproof.privacy import Budget, Game, Randomness, Reproducible
+from noiseproof.privacy import Budget, Game, Randomness
 from noiseproof.progress import SILENT, Progress
 from noiseproof.tensors import default_device
 
@@ -164,23 +164,25 @@ class Teachers(ScoreMethod):
         return self._release(weights, answer, dataset, budget, rng, ran, network=network, facts=facts)
 
     def game(self, budget: Budget) -> Game:
-        """Teachers that are sure, half of them of each of two classes, but for one that changes its mind."""
+        """Teachers of two classes, half of them of each; a record that nobody could learn from turns one round.
+
+        The whole training runs, in both worlds: networks that learned from other shards than their own would change too.
+        """
         count = self.count(budget, 2, 1000) // 2 * 2 + 1
-        answer = self.noise(budget, 2, count)
-        network = Network("linear", (1,), 2)
-        minds = torch.arange(count) % 2
-        biases = 50.0 * torch.stack([functional.one_hot(minds, 2), functional.one_hot(minds, 2)])
-        biases[0, -1] = torch.tensor([0.0, 50.0])
-        nobody = Dataset("game", torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), Public((1,), ("0", "1")))
+        method = replace(self, teachers=count, epochs=30, batch_size=2, lr=0.1, l2=0.0)
+        network, query = Network("linear", (1,), 2), torch.ones(1, 1)
+        # The record comes first, where what fills up short batches may be taken from, and joins the last teacher's three.
+        shards = torch.cat([torch.tensor([count - 1]), torch.arange(3 * count) % count])
+        # A choice shows most where votes are even, a mean where all agree.
+        labels = 1 - shards % 2 if self.answer == "label" else torch.ones_like(shards)
+        there = Dataset("game", torch.ones(len(shards), 1), labels, Public((1,), ("0", "1")))
 
-        def release(world: int) -> TeachersRelease:
-            parameters = {
-                name: biases[world] if value.ndim == 1 else torch.zeros(count, *value.shape)
-                for name, value in network.build().named_parameters()
-            }
-            facts = {"teachers": count}
-            return self._release(parameters, answer, nobody, budget, Reproducible(0), {}, network=network, facts=facts)
+        def trained(first: float, present: torch.Tensor) -> TeachersRelease:
+            there.features[0] = first
+            return method.fit(network, there.take(present), budget, rng=FixedShards(shards[present], count))
 
-        return self._answers_game(
-            f"one of {count} changes its mind", (release(0), release(1)), torch.zeros(1, 1), budget
-        )
+        everyone = torch.arange(len(shards))
+        others = everyone[1:] if budget.neighbours == "add-or-remove" else everyone
+        # No weights are left that could be learned from an infinite number: without them a teacher says 0, and said 1.
+        releases = (trained(1.0, others), trained(math.inf, everyone))
+        return self._answers_game(f"one of {count} teachers is turned round", releases, query, budget)

@@ -16,7 +16,6 @@ from noiseproof.methods import register
 from noiseproof.methods.common import Share
 from noiseproof.methods.predictions.answers import ScoreChange, least_noise
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
-from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Game, Randomness
 from noiseproof.privacy.budget import Neighbours
 from noiseproof.progress import SILENT, Progress
@@ -67,6 +66,7 @@ class Votes(ScoreMethod):
     assumptions: ClassVar[tuple[str, ...]] = (
         "the similarity's settings were not chosen by looking at the private records",
         "sums of votes are exact (floating-point error of the sum is not accounted for)",
+        "the number of records, which the card states, is public",
     )
 
     low: float | None = None
@@ -95,7 +95,7 @@ class Votes(ScoreMethod):
         return ScoreChange(l1=2.0, l2=max(math.sqrt(2), 1 + self.against), span=2.0, neighbours=neighbours)
 
     def fit(
-        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
+        self, network: object, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> VotesRelease:
         """Keep the records, and calibrate the noise."""
         kind = dataset.public.kind
@@ -114,4 +114,5 @@ def unit(features: torch.Tensor, kind: RecordKind) -> torch.Tensor:
     flat = features.float().flatten(1)
     if kind == "image":
         flat = flat - flat.mean(1, keepdim=True)
-    return functional.normalize(flat, dim=1)
+    # What is not finite counts as nothing: one record must not make everybody's score NaN.
+    return functional.normalize(flat, dim=1).nan_to_num_(0.0, 0.0, 0.0)
