@@ -149,7 +149,7 @@ def cases():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "settings"), cases())
+@pytest.mark.parametrize(("name", "settings"), list(cases()))
 def test_every_method_is_trained_end_to_end_and_none_that_proves_something_is_refuted(name, settings, tmp_path):
     """The bound holds with this confidence, so that one of these tests is wrong at most once in a million times."""
     from noiseproof.cli.audit import train_once

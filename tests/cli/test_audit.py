@@ -44,14 +44,14 @@ def test_a_training_with_little_noise_at_a_low_rate_is_not_refuted_by_a_game_at_
 
 
 def test_a_prediction_bundle_is_audited_with_the_noise_of_all_its_answers(noiseproof, tmp_path):
-    """With the budget of one answer the game would be played with a tenth of the noise."""
+    """With the budget of one answer nothing would be composed, and the game be played with a tenth of the noise."""
     out = tmp_path / "bundle"
     made = noiseproof("train", "logits", "--data", "breast-cancer", "--queries", "100", "--no-baseline", "--out", out)
     assert "stays inside" in made.err
     outcome = noiseproof("audit", out, "--trials", "60", "--json")
     assert "stays inside" in outcome.err
     alone = noiseproof("audit", "logits", "--epsilon", "3", "--trials", "60", "--json").document
-    assert outcome.document["proven"]["epsilon"] < 0.5 * alone["proven"]["epsilon"]
+    assert (outcome.document["proven"]["accountant"], alone["proven"]["accountant"]) == ("rdp", "sum")
 
 
 def test_an_end_to_end_audit_trains_anew_and_takes_a_row_as_the_canary(noiseproof, tmp_path):

@@ -70,6 +70,8 @@ def test_a_stored_table_is_trained_on_from_its_folder(noiseproof, tmp_path):
     data = ("--data", tmp_path / "people.parquet", "--schema", tmp_path / "people.json", "--store", tmp_path / "stored")
     outcome = noiseproof(*TRAIN, *data)
     assert outcome.code == 0, outcome.err
-    assert outcome.document["card"]["ran"]["records"] == 300
+    assert outcome.document["card"]["ran"]["records"] == pytest.approx(
+        300, abs=44
+    )  # 400 coins of 3/4, five standard deviations
     again = noiseproof(*TRAIN, "--data", tmp_path / "stored")
     assert again.document["accuracy"] == outcome.document["accuracy"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -163,7 +164,8 @@ def test_a_script_without_a_guard_can_run_functions_of_modules(tmp_path):
         "from noiseproof.parallel import tasks\nfrom tests.parallel import work\n"
         "print(tasks.collect(work.square, [1, 2], jobs=2))\n"
     )
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, env=environment)
     assert ended.stdout == "[1, 4]\n"
 
 
@@ -173,5 +175,6 @@ def test_a_script_with_a_guard_can_run_its_own_functions(tmp_path):
         "from noiseproof.parallel import tasks\ndef double(number):\n    return 2 * number\n"
         "if __name__ == '__main__':\n    print(tasks.collect(double, [1, 2], jobs=2))\n"
     )
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, env=environment)
     assert ended.stdout == "[2, 4]\n"
