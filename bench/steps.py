@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench import memory
+from noiseproof.engine.checks import FIRST
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.methods.gradients import NoisyGradients
 from noiseproof.privacy import Reproducible
@@ -250,8 +251,11 @@ def _row(what: str, mine: float, theirs: float, unit: str) -> dict[str, Any]:
     return {"what": what, "ours": mine, "theirs": theirs, "ratio": mine / theirs, "unit": unit}
 
 
-def _take_turns(steps: dict[str, Step], repeats: int, warm: int = 2) -> dict[str, float]:
-    """The median milliseconds of every step, measured in turns after warming up; slow ones join every fifth turn."""
+def _take_turns(steps: dict[str, Step], repeats: int, warm: int = FIRST + 1) -> dict[str, float]:
+    """The median milliseconds of every step, measured in turns after warming up; slow ones join every fifth turn.
+
+    The engine checks its first steps, which then take some two to four times as long: they are part of the warming up.
+    """
     times: dict[str, list[float]] = {name: [] for name in steps}
     pauses, rows = dict.fromkeys(steps, 1), dict.fromkeys(steps, 1)
     for turn in range(warm + repeats):
