@@ -106,8 +106,9 @@ def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
         *("claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "s"),
         title=f"Every method on {comparison.data} at epsilon {', '.join(f'{value:g}' for value in comparison.epsilons)}, "
         f"delta {comparison.delta:g}",
-        caption="claimed: by the method's authors; proven: for what really ran; audited: what an attack showed, at 95% "
-        f"confidence; AUC: of the {comparison.plan['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
+        caption="claimed: by the method's authors; proven and verdict: for what ran, had its randomness been secure; "
+        "audited: what an attack showed, at 95% confidence; "
+        f"AUC: of the {comparison.plan['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
         f"of {comparison.queries} answers.",
         title_justify="left",
         caption_justify="left",
