@@ -157,7 +157,7 @@ def test_every_method_is_trained_end_to_end_and_none_that_proves_something_is_re
     options = {"epsilon": 3.0, "delta": 1e-5, "neighbours": "add-or-remove", "queries": 2}
     found = audit_end_to_end(
         load("breast-cancer").train,
-        partial(train_once, name, options, settings),
+        partial(train_once, name, options | settings),
         name=name,
         delta=1e-5,
         records=200,

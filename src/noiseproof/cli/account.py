@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import output
 from noiseproof.cli.options import Accountant, Delta, Json, NeighboursOption
 from noiseproof.cli.registry import command
+from noiseproof.errors import SettingError
 
 
 @command("account", "Example: noiseproof account --rate 0.01 --sigma 4 --steps 10000 --delta 1e-5")
@@ -21,8 +23,6 @@ def run(
     json: Json = False,
 ) -> None:
     """Compute the epsilon of a DP-SGD training, by the accountant asked for and, beside it, by all others."""
-    from noiseproof.cli import output
-    from noiseproof.errors import SettingError
     from noiseproof.privacy import accountants
     from noiseproof.privacy.budget import check_neighbours
     from noiseproof.privacy.events import sampled_gaussian

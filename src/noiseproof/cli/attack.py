@@ -7,39 +7,38 @@ from typing import Annotated
 
 import typer
 
-from noiseproof.cli import completion
-from noiseproof.cli.options import Data, Jobs, Json, RayOption, SchemaOption, Seed, Target, note_inside
+from noiseproof.cli import options as o
+from noiseproof.cli import output
 from noiseproof.cli.registry import command
+from noiseproof.errors import DataError, SettingError
 
 
 @command("attack", "Example: noiseproof attack model --data people.csv --target income --attack lira --roc roc.png")
 def run(
     bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
-    data: Data = "digits",
-    target: Target = None,
-    schema: SchemaOption = None,
+    data: o.Data = "digits",
+    target: o.Target = None,
+    schema: o.SchemaOption = None,
     attack: Annotated[
         str,
         typer.Option(
             help="shadow, loss, lira, lira-offline, gap, label-only; synthetic records: nearest, density-ratio.",
-            autocompletion=completion.attacks,
+            autocompletion=o.completes("noiseproof.attacks:attack_names"),
         ),
     ] = "shadow",
     shadows: Annotated[int, typer.Option(help="How many shadow networks are trained.")] = 20,
-    jobs: Jobs = None,
-    ray: RayOption = None,
+    jobs: o.Jobs = None,
+    ray: o.RayOption = None,
     roc: Annotated[Path | None, typer.Option(help="Draw the ROC curve with log axes to this PNG, PDF or SVG.")] = None,
-    seed: Seed = 0,
-    json: Json = False,
+    seed: o.Seed = 0,
+    json: o.Json = False,
 ) -> None:
     """Say how well an attacker tells the records that a release was trained on from others.
 
     Give the same --data, --target and --seed as in training: the members are the training part, the others the test part.
     """
     from noiseproof.attacks import AttackSplit, attack_names, infer_membership
-    from noiseproof.cli import output
     from noiseproof.data import load
-    from noiseproof.errors import DataError, SettingError
     from noiseproof.parallel.tasks import asked
     from noiseproof.releases import bundles
     from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease
@@ -47,7 +46,7 @@ def run(
     if attack not in attack_names():
         raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
     release = bundles.load(bundle)
-    note_inside(release, bundle)
+    o.note_inside(release, bundle)
     progress = output.RichProgress()
     near = release.card.neighbours
     split = load(data, target=target, schema=schema, seed=seed, neighbours=near, progress=progress)
@@ -68,14 +67,13 @@ def run(
         )
     if roc is not None:
         result.plot_roc(roc)
-    if json:
-        output.emit({"method": release.method, **result.to_json(), "roc": None if roc is None else str(roc)})
-        return
-    output.show(
+    output.answer(
+        json,
+        {"method": release.method, **result.to_json(), "roc": None if roc is None else str(roc)},
         f"{result.attack} against {release.method} ({len(records.members)} members, {len(records.nonmembers)} others)",
         ("measure", "value", "95% interval"),
         [(name, found.value, f"{found.low:.4f} to {found.high:.4f}") for name, found in result.measures.items()],
         caption=f"advantage is TPR - FPR; its threshold comes from {result.threshold_from}.",
     )
-    if roc is not None:
-        output.stdout.print(f"The ROC curve is in {roc}.", highlight=False)
+    if roc is not None and not json:
+        output.say(f"The ROC curve is in {roc}.")

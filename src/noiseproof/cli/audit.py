@@ -9,23 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli import completion
-from noiseproof.cli.options import (
-    Data,
-    Delta,
-    Epsilon,
-    Jobs,
-    Json,
-    NeighboursOption,
-    NetworkOption,
-    SchemaOption,
-    Seed,
-    Settings,
-    Target,
-    note_inside,
-    read_settings,
-)
+from noiseproof.cli import options as o
+from noiseproof.cli import output
 from noiseproof.cli.registry import command
+from noiseproof.errors import SettingError
 
 if TYPE_CHECKING:
     from noiseproof.audits import Source
@@ -44,23 +31,23 @@ def run(
         typer.Argument(
             metavar="METHOD|BUNDLE",
             help="A method's name, or the folder of a bundle.",
-            autocompletion=completion.methods,
+            autocompletion=o.METHODS,
         ),
     ],
-    epsilon: Epsilon = 1.0,
-    delta: Delta = 1e-5,
-    neighbours: NeighboursOption = "add-or-remove",
+    epsilon: o.Epsilon = 1.0,
+    delta: o.Delta = 1e-5,
+    neighbours: o.NeighboursOption = "add-or-remove",
     trials: Annotated[
         int | None, typer.Option(help="Runs in each world; without it 2000 of a game, 100 end to end.")
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
-    settings: Settings = None,
+    settings: o.Settings = None,
     end_to_end: Annotated[
         bool, typer.Option("--end-to-end", help="Train whole runs on two neighbouring files instead of playing a game.")
     ] = False,
-    data: Data = "digits",
-    target: Target = None,
-    schema: SchemaOption = None,
+    data: o.Data = "digits",
+    target: o.Target = None,
+    schema: o.SchemaOption = None,
     records: Annotated[int, typer.Option(help="End to end: records to take of the data, at random.")] = 400,
     canary: Annotated[
         str | None,
@@ -71,16 +58,16 @@ def run(
         ),
     ] = None,
     queries: Annotated[int, typer.Option(help="End to end: answers that a prediction method gives.")] = 1,
-    network: NetworkOption = None,
+    network: o.NetworkOption = None,
     resume: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR", help="End to end: keep finished runs here (private), and go on from those there are."
         ),
     ] = None,
-    jobs: Jobs = None,
-    seed: Seed = 0,
-    json: Json = False,
+    jobs: o.Jobs = None,
+    seed: o.Seed = 0,
+    json: o.Json = False,
 ) -> None:
     """Play the game that hits a method hardest, or train whole runs end to end, and say which epsilon that refutes.
 
@@ -92,9 +79,7 @@ def run(
 
     from noiseproof import methods
     from noiseproof.audits import audit, audit_end_to_end
-    from noiseproof.cli import output
     from noiseproof.data import load
-    from noiseproof.errors import SettingError
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.releases import bundles
 
@@ -116,26 +101,20 @@ def run(
             # Each of a prediction release's answers has the noise of them all.
             getattr(release, "queries", 1),
         )
-        note_inside(release, bundle)
+        o.note_inside(release, bundle)
     else:
-        chosen = methods.build(subject, read_settings(settings))
+        chosen = methods.build(subject, o.read_settings(settings))
         budget = Budget(epsilon, delta, check_neighbours(neighbours), queries)
     if end_to_end:
         split = load(data, target=target, schema=schema, progress=progress)
         dataset, chosen_canary = _with_canary(split, canary)
-        given = read_settings(settings)
-        options: dict[str, Any] = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "neighbours": budget.neighbours,
-            "queries": queries,
-        }
-        if network is not None:
-            options["network"] = network
+        options: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours}
+        options |= {"queries": queries, **({} if network is None else {"network": network})}
+        options |= o.read_settings(settings)
         result = audit_end_to_end(
             dataset,
-            partial(train_once, subject, options, given),
-            name=" ".join([subject, *(f"{key}={value}" for key, value in {**options, **given}.items())]),
+            partial(train_once, subject, options),
+            name=" ".join([subject, *(f"{key}={value}" for key, value in options.items())]),
             delta=delta,
             relation=budget.neighbours,
             canary=chosen_canary,
@@ -152,41 +131,29 @@ def run(
         result = audit(game, trials=trials or 2000, confidence=confidence, seed=seed, progress=progress)
     if bundle is not None:
         bundles.write_card(bundle, card.with_audit(result.audited))
-    if json:
-        output.emit({"method": chosen.name, **result.to_json()})
-        return
-    output.show(
-        result.audited.game,
+    found = result.audited
+    promised = (output.guarantee(result.claimed), output.guarantee(result.proven))
+    output.answer(
+        json,
+        {"method": chosen.name, **result.to_json()},
+        found.game,
         ("claimed ε", "proven ε", "audited ε at least", "δ", "confidence", "trials", "verdict"),
-        [
-            (
-                output.guarantee(result.claimed),
-                output.guarantee(result.proven),
-                result.audited.epsilon,
-                result.audited.delta,
-                result.audited.confidence,
-                result.audited.trials,
-                result.verdict,
-            )
-        ],
+        [(*promised, found.epsilon, found.delta, found.confidence, found.trials, result.verdict)],
     )
 
 
-def train_once(method: str, options: Mapping[str, Any], settings: Mapping[str, str], source: Source, out: Path) -> None:
+def train_once(method: str, options: Mapping[str, Any], source: Source, out: Path) -> None:
     """One whole run as a user makes it: load and split the file, train with secure randomness, save the bundle."""
     from noiseproof.data import load
     from noiseproof.run.training import train
 
     records = load(source.data, schema=source.schema, seed=source.split_seed, neighbours=options["neighbours"]).train
-    arguments: dict[str, Any] = {**options, **settings}
-    train(method, records, **arguments).save(out)
+    train(method, records, **options).save(out)
 
 
 def _with_canary(split: Split, canary: str | None) -> tuple[Dataset, Canary | None]:
     """All records, without the one that is to be the canary."""
     import torch
-
-    from noiseproof.errors import SettingError
 
     features = torch.cat([split.train.features, split.test.features])
     labels = torch.cat([split.train.labels, split.test.labels])

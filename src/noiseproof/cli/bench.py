@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import output
 from noiseproof.cli.options import Json
 from noiseproof.cli.registry import command
 
@@ -24,7 +25,6 @@ def run(
 ) -> None:
     """Measure this library against plain torch and its peers: interleaved, medians, ratios; nothing from a table."""
     from noiseproof import kernels
-    from noiseproof.cli import output
     from noiseproof.cli.checkout import load_part
 
     rows = load_part("bench").run(against=against, only=only, repeats=repeats, progress=output.RichProgress())

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import output
 from noiseproof.cli.options import Accountant, Delta, Epsilon, Json, NeighboursOption
 from noiseproof.cli.registry import command
 
@@ -21,7 +22,6 @@ def run(
     json: Json = False,
 ) -> None:
     """Find the smallest noise multiplier whose epsilon stays within the budget."""
-    from noiseproof.cli import output
     from noiseproof.privacy import calibration
     from noiseproof.privacy.budget import check_neighbours
 

@@ -10,6 +10,7 @@ import typer
 from noiseproof.cli import output
 from noiseproof.cli.options import Json
 from noiseproof.cli.registry import group
+from noiseproof.errors import DataError
 
 app = group(
     "client",
@@ -69,8 +70,6 @@ def _read(file: Path) -> list[object]:
     """Records of a JSON or CSV file as nested lists."""
     import csv
     import json as codec
-
-    from noiseproof.errors import DataError
 
     if not file.is_file():
         raise DataError(f"there is no file {file}; name one with records.")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from noiseproof.cli import options as o
+from noiseproof.cli import output
 from noiseproof.cli.registry import command
+from noiseproof.errors import SettingError
 
 if TYPE_CHECKING:
     from noiseproof.run import Comparison, Plan, Row, RowKey, Watch
@@ -52,7 +54,6 @@ def run(
     Each method runs in a process apart: one that fails loses only its own row. Results, bundles, pictures and a page that
     works offline are written to --out. They are for the data's owner: the randomness is seeded and accuracies are exact.
     """
-    from noiseproof.cli import output
     from noiseproof.run import Plan, compare
     from noiseproof.run.comparison import default_folder
 
@@ -82,8 +83,6 @@ def run(
 
 
 def _epsilons(given: str) -> tuple[float, ...]:
-    from noiseproof.errors import SettingError
-
     try:
         return tuple(float(part) for part in given.split(","))
     except ValueError:
@@ -92,43 +91,30 @@ def _epsilons(given: str) -> tuple[float, ...]:
 
 def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
     """Print a comparison as a table, what to take for which need and how to make it, and its one sentence."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Column, Table
-
-    from noiseproof.cli import output
-
     several = len(comparison.epsilons) > 1
-    # Narrow enough for a terminal of 80 columns.
-    table = Table(
-        Column("method", no_wrap=True),
-        *(["asked ε"] if several else []),
-        Column("accuracy", no_wrap=True),
-        *("claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "s"),
-        title=f"Every method on {comparison.data} at epsilon {', '.join(f'{value:g}' for value in comparison.epsilons)}, "
-        f"delta {comparison.delta:g}",
-        caption="claimed: by the method's authors; proven and verdict: for what ran, had its randomness been secure; "
-        "audited: what an attack showed, at 95% confidence; "
-        f"AUC: of the {comparison.plan['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
-        f"of {comparison.queries} answers.",
-        title_justify="left",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        collapse_padding=True,
-    )
+    rows = []
     for row in comparison.rows:
         cells = [row.method, *(["—" if row.method == "none" else f"{row.epsilon:g}"] if several else [])]
         if row.card is None or row.attack is None:
             cells += ["—", "—", "—", "—", "failed", "—"]
         else:
-            promises = (row.card.claimed, row.card.proven, row.card.audited)
-            cells += [
-                f"{row.accuracy:.1%}",
-                *map(output.guarantee, promises),
-                str(row.verdict),
-                f"{row.attack.auc:.3f}",
-            ]
-        table.add_row(*cells, f"{row.seconds:.1f}")
-    output.stdout.print(table)
+            promises = map(output.guarantee, (row.card.claimed, row.card.proven, row.card.audited))
+            cells += [f"{row.accuracy:.1%}", *promises, str(row.verdict), f"{row.attack.auc:.3f}"]
+        rows.append((*cells, f"{row.seconds:.1f}"))
+    asked = ", ".join(f"{value:g}" for value in comparison.epsilons)
+    output.show(
+        f"Every method on {comparison.data} at epsilon {asked}, delta {comparison.delta:g}",
+        (
+            *("method|", *(["asked ε"] if several else []), "accuracy|"),
+            *("claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "s"),
+        ),
+        rows,
+        caption="claimed: by the method's authors; proven and verdict: for what ran, had its randomness been secure; "
+        "audited: what an attack showed, at 95% confidence; "
+        f"AUC: of the {comparison.plan['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
+        f"of {comparison.queries} answers.",
+        narrow=True,
+    )
     lines = [f"{row.method}: {row.error or row.problem}" for row in comparison.rows if row.error or row.problem]
     made: dict[str, str] = {}
     for found in comparison.recommendations:
@@ -150,17 +136,12 @@ class _Bars:
     """A `Watch` with bars on stderr: one for the rows, one for each method at work; lines where it is no terminal."""
 
     def __init__(self) -> None:
-        from noiseproof.cli import output
-
         self.bars = output.bars()
         self._rows = self.bars.add_task("rows", total=None)
         self._shown: dict[RowKey, tuple[str, Any]] = {}
 
     def loaded(self, data: DataFacts, rows: tuple[RowKey, ...], remarks: tuple[str, ...]) -> None:
-        from noiseproof.cli import output
-
-        for sentence in (*data.notes, *remarks):
-            output.note(sentence)
+        output.note(*data.notes, *remarks)
         self.bars.update(self._rows, total=len(rows))
 
     def at(self, key: RowKey, what: str, done: int, total: int) -> None:
@@ -175,8 +156,6 @@ class _Bars:
             self.bars.remove_task(self._shown.pop(key)[1])
 
     def finished(self, key: RowKey, row: Row, kept: bool) -> None:
-        from noiseproof.cli import output
-
         self._remove(key)
         self.bars.advance(self._rows)
         if not output.stderr.is_terminal:
@@ -185,6 +164,4 @@ class _Bars:
             output.stderr.print(f"{key.name}: {found} ({how})", markup=False, highlight=False, soft_wrap=True)
 
     def trouble(self, sentence: str) -> None:
-        from noiseproof.cli import output
-
         output.note(sentence)

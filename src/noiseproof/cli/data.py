@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import output
 from noiseproof.cli.options import Json, Target
 from noiseproof.cli.registry import command
+from noiseproof.errors import SettingError
 
 
 @command("data", "Examples: noiseproof data; noiseproof data people.csv --target income --draft-schema people.json")
@@ -25,31 +27,23 @@ def run(
     A drafted schema holds bounds and categories read off private records, and says so (`"drafted": true`): whatever is
     trained with it proves nothing, until somebody who knows what is public has replaced them and removed that mark.
     """
-    from noiseproof.cli import output
     from noiseproof.data import catalogue
 
     if file is not None:
         _draft(file, target, draft_schema, json)
         return
     rows = catalogue()
-    if json:
-        output.emit(rows)
-        return
-    output.show(
-        None,
-        ("data", "records", "features", "classes", "here", "where, or how to get it"),
-        [
-            (row["name"], row["records"], row["features"], row["classes"], row["available"], row["path"] or row["how"])
-            for row in rows
-        ],
-    )
+    columns = ("data", "records", "features", "classes", "here", "where, or how to get it")
+    cells = [
+        (row["name"], row["records"], row["features"], row["classes"], row["available"], row["path"] or row["how"])
+        for row in rows
+    ]
+    output.answer(json, rows, None, columns, cells)
 
 
 def _draft(file: Path, target: str | None, out: Path | None, json: bool) -> None:
-    from noiseproof.cli import output
     from noiseproof.data.formats import read_table
     from noiseproof.data.tables import draft
-    from noiseproof.errors import SettingError
     from noiseproof.files import write_whole
 
     if target is None or out is None:

@@ -32,11 +32,10 @@ def create(
         from noiseproof.serve.ledger.keys import Keys, split
 
         key = Keys(database).create(client, operator=operator, answers=answers)
-    if json:
-        output.emit({"client": client, "id": split(key)[0], "key": key, "operator": operator, "answers": answers})
-    else:
-        output.say(key)
-        output.note("keep it now: it is not shown again.")
+    output.tell(
+        json, {"client": client, "id": split(key)[0], "key": key, "operator": operator, "answers": answers}, key
+    )
+    output.note("keep the key now: it is not shown again.")
 
 
 @app.command(epilog="Example: noiseproof keys revoke 0123456789abcdef")
@@ -50,10 +49,7 @@ def revoke(
         from noiseproof.serve.ledger import Keys
 
         Keys(database).revoke(id)
-    if json:
-        output.emit({"id": id, "revoked": True})
-    else:
-        output.say(f"{id} is revoked.")
+    output.tell(json, {"id": id, "revoked": True}, f"{id} is revoked.")
 
 
 @app.command("list", epilog="Example: noiseproof keys list --json")

@@ -40,10 +40,7 @@ def init(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False) -> N
         from noiseproof.serve.ledger import Ledger
 
         id = Ledger(database).id
-    if json:
-        output.emit({"id": id, "ledger": ledger})
-    else:
-        output.say(f"The ledger {ledger} has the id {id}.")
+    output.tell(json, {"id": id, "ledger": ledger}, f"The ledger {ledger} has the id {id}.")
 
 
 @app.command(epilog="Example: noiseproof ledger limit hospital --epsilon 5 --delta 1e-5")
@@ -61,10 +58,7 @@ def limit(
         from noiseproof.serve.ledger import Ledger
 
         balance = Ledger(database).limit_data_set(data_set, epsilon, delta)
-    if json:
-        output.emit(balance.to_json())
-    else:
-        output.say(balance.sentence())
+    output.tell(json, balance.to_json(), balance.sentence())
 
 
 @app.command(epilog="Example: noiseproof ledger show --json")
@@ -135,10 +129,7 @@ def export(
         if out is not None:
             with whole_file(out) as file:
                 count = sum(bool(file.write(codec.dumps(entry).encode() + b"\n")) for entry in entries)
-            if json:
-                output.emit({"entries": count, "out": str(out)})
-            else:
-                output.say(f"{count} entries are in {out}.")
+            output.tell(json, {"entries": count, "out": str(out)}, f"{count} entries are in {out}.")
         elif json:
             output.emit(list(entries))
         else:

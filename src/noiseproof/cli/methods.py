@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from noiseproof.cli import output
 from noiseproof.cli.options import Json
 from noiseproof.cli.registry import command
 
@@ -9,7 +10,6 @@ from noiseproof.cli.registry import command
 @command("methods", "Example: noiseproof methods --json")
 def run(json: Json = False) -> None:
     """List every method: where its noise goes, what its authors claim, and whether it proves anything."""
-    from noiseproof.cli import output
     from noiseproof.methods import registry
 
     rows = [

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli import completion
+from noiseproof.cli import output
+from noiseproof.errors import SettingError
 
 if TYPE_CHECKING:
     from noiseproof.privacy.card import Card
     from noiseproof.releases.release import Release
+
+
+def completes(names: str | Iterable[str]) -> Callable[[str], list[str]]:
+    """What a shell offers after the tab key: these names, or those that `module:attribute` holds or returns by then."""
+
+    def complete(incomplete: str) -> list[str]:
+        known = names
+        if isinstance(known, str):
+            module, _, attribute = known.partition(":")
+            found = getattr(importlib.import_module(module), attribute)
+            known = found() if callable(found) else found
+        return [name for name in known if name.startswith(incomplete)]
+
+    return complete
+
+
+METHODS = completes("noiseproof.methods:registry")
+_ACCOUNTANTS = completes("noiseproof.privacy.budget:ACCOUNTANTS")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of a table.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget: epsilon, greater than 0.")]
@@ -21,7 +42,7 @@ NeighboursOption = Annotated[
     typer.Option(
         "--neighbours",
         help="When data sets are neighbours: add-or-remove or replace-one.",
-        autocompletion=completion.neighbours,
+        autocompletion=completes(("add-or-remove", "replace-one")),
     ),
 ]
 Data = Annotated[
@@ -29,7 +50,7 @@ Data = Annotated[
     typer.Option(
         "--data",
         help="A named set (see `noiseproof data`) or a CSV, Parquet or npz file.",
-        autocompletion=completion.data,
+        autocompletion=completes("noiseproof.data.named:named_sets"),
     ),
 ]
 Target = Annotated[str | None, typer.Option("--target", help="The column to predict, for a table.")]
@@ -53,7 +74,11 @@ ChosenBy = Annotated[
 ]
 Accountant = Annotated[
     str,
-    typer.Option("--accountant", help="pld, rdp, zcdp, gdp, advanced or naive.", autocompletion=completion.accountants),
+    typer.Option(
+        "--accountant",
+        help="pld, rdp, zcdp, gdp, advanced or naive.",
+        autocompletion=_ACCOUNTANTS,
+    ),
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
@@ -63,11 +88,11 @@ NetworkOption = Annotated[
     typer.Option(
         "--network",
         help="A network by name; without it, one that suits the data.",
-        autocompletion=completion.networks,
+        autocompletion=completes("noiseproof.networks:names"),
     ),
 ]
 MethodArgument = Annotated[
-    str, typer.Argument(help="A method's name; see `noiseproof methods`.", autocompletion=completion.methods)
+    str, typer.Argument(help="A method's name; see `noiseproof methods`.", autocompletion=METHODS)
 ]
 RecipeOption = Annotated[
     str,
@@ -93,8 +118,6 @@ LedgerOption = Annotated[
 
 def read_settings(given: list[str] | None) -> dict[str, str]:
     """`["epochs=5"]` as `{"epochs": "5"}`."""
-    from noiseproof.errors import SettingError
-
     settings = {}
     for text in given or []:
         name, equals, value = text.partition("=")
@@ -104,20 +127,43 @@ def read_settings(given: list[str] | None) -> dict[str, str]:
     return settings
 
 
-CARD_COLUMNS = ("claimed ε", "proven ε", "δ", "verdict")
+def answer_release(
+    as_json: bool,
+    release: Release,
+    document: dict[str, Any],
+    title: str,
+    cells: Mapping[str, Any],
+    *,
+    delta: float,
+    seconds: float,
+    out: Path | None,
+    files: Sequence[Path] = (),
+) -> None:
+    """Print what a release came to: its card, what else the command found out, and where it was saved.
 
-
-def card_cells(card: Card, delta: float) -> tuple[Any, ...]:
-    """What a release's table says of its card, under `CARD_COLUMNS`."""
-    from noiseproof.cli.output import guarantee
-
-    return guarantee(card.claimed), guarantee(card.proven), delta, card.verdict
+    Args:
+        as_json: Whether one JSON document is asked for.
+        release: What was made.
+        document: What the JSON document says beside the card.
+        title: Stands above the table.
+        cells: The table's columns before those of the card.
+        delta: The budget's.
+        seconds: What it took.
+        out: Where it was saved, if it was.
+        files: The files that were written; without them, a bundle's.
+    """
+    card = release.card
+    document |= {"card": card, "seconds": seconds, "out": None if out is None else str(out)}
+    promised = {"claimed ε": output.guarantee(card.claimed), "proven ε": output.guarantee(card.proven)}
+    shown = {**cells, **promised, "δ": delta, "verdict": card.verdict, "seconds": seconds}
+    output.answer(as_json, document, title, tuple(shown), [tuple(shown.values())], caption=card.why)
+    if out is not None and not as_json:
+        bundle = f"Saved to {out}: weights.safetensors, card.json, settings.json."
+        output.say(f"Written: {', '.join(map(str, files))}." if files else bundle)
 
 
 def caution(release: Release, out: Path | None) -> None:
     """Say on stderr what must not be done with a release: a rehearsal, or a bundle that stays inside."""
-    from noiseproof.cli import output
-
     if release.card.randomness == "reproducible":
         output.note(
             "this is a rehearsal: whoever knows the seed can take the noise off again, so nothing of it may leave; run "
@@ -129,8 +175,6 @@ def caution(release: Release, out: Path | None) -> None:
 
 def note_inside(release: Release, bundle: Path) -> None:
     """Say on stderr that a bundle must stay on the trusted side, if it must."""
-    from noiseproof.cli import output
-
     if release.stays_inside:
         output.note(
             f"{bundle} stays inside: it holds private records or networks that were trained on them without noise; only "

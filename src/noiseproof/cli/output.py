@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -42,18 +43,44 @@ def answer(
         show(title, columns, rows, caption)
 
 
-def show(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> None:
-    """Print a table for people; where it is too wide its cells are folded, so that nothing is cut off."""
-    headers = [Column(name, overflow="fold") for name in columns]
-    table = Table(*headers, title=title, caption=caption, title_justify="left", caption_justify="left")
+def tell(as_json: bool, document: Any, sentence: str) -> None:
+    """Print a command's result: the document with `--json`, else the sentence."""
+    if as_json:
+        emit(document)
+    else:
+        say(sentence)
+
+
+def show(
+    title: str | None,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    caption: str | None = None,
+    *,
+    narrow: bool = False,
+) -> None:
+    """Print a table for people; where it is too wide its cells are folded, so that nothing is cut off.
+
+    Args:
+        title: Stands above it.
+        columns: Their names; a bar behind a name keeps its cells in one line.
+        rows: The cells.
+        caption: Stands below it.
+        narrow: Whether to do without lines between columns, for tables of many.
+    """
+    headers = [Column(name.removesuffix("|"), overflow="fold", no_wrap=name.endswith("|")) for name in columns]
+    justify: Any = {"title_justify": "left", "caption_justify": "left"}
+    frame: Any = {"box": SIMPLE_HEAD, "collapse_padding": True} if narrow else {}
+    table = Table(*headers, title=title, caption=caption, **justify, **frame)
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     stdout.print(table)
 
 
-def note(sentence: str) -> None:
+def note(*sentences: str) -> None:
     """Tell people something on stderr, also under `--json`."""
-    label("note:", "yellow", sentence)
+    for sentence in sentences:
+        label("note:", "yellow", sentence)
 
 
 def say(sentence: str) -> None:

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import options as o
+from noiseproof.cli import output
 from noiseproof.cli.registry import command
+from noiseproof.errors import SettingError
 
 
 @command(
@@ -38,9 +40,7 @@ def run(
     accuracies are measured, a threshold can be set (`--set threshold=0.9`), and the bundle answers queries.
     """
     from noiseproof import methods
-    from noiseproof.cli import output
     from noiseproof.data import load
-    from noiseproof.errors import SettingError
     from noiseproof.methods.parameters.dp_pg import PublishingMethod
     from noiseproof.methods.parameters.publishing import publish_files
     from noiseproof.privacy import Budget
@@ -64,30 +64,18 @@ def run(
     started = time.perf_counter()
     found = publish_files(chosen, models, budget, network=network, test=test, seed=seed, progress=progress)
     seconds = time.perf_counter() - started
-    for sentence in found.warnings:
-        output.note(sentence)
+    output.note(*found.warnings)
     if out is not None:
         found.release.save(out)
     o.caution(found.release, out)
-    card = found.release.card
-    output.answer(
+    told = ("parameters", "accuracy", "baseline_accuracy", "disagreement", "warnings")
+    o.answer_release(
         json,
-        {
-            "method": method,
-            "models": len(models),
-            "parameters": found.parameters,
-            "accuracy": found.accuracy,
-            "baseline_accuracy": found.baseline_accuracy,
-            "disagreement": found.disagreement,
-            "warnings": list(found.warnings),
-            "card": card,
-            "seconds": seconds,
-            "out": None if out is None else str(out),
-        },
+        found.release,
+        {"method": method, "models": len(models), **{name: getattr(found, name) for name in told}},
         f"{method} from {len(models)} networks of {found.parameters:,} parameters",
-        ("accuracy", "networks' mean", "true ε (model)", *o.CARD_COLUMNS, "seconds"),
-        [(found.accuracy, found.baseline_accuracy, found.true_epsilon, *o.card_cells(card, delta), seconds)],
-        caption=card.why,
+        {"accuracy": found.accuracy, "networks' mean": found.baseline_accuracy, "true ε (model)": found.true_epsilon},
+        delta=delta,
+        seconds=seconds,
+        out=out,
     )
-    if out is not None and not json:
-        output.say(f"Saved to {out}: weights.safetensors, card.json, settings.json.")

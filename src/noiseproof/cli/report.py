@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import output
 from noiseproof.cli.options import Json
 from noiseproof.cli.registry import command
 
@@ -18,15 +19,11 @@ def run(
     json: Json = False,
 ) -> None:
     """Join the results of several comparisons into one page that works offline."""
-    from noiseproof.cli import output
     from noiseproof.files import write_whole
     from noiseproof.report import render
     from noiseproof.run.results import Comparison
 
     comparisons = [Comparison.read(folder) for folder in folders]
     write_whole(out, render(comparisons))
-    if json:
-        runs = [{"data": one.data, "sentence": one.sentence} for one in comparisons]
-        output.emit({"report": str(out), "runs": runs})
-    else:
-        output.say(f"The page: {out}")
+    runs = [{"data": one.data, "sentence": one.sentence} for one in comparisons]
+    output.tell(json, {"report": str(out), "runs": runs}, f"The page: {out}")

@@ -10,6 +10,7 @@ import typer
 from noiseproof.cli import output
 from noiseproof.cli.options import LedgerOption, note_inside
 from noiseproof.cli.registry import command
+from noiseproof.errors import SettingError
 
 
 @command(
@@ -47,7 +48,6 @@ def run(
     anywhere else: one release, one ledger.
     """
     output.need_serve()
-    from noiseproof.errors import SettingError
     from noiseproof.serve import server
     from noiseproof.serve.service import Settings, name_bundles, name_data_sets
 

@@ -7,20 +7,25 @@ from typing import Annotated
 
 import typer
 
-from noiseproof.cli import completion
-from noiseproof.cli.options import Jobs, Json, RayOption, Seed
+from noiseproof.cli import output
+from noiseproof.cli.options import Jobs, Json, RayOption, Seed, completes
 from noiseproof.cli.registry import command
+from noiseproof.errors import SettingError, UnsupportedError
 
 
 @command("study", "Example: noiseproof study lin --scale small --out runs/lin")
 def run(
     paper: Annotated[
         str,
-        typer.Argument(help="Whose paper: lin, lu, ma, mao or phan.", autocompletion=completion.studies),
+        typer.Argument(
+            help="Whose paper: lin, lu, ma, mao or phan.", autocompletion=completes(("lin", "lu", "ma", "mao", "phan"))
+        ),
     ],
     scale: Annotated[
         str,
-        typer.Option(help="small (two cores, minutes) or paper (its own sizes).", autocompletion=completion.scales),
+        typer.Option(
+            help="small (two cores, minutes) or paper (its own sizes).", autocompletion=completes(("small", "paper"))
+        ),
     ] = "small",
     only: Annotated[
         str | None, typer.Option(help="Only these data sets, by the paper's names: Location,MNIST (lu).")
@@ -33,9 +38,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a paper's experiments again and print every table with our numbers beside theirs."""
-    from noiseproof.cli import output
     from noiseproof.cli.checkout import load_part
-    from noiseproof.errors import SettingError, UnsupportedError
     from noiseproof.parallel.tasks import asked
 
     if scale not in ("small", "paper"):

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import options as o
+from noiseproof.cli import output
 from noiseproof.cli.registry import command
+from noiseproof.errors import SettingError
 
 
 @command(
@@ -40,9 +42,7 @@ def run(
     eyes of their owner; it is not part of the release.
     """
     from noiseproof import methods
-    from noiseproof.cli import output
     from noiseproof.data import load
-    from noiseproof.errors import SettingError
     from noiseproof.methods.losses import coding
     from noiseproof.methods.losses.gan import GanMethod
     from noiseproof.methods.losses.quality import quality
@@ -65,40 +65,32 @@ def run(
     split = load(data, target=target, schema=schema, seed=seed or 0, neighbours=budget.neighbours, progress=progress)
     if out is not None:
         coding.check_target(out, split.train)
-    for sentence in (*split.train.public.notes, *split.remarks):
-        output.note(sentence)
+    output.note(*split.train.public.notes, *split.remarks)
     started = time.perf_counter()
     rng = Secure() if seed is None else Reproducible(seed)
     fitting = resolve(method, split.train, epsilon=epsilon, settings=given)
     release = fitting.fit(split.train, budget, rng=rng, progress=progress)
     seconds = time.perf_counter() - started
     assert isinstance(release, DataRelease)
-    card = release.card = o.with_choice(release.card, chosen)
+    release.card = o.with_choice(release.card, chosen)
     written = coding.write(release, out) if out is not None else []
     o.caution(release, out)
     found = quality(release.dataset, split.train, split.test, seed=seed or 0) if measure else None
-    for sentence in found.warnings if found else ():
-        output.note(sentence)
-    output.answer(
+    output.note(*(found.warnings if found else ()))
+    made = {"rows": len(release.dataset)}
+    document = {"method": method, "data": split.train.name, **made, "quality": found.to_json() if found else None}
+    o.answer_release(
         json,
-        {
-            "method": method,
-            "data": split.train.name,
-            "rows": len(release.dataset),
-            "card": card,
-            "quality": found.to_json() if found else None,
-            "seconds": seconds,
-            "out": None if out is None else str(out),
-            "files": [str(path) for path in written],
-        },
+        release,
+        {**document, "files": [str(path) for path in written]},
         f"{method} on {split.train.name} ({len(split.train)} records)",
-        ("rows", *o.CARD_COLUMNS, "seconds"),
-        [(len(release.dataset), *o.card_cells(card, delta), seconds)],
-        caption=card.why,
+        made,
+        delta=delta,
+        seconds=seconds,
+        out=out,
+        files=written,
     )
-    if json:
-        return
-    if found is not None:
+    if found is not None and not json:
         output.show(
             "quality, for the owner of the records only",
             ("a classifier taught by", "tested on", "accuracy"),
@@ -117,5 +109,3 @@ def run(
                 list(found.pmf_errors.items()),
                 caption=f"pairs of columns: Cramer's V is off by {found.correlation_error:.3g} on average.",
             )
-    if written:
-        output.say(f"Written: {', '.join(str(path) for path in written)}.")

@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import options as o
+from noiseproof.cli import output
 from noiseproof.cli.registry import command
+from noiseproof.errors import SettingError, UnsupportedError
 
 
 @command(
@@ -55,9 +57,7 @@ def run(
     networks.
     """
     from noiseproof import methods, releases
-    from noiseproof.cli import output
     from noiseproof.data import load
-    from noiseproof.errors import SettingError, UnsupportedError
     from noiseproof.methods import recipes
     from noiseproof.parallel.tasks import asked
     from noiseproof.privacy import Reproducible, Secure
@@ -98,8 +98,7 @@ def run(
         interruptible=kept is not None,
     )
     if first_rank:
-        for sentence in (*split.train.public.notes, *split.remarks):
-            output.note(sentence)
+        output.note(*split.train.public.notes, *split.remarks)
         if fitting.recipe is not None:
             output.note(f"recipe {fitting.recipe.name}: {fitting.recipe.summary}")
     if kept is not None:
@@ -125,8 +124,7 @@ def run(
     if out is not None:
         # Before anything else, which might be interrupted: it has been paid for.
         release.save(out)
-    for sentence in kept.damaged if kept is not None else ():
-        output.note(f"{sentence} The one before it was used.")
+    output.note(*(f"{sentence} The one before it was used." for sentence in (kept.damaged if kept else ())))
     o.caution(release, out)
     accuracy = measure(release)
     reference = accuracy if method == BASELINE else None
@@ -134,22 +132,13 @@ def run(
         # Not a release: it is measured here and thrown away.
         plain = resolve(BASELINE, split.train, epsilon=epsilon, network=network)
         reference = measure(plain.fit(split.train, budget, rng=Reproducible(seed or 0), progress=progress))
-    card = release.card
-    output.answer(
+    o.answer_release(
         json,
-        {
-            "method": method,
-            "data": split.train.name,
-            "accuracy": accuracy,
-            "baseline_accuracy": reference,
-            "card": card,
-            "seconds": seconds,
-            "out": None if out is None else str(out),
-        },
+        release,
+        {"method": method, "data": split.train.name, "accuracy": accuracy, "baseline_accuracy": reference},
         f"{method} on {split.train.name} ({len(split.train)} records)",
-        ("accuracy", "baseline", *o.CARD_COLUMNS, "seconds"),
-        [(accuracy, reference, *o.card_cells(card, delta), seconds)],
-        caption=card.why,
+        {"accuracy": accuracy, "baseline": reference},
+        delta=delta,
+        seconds=seconds,
+        out=out,
     )
-    if out is not None and not json:
-        output.say(f"Saved to {out}: weights.safetensors, card.json, settings.json.")
