@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from noiseproof.methods.inputs import InputNoise, split
+from noiseproof.methods.inputs.perturbation import InputNoise
+from noiseproof.methods.inputs.relevance import split
 from noiseproof.privacy import Randomness, Reproducible, Secure
 
 RECORDS, FEATURES = 60_000, 784

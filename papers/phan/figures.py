@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from noiseproof.methods.inputs import average, release_relevance, relevances
+from noiseproof.methods.inputs.relevance import average, release_relevance, relevances
 from noiseproof.privacy import Reproducible
 from noiseproof.releases.release import ModelRelease
 from papers import pictures

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from noiseproof.data import Dataset
-from noiseproof.methods.inputs import error_bound
 from noiseproof.methods.inputs.functional import Embedding, solve
+from noiseproof.methods.inputs.layers import error_bound
 
 _ITERATIONS = 200
 _RIDGE = 1e-3

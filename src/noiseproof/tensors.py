@@ -1,8 +1,10 @@
-"""What all parts ask of tensors: whether they are finite, and which device to compute on."""
+"""What all parts ask of tensors: whether they are finite, which device to compute on, and seeded draws."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -28,3 +30,16 @@ def all_finite(numbers: torch.Tensor) -> bool:
 def default_device() -> torch.device:
     """The device to train on: a CUDA device where there is one, else the processor."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Draws of torch's own generators follow `seed` while it lasts, and are as they were afterwards.
+
+    Args:
+        seed: Public: it must drive nothing that privacy rests on.
+        device: The device whose generator is meant too, where it is a CUDA device.
+    """
+    with torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

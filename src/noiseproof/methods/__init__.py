@@ -101,13 +101,7 @@ class Method(ABC):
 
     @abstractmethod
     def fit(
-        self,
-        network: Any,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Any, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> Release:
         """Train on private records within a budget.
 

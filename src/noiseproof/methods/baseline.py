@@ -11,13 +11,13 @@ from torch.nn import functional
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import Count, Positive, public_seed, seeded_by
+from noiseproof.methods.common import Count, Positive, each_trial, public_seed, shuffled
 from noiseproof.networks import Network
 from noiseproof.privacy import Game
 from noiseproof.privacy.card import Place
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
-from noiseproof.tensors import default_device
+from noiseproof.tensors import default_device, seeded
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Budget, Randomness
@@ -51,13 +51,7 @@ class Baseline(Method):
         return replace(self, epochs=min(self.epochs, _ENOUGH * self.batch_size / records))
 
     def fit(
-        self,
-        network: Network,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> ModelRelease:
         """Train with Adam on shuffled batches; the budget is not used."""
         seed = public_seed(rng)
@@ -67,19 +61,13 @@ class Baseline(Method):
         features, labels = dataset.features.to(device), dataset.labels.to(device)
         optimizer = torch.optim.Adam(module.parameters(), lr=self.lr)
         steps = max(1, math.ceil(self.epochs * len(dataset) / self.batch_size))
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            with progress.task(self.name, steps) as task:
-                order = torch.empty(0, dtype=torch.int64)
-                for _ in range(steps):
-                    if not len(order):
-                        order = torch.randperm(len(dataset), device=device)
-                    index, order = order[: self.batch_size], order[self.batch_size :]
-                    loss = functional.cross_entropy(module(features[index]), labels[index])
-                    optimizer.zero_grad(set_to_none=True)
-                    loss.backward()
-                    optimizer.step()
-                    task.advance(loss=float(loss.detach()))
+        with seeded(seed, device), progress.task(self.name, steps) as task:
+            for index in shuffled(len(dataset), self.batch_size, steps):
+                loss = functional.cross_entropy(module(features[index]), labels[index])
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                task.advance(loss=float(loss.detach()))
         card = self.card(
             dataset,
             budget,
@@ -97,12 +85,10 @@ class Baseline(Method):
         network = Network("linear", (9,), 2)
         short = Baseline(epochs=4, batch_size=9, lr=0.3)
 
-        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+        def score(world: int, rng: Randomness) -> float:
             records = Dataset("game", features[: 8 + world], labels[: 8 + world], public)
-            scores = torch.empty(trials, dtype=torch.float64)
-            for trial in range(trials):
-                release = short.fit(network, records, budget, rng=seeded_by(generator))
-                scores[trial] = float(release.predict(features[8:])[0, int(labels[8])])
-            return scores
+            release = short.fit(network, records, budget, rng=rng)
+            return float(release.predict(features[8:])[0, int(labels[8])])
 
-        return Game("none: a record that only memory can label", play, "add-or-remove", budget.delta)
+        name = "none: a record that only memory can label"
+        return Game(name, each_trial(score), "add-or-remove", budget.delta)

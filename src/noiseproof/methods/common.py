@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,10 +29,12 @@ __all__ = [
     "Within",
     "claim_of",
     "clipped_sum_game",
+    "each_trial",
     "first_gradient",
     "proven_game",
     "public_seed",
     "seeded_by",
+    "shuffled",
 ]
 
 _WIDTH = 3
@@ -56,6 +58,41 @@ def seeded_by(generator: torch.Generator) -> Reproducible:
         Reproducible randomness with a seed drawn from `generator`.
     """
     return Reproducible(int(torch.randint(2**62, (1,), generator=generator)))
+
+
+def each_trial(score: Callable[[int, Reproducible], float]) -> Play:
+    """`Game.play` for what is done afresh in every trial.
+
+    Args:
+        score: Plays one trial in world 0 or 1, with randomness of its own.
+
+    Returns:
+        The scores of so many trials.
+    """
+
+    def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+        return torch.tensor([score(world, seeded_by(generator)) for _ in range(trials)], dtype=torch.float64)
+
+    return play
+
+
+def shuffled(records: int, batch_size: int, steps: int) -> Iterator[torch.Tensor]:
+    """Indices of so many batches, over epochs that torch's own generator shuffles; an epoch's last batch may be smaller.
+
+    Args:
+        records: How many there are.
+        batch_size: How many a batch has.
+        steps: How many batches to give.
+
+    Yields:
+        The indices of a batch.
+    """
+    order = torch.empty(0, dtype=torch.int64)
+    for _ in range(steps):
+        if not len(order):
+            order = torch.randperm(records)
+        yield order[:batch_size]
+        order = order[batch_size:]
 
 
 class FixedShards(Reproducible):

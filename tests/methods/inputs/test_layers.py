@@ -14,8 +14,18 @@ from torch.autograd.functional import hessian, jacobian
 from torch.nn import functional
 
 from noiseproof.errors import SettingError
-from noiseproof.methods.inputs import LocalResponse, LossNoise, MinMax, bounded, error_bound, taylor_loss
-from noiseproof.methods.inputs.layers import first_order, first_units, last_hidden, sensitivity
+from noiseproof.methods.inputs.layers import (
+    LocalResponse,
+    LossNoise,
+    MinMax,
+    bounded,
+    error_bound,
+    first_order,
+    first_units,
+    last_hidden,
+    sensitivity,
+    taylor_loss,
+)
 from noiseproof.networks import Network
 from noiseproof.privacy import Reproducible, Secure
 

@@ -12,12 +12,13 @@ from noiseproof import methods
 from noiseproof.audits import audit
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import DataError, SettingError
+from noiseproof.methods.common import each_trial
 from noiseproof.methods.inputs import Adlm, Functional, Ilm
-from noiseproof.methods.inputs.adlm import batch_sum_game
+from noiseproof.methods.inputs.adlm import canary_records
 from noiseproof.methods.inputs.layers import LossNoise, first_order
 from noiseproof.methods.inputs.perturbation import InputNoise, Look, PerturbedRecords, SharedNoise
 from noiseproof.networks import Network
-from noiseproof.privacy import Budget, Reproducible, Secure
+from noiseproof.privacy import Budget, Claim, Game, Reproducible, Secure
 from noiseproof.releases import bundles
 
 SHAPE, CLASSES = (1, 8, 8), 4
@@ -165,6 +166,32 @@ def test_the_audit_refutes_the_claim_about_the_trained_network(method):
         assert result.verdict == "refuted"
         assert result.audited.epsilon > 2.9
         assert not result.contradicts_proof
+
+
+def batch_sum_game(method, budget):
+    """Lemmas 4 and 6 as stated: the sums over a batch of perturbed features and coefficients, at the paper's MNIST numbers.
+
+    One record of the batch is blank, or full and of another class; the others are blank. Noise of their own on every record
+    adds up to more than the one draw of the lemmas, so that the sums hide a record well: what breaks the claim is that the
+    training sees each record by itself (`Method.game`).
+    """
+    _, inputs_epsilon, loss_epsilon = method.parts(budget.epsilon)
+    inputs = InputNoise(2.0 * 14 * 14 * 25, inputs_epsilon, method.batch_size, torch.ones(784, dtype=torch.float64))
+    loss = LossNoise(10, 25, loss_epsilon, method.batch_size)
+    worlds = [canary_records(world, method.batch_size, (1, 28, 28), 10) for world in (0, 1)]
+    kind = PerturbedRecords if method.draw == "record" else SharedNoise
+
+    def score(world, rng):
+        source = kind(worlds[world], inputs, loss, method.coefficients, rng)
+        seen = source.batch(torch.arange(method.batch_size))
+        # The features' sum moves by 1 a pixel; of the coefficients' sum two move, each by 1.
+        features = seen.features.double().sum(0) / inputs.scales.view(1, 28, 28)
+        first = seen.coefficients.double().sum(0)
+        return float(features.sum() + (first[0] - first[1]) / loss.scale)
+
+    epsilon = inputs_epsilon + loss_epsilon
+    claimed = Claim(epsilon=epsilon, delta=0.0, neighbours="replace-one", source="Phan et al., lemmas 4 and 6")
+    return Game(f"{method.name}: the sums over a batch", each_trial(score), "replace-one", budget.delta, claimed)
 
 
 def test_the_sums_over_a_batch_hide_a_record_at_the_papers_numbers():

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from noiseproof.errors import DataError, SettingError
-from noiseproof.methods.inputs import InputNoise
+from noiseproof.methods.inputs.perturbation import InputNoise
 from noiseproof.methods.inputs.relevance import split
 from noiseproof.privacy import Reproducible, Secure
 

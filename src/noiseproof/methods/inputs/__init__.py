@@ -7,23 +7,5 @@ from __future__ import annotations
 
 from noiseproof.methods.inputs.adlm import Adlm, Ilm
 from noiseproof.methods.inputs.functional import Functional
-from noiseproof.methods.inputs.layers import LocalResponse, LossNoise, MinMax, bounded, error_bound, taylor_loss
-from noiseproof.methods.inputs.perturbation import InputNoise
-from noiseproof.methods.inputs.relevance import average, release_relevance, relevances, split
 
-__all__ = [
-    "Adlm",
-    "Functional",
-    "Ilm",
-    "InputNoise",
-    "LocalResponse",
-    "LossNoise",
-    "MinMax",
-    "average",
-    "bounded",
-    "error_bound",
-    "release_relevance",
-    "relevances",
-    "split",
-    "taylor_loss",
-]
+__all__ = ["Adlm", "Functional", "Ilm"]

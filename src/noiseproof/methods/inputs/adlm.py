@@ -12,7 +12,7 @@ from torch import nn
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import Count, Positive, Rate, public_seed, seeded_by
+from noiseproof.methods.common import Count, Positive, Rate, each_trial, public_seed
 from noiseproof.methods.inputs.layers import LossNoise, bounded, first_units, last_hidden
 from noiseproof.methods.inputs.perturbation import (
     Coefficients,
@@ -90,12 +90,8 @@ class InputMethod(Method):
 
     def parts(self, epsilon: float) -> tuple[float, float, float]:
         """epsilon_1, epsilon_2 and epsilon_3: for relevances, inputs and loss. They sum to `epsilon`."""
-        shares = (self._relevance_share, self.inputs_share, self.loss_share)
+        shares = (getattr(self, "relevance_share", 0.0), self.inputs_share, self.loss_share)
         return tuple(epsilon * share / sum(shares) for share in shares)  # type: ignore[return-value]
-
-    @property
-    def _relevance_share(self) -> float:
-        return 0.0
 
     def steps(self, records: int) -> int:
         """The number of steps for so many records."""
@@ -225,58 +221,26 @@ class InputMethod(Method):
         """
         method = replace(self, epochs=2.0, batch_size=_GAME_RECORDS)
         network = Network.of(nn.Sequential(nn.Linear(1, 1), nn.Sigmoid(), nn.Linear(1, 2)), (1,), 2)
-        worlds = [_game_records(world, (1,), 2, _GAME_RECORDS) for world in (0, 1)]
+        worlds = [canary_records(world, _GAME_RECORDS, (1,), 2) for world in (0, 1)]
 
-        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-            scores = torch.empty(trials, dtype=torch.float64)
-            for trial in range(trials):
-                released = method.fit(network, worlds[world], budget, rng=seeded_by(generator)).module.state_dict()
-                ends = torch.cat([released["2.low"], released["2.high"]]).double().logit()
-                scores[trial] = ((ends - released["0.bias"]) / released["0.weight"][0]).max()
-            return scores
+        def score(world: int, rng: Randomness) -> float:
+            released = method.fit(network, worlds[world], budget, rng=rng).module.state_dict()
+            ends = torch.cat([released["2.low"], released["2.high"]]).double().logit()
+            return float(((ends - released["0.bias"]) / released["0.weight"][0]).max())
 
         card = method.fit(network, worlds[0], budget, rng=Reproducible(0)).card
         title = f"{self.name}: what the trained network tells of one record"
-        return Game(title, play, "replace-one", budget.delta, card.claimed, card.proven)
+        return Game(title, each_trial(score), "replace-one", budget.delta, card.claimed, card.proven)
 
 
 _GAME_RECORDS = 256
 
 
-def _game_records(world: int, shape: tuple[int, ...], classes: int, records: int) -> Dataset:
+def canary_records(world: int, records: int, shape: tuple[int, ...], classes: int) -> Dataset:
     """Blank records of class 0, the first of which is full and of class 1 in world 1."""
     features, labels = torch.zeros(records, *shape), torch.zeros(records, dtype=torch.int64)
     features[0], labels[0] = float(world), world
     return Dataset("game", features, labels, Public(shape=shape, classes=tuple(map(str, range(classes)))))
-
-
-def batch_sum_game(method: InputMethod, budget: Budget) -> Game:
-    """Lemmas 4 and 6 as stated: the sums over a batch of perturbed features and coefficients, at the paper's MNIST numbers.
-
-    One record of the batch is blank, or full and of another class; the others are blank. Noise of their own on every record
-    adds up to more than the one draw of the lemmas, so that the sums hide a record well: what breaks the claim is that the
-    training sees each record by itself (`InputMethod.game`).
-    """
-    _, inputs_epsilon, loss_epsilon = method.parts(budget.epsilon)
-    inputs = InputNoise(2.0 * 14 * 14 * 25, inputs_epsilon, method.batch_size, torch.ones(784, dtype=torch.float64))
-    loss = LossNoise(10, 25, loss_epsilon, method.batch_size)
-    worlds = [_game_records(world, (1, 28, 28), 10, method.batch_size) for world in (0, 1)]
-    kind = PerturbedRecords if method.draw == "record" else SharedNoise
-
-    def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-        scores = torch.empty(trials, dtype=torch.float64)
-        for trial in range(trials):
-            source = kind(worlds[world], inputs, loss, method.coefficients, seeded_by(generator))
-            seen = source.batch(torch.arange(method.batch_size))
-            # The features' sum moves by 1 a pixel; of the coefficients' sum two move, each by 1.
-            features = seen.features.double().sum(0) / inputs.scales.view(1, 28, 28)
-            first = seen.coefficients.double().sum(0)
-            scores[trial] = float(features.sum() + (first[0] - first[1]) / loss.scale)
-        return scores
-
-    epsilon = inputs_epsilon + loss_epsilon
-    claimed = Claim(epsilon=epsilon, delta=0.0, neighbours="replace-one", source="Phan et al., lemmas 4 and 6")
-    return Game(f"{method.name}: the sums over a batch", play, "replace-one", budget.delta, claimed)
 
 
 @register
@@ -319,10 +283,6 @@ class Adlm(InputMethod):
         super().__post_init__()
         if self.public_network and self.relevance in ("functional", "trained"):
             raise SettingError("a public relevance network is read from a bundle: set relevance to its folder.")
-
-    @property
-    def _relevance_share(self) -> float:
-        return self.relevance_share
 
     def _relevance(
         self, network: Network, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress

@@ -346,13 +346,7 @@ class Functional(Method):
         return solve(second, first, ridge), facts
 
     def fit(
-        self,
-        network: Network,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> FunctionalRelease:
         """Sum the coefficients over all records, add noise once, solve."""
         module = self._network(dataset)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 
 from noiseproof.errors import DataError, SettingError
+from noiseproof.methods.common import shuffled
 from noiseproof.methods.inputs.layers import AFFINE, LossNoise, chain, first_order, taylor_loss
 from noiseproof.privacy import Randomness
 from noiseproof.privacy.budget import check_epsilon
 from noiseproof.progress import SILENT, Progress
+from noiseproof.tensors import seeded
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -119,19 +122,36 @@ class Batch:
     """Noise that is added to the last hidden units."""
 
 
-class Source(Protocol):
-    """Where batches come from."""
+class Source(ABC):
+    """Where batches of records come from; `features` and `coefficients` are what the training may see of them."""
 
-    def __len__(self) -> int: ...
+    def __init__(
+        self, dataset: Dataset, inputs: InputNoise, loss: LossNoise, coefficients: Coefficients, rng: Randomness
+    ) -> None:
+        check_bounds(dataset.features)
+        self.features = dataset.features
+        self.coefficients = first_order(dataset.labels, dataset.classes)
+        self._inputs, self._loss, self._noised, self._rng = inputs, loss, coefficients, rng
 
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @abstractmethod
     def batch(self, indices: torch.Tensor) -> Batch:
         """The records at these indices."""
 
     def still(self, indices: torch.Tensor) -> torch.Tensor:
         """Features at these indices with no noise that changes from step to step, to set normalisations by."""
+        return self.features[indices]
+
+    def _hidden(self) -> torch.Tensor | None:
+        """Noise on the last hidden units, one draw a step, for the reading that has it."""
+        if self._noised != "hidden":
+            return None
+        return self._loss.perturb(torch.zeros(self._loss.hidden), self._rng).to(self.features.device)
 
 
-class PerturbedRecords:
+class PerturbedRecords(Source):
     """Records whose features and labels were perturbed once; it holds no other copy of them.
 
     Formal guarantee
@@ -144,27 +164,18 @@ class PerturbedRecords:
     def __init__(
         self, dataset: Dataset, inputs: InputNoise, loss: LossNoise, coefficients: Coefficients, rng: Randomness
     ) -> None:
-        self.features = inputs.perturb(dataset.features, rng)
+        super().__init__(dataset, inputs, loss, coefficients, rng)
+        self.features = inputs.perturb(self.features, rng)
         self.bias = inputs.bias(len(dataset), rng)
-        exact = first_order(dataset.labels, dataset.classes)
-        self.coefficients = loss.perturb(exact, rng) if coefficients == "first-order" else exact
-        self._hidden = _HiddenNoise(loss, coefficients, rng)
-
-    def __len__(self) -> int:
-        return len(self.features)
+        if coefficients == "first-order":
+            self.coefficients = loss.perturb(self.coefficients, rng)
 
     def batch(self, indices: torch.Tensor) -> Batch:
         """The perturbed records at these indices."""
-        return Batch(
-            self.features[indices], self.bias[indices], self.coefficients[indices], self._hidden.draw(self.features)
-        )
-
-    def still(self, indices: torch.Tensor) -> torch.Tensor:
-        """The perturbed features at these indices."""
-        return self.features[indices]
+        return Batch(self.features[indices], self.bias[indices], self.coefficients[indices], self._hidden())
 
 
-class SharedNoise:
+class SharedNoise(Source):
     """Records as they are, to which every batch's own draw is added: one picture, one bias, one coefficient a class.
 
     Formal guarantee
@@ -172,44 +183,14 @@ class SharedNoise:
     None: the records of a batch differ by exactly as much as they did.
     """
 
-    def __init__(
-        self, dataset: Dataset, inputs: InputNoise, loss: LossNoise, coefficients: Coefficients, rng: Randomness
-    ) -> None:
-        check_bounds(dataset.features)
-        self._features = dataset.features
-        self._exact = first_order(dataset.labels, dataset.classes)
-        self._inputs, self._loss, self._coefficients, self._rng = inputs, loss, coefficients, rng
-        self._hidden = _HiddenNoise(loss, coefficients, rng)
-
-    def __len__(self) -> int:
-        return len(self._features)
-
     def batch(self, indices: torch.Tensor) -> Batch:
         """The records at these indices with one draw of noise for all of them."""
-        features = self._features[indices]
+        features, coefficients = self.features[indices], self.coefficients[indices]
         picture = self._inputs.picture(tuple(features.shape[1:]), self._rng)
-        coefficients = self._exact[indices]
-        if self._coefficients == "first-order":
+        if self._noised == "first-order":
             coefficients = coefficients + self._loss.perturb(torch.zeros_like(coefficients[:1]), self._rng)
         bias = self._inputs.bias(1, self._rng).expand(len(indices))
-        return Batch(features + picture.to(features), bias, coefficients, self._hidden.draw(features))
-
-    def still(self, indices: torch.Tensor) -> torch.Tensor:
-        """The features at these indices as they are."""
-        return self._features[indices]
-
-
-class _HiddenNoise:
-    """Noise on the last hidden units, one draw a step, for the reading that has it."""
-
-    def __init__(self, loss: LossNoise, coefficients: Coefficients, rng: Randomness) -> None:
-        self._loss, self._rng = loss, rng
-        self._wanted = coefficients == "hidden"
-
-    def draw(self, like: torch.Tensor) -> torch.Tensor | None:
-        if not self._wanted:
-            return None
-        return self._loss.perturb(torch.zeros(self._loss.hidden), self._rng).to(like.device)
+        return Batch(features + picture.to(features), bias, coefficients, self._hidden())
 
 
 _SETTLED = 4096
@@ -249,16 +230,8 @@ def descend(
     device = next(module.parameters()).device
     optimizer = torch.optim.Adam(module.parameters(), lr=lr)
     module.train()
-    with (
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        progress.task(description, steps) as task,
-    ):
-        torch.manual_seed(seed)
-        order = torch.empty(0, dtype=torch.int64)
-        for step in range(steps):
-            if not len(order):
-                order = torch.randperm(len(source))
-            indices, order = order[:batch_size], order[batch_size:]
+    with seeded(seed, device), progress.task(description, steps) as task:
+        for step, indices in enumerate(shuffled(len(source), batch_size, steps)):
             seen = source.batch(indices)
             features = seen.features.to(device)
             if limit is not None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -28,16 +28,15 @@ if TYPE_CHECKING:
     from noiseproof.privacy import Budget, Card
     from noiseproof.progress import Progress
 
-Start: TypeAlias = Literal["predicted", "outputs"] | torch.Tensor
-"""Where relevance starts: the largest output, all outputs, one output a record (int64) or any vector (float)."""
-
 STABILISER = 1e-3
 
 
 def relevances(
-    module: nn.Module, features: torch.Tensor, *, start: Start = "predicted", stabiliser: float = STABILISER
+    module: nn.Module, features: torch.Tensor, *, start: torch.Tensor | None = None, stabiliser: float = STABILISER
 ) -> torch.Tensor:
     """Each feature's relevance to an output of each record, of the features' shape.
+
+    `start` is the relevance of each output, (records, outputs); None takes the largest output, at its own value.
 
     The epsilon rule (Phan et al., eqs 4 to 8): unit m hands its relevance to its inputs p in proportion to
     z_pm / (z_m + mu), z_m - mu where z_m is negative, bias included in z_m. Max-pooling hands all of it to the largest
@@ -57,7 +56,14 @@ def relevances(
             values = [features]
             for layer in layers:
                 values.append(layer(values[-1]))
-        relevance = _start(values[-1], start)
+            outputs = values[-1]
+        if start is None:
+            start = outputs * nn.functional.one_hot(outputs.argmax(1), outputs.shape[1])
+        if start.shape != outputs.shape:
+            raise SettingError(
+                f"relevances of shape {tuple(start.shape)} cannot start at {tuple(outputs.shape)} outputs."
+            )
+        relevance = start.to(outputs)
         for layer, inputs in zip(reversed(layers), reversed(values[:-1]), strict=True):
             if isinstance(layer, nn.Flatten):
                 relevance = relevance.view_as(inputs)
@@ -66,30 +72,6 @@ def relevances(
         return relevance
     finally:
         module.train(training)
-
-
-def _start(outputs: torch.Tensor, start: Start) -> torch.Tensor:
-    if isinstance(start, torch.Tensor) and start.is_floating_point():
-        if start.shape != outputs.shape:
-            raise SettingError(
-                f"relevances of shape {tuple(start.shape)} cannot start at {tuple(outputs.shape)} outputs."
-            )
-        return start.to(outputs)
-    if isinstance(start, torch.Tensor):
-        if start.shape != outputs.shape[:1] or (
-            len(start) and not 0 <= int(start.min()) <= int(start.max()) < outputs.shape[1]
-        ):
-            raise SettingError(
-                f"relevances start at one of {outputs.shape[1]} outputs for each of {len(outputs)} records."
-            )
-        chosen = start.to(outputs.device)
-    elif start == "predicted":
-        chosen = outputs.argmax(1)
-    elif start == "outputs":
-        return outputs
-    else:
-        raise SettingError(f"relevances start at predicted or outputs, or where a tensor says, not at {start!r}.")
-    return outputs * nn.functional.one_hot(chosen, outputs.shape[1])
 
 
 def _share(layer: nn.Module, inputs: torch.Tensor, relevance: torch.Tensor, stabiliser: float) -> torch.Tensor:
@@ -124,8 +106,6 @@ def average(
     features: torch.Tensor,
     *,
     normalised: Normalised = "min-max",
-    start: Start = "predicted",
-    stabiliser: float = STABILISER,
     feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """The records' mean normalised relevance of each feature, flat, in bounded memory. Private: it has no noise yet.
@@ -139,9 +119,8 @@ def average(
     total: torch.Tensor | None = None
     for first in range(0, len(features), rows):
         part = slice(first, first + rows)
-        begin = start[part] if isinstance(start, torch.Tensor) else start
         inputs = features[part] if feature_map is None else feature_map(features[part])
-        found = normalise(relevances(module, inputs, start=begin, stabiliser=stabiliser), normalised).sum(0)
+        found = normalise(relevances(module, inputs), normalised).sum(0)
         total = found if total is None else total + found
     assert total is not None
     return total / len(features)
@@ -152,8 +131,6 @@ class PrivateRelevance:
     """Relevances with noise, and what releasing them cost."""
 
     values: torch.Tensor
-    claimed: float
-    """epsilon_1: what the paper says it costs."""
     proven: float
     """What it costs if the network was public, under replace-one as under add-or-remove."""
 
@@ -172,7 +149,7 @@ def release_relevance(mean: torch.Tensor, records: int, epsilon: float, rng: Ran
     mechanism = Laplace(2 * width / records, epsilon)
     scale = mechanism.scale(rng, width)
     proven = (width / records + rng.rounding(scale, width, 1)) / scale
-    return PrivateRelevance(mechanism.release(mean.cpu(), rng), epsilon, proven)
+    return PrivateRelevance(mechanism.release(mean.cpu(), rng), proven)
 
 
 def split(relevance: torch.Tensor, floor: float = 0.1, power: float = 1.0) -> torch.Tensor:

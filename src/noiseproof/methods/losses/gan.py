@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, get_args
@@ -30,7 +30,7 @@ from noiseproof.networks.generators import (
 from noiseproof.privacy import Card, Randomness
 from noiseproof.privacy.card import Place
 from noiseproof.releases.release import DataRelease
-from noiseproof.tensors import default_device
+from noiseproof.tensors import default_device, seeded
 
 Tuning = Literal["constant", "time", "exp", "step", "ant"]
 Model = Literal["auto", "features", "dense", "conv"]
@@ -51,8 +51,7 @@ class Gan:
         self.device = default_device()
         self._seed = seed
         self._random = torch.Generator().manual_seed(seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             self.generator: Generator = self._build(model, latent, relaxed).to(self.device)
 
     def _build(self, model: Model, latent: int, relaxed: float | None) -> Generator:
@@ -66,8 +65,7 @@ class Gan:
     def discriminator(self, model: Model) -> nn.Module:
         """The network that judges records: convolutions or dense layers."""
         kind = ConvDiscriminator if model == "conv" else DenseDiscriminator
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed + 1)
+        with seeded(self._seed + 1):
             return kind(self.coding.shape, self.classes).to(self.device)
 
     def labels(self, count: int) -> torch.Tensor:
@@ -91,12 +89,9 @@ class Gan:
         features = torch.cat(parts) if parts else torch.zeros(0, *self.public.shape)
         return Dataset(f"synthetic {name}", features.float(), labels.cpu(), self.public)
 
-    @contextmanager
-    def seeded(self) -> Iterator[None]:
+    def seeded(self) -> AbstractContextManager[None]:
         """Draws of torch's own generator (Gumbel noise) come from this object's seed while it lasts."""
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(int(torch.randint(2**31, (1,), generator=self._random)))
-            yield
+        return seeded(int(torch.randint(2**31, (1,), generator=self._random)), self.device)
 
 
 def suits_convolutions(shape: tuple[int, ...]) -> bool:
@@ -196,8 +191,7 @@ def fit_classifier(
     seed: int = 0,
 ) -> Classifier:
     """A softmax regression on these records, or a network of one hidden layer: as private as they are."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(seed)
+    with seeded(seed), torch.enable_grad():
         features = dataset.features.flatten(1)
         widths = (features.shape[1], *(() if hidden is None else (hidden,)), dataset.classes)
         layers = [nn.Linear(*pair) for pair in pairwise(widths)]

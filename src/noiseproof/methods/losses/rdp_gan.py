@@ -31,6 +31,7 @@ from noiseproof.networks.generators import DenseDiscriminator
 from noiseproof.privacy import Budget, Claim, Game, Randomness
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import DataRelease
+from noiseproof.tensors import seeded
 
 PAPER = (
     "Ma, Li, Ding, Liu, Wei, Weng, Poor: RDP-GAN: a Renyi-differential privacy based generative adversarial network. "
@@ -210,8 +211,7 @@ class RdpGan(GanMethod):
         records = torch.rand(_RECORDS, _WIDTH, generator=torch.Generator().manual_seed(0))
         records[:, -1] = 0.0
         labels = torch.arange(_RECORDS) % 2
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with seeded(0):
             discriminator = DenseDiscriminator((_WIDTH,), 2, hidden=8)
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
