@@ -68,13 +68,19 @@ def run(
     if out is not None:
         found.release.save(out)
     o.caution(found.release, out)
-    told = ("parameters", "accuracy", "baseline_accuracy", "disagreement", "warnings")
+    ran = found.release.card.ran
+    told = ("accuracy", "baseline_accuracy", "disagreement", "warnings")
+    named = {"method": method, "models": len(models), "parameters": ran["parameters"]}
     o.answer_release(
         json,
         found.release,
-        {"method": method, "models": len(models), **{name: getattr(found, name) for name in told}},
-        f"{method} from {len(models)} networks of {found.parameters:,} parameters",
-        {"accuracy": found.accuracy, "networks' mean": found.baseline_accuracy, "true ε (model)": found.true_epsilon},
+        named | {name: getattr(found, name) for name in told},
+        f"{method} from {len(models)} networks of {ran['parameters']:,} parameters",
+        {
+            "accuracy": found.accuracy,
+            "networks' mean": found.baseline_accuracy,
+            "true ε (model)": ran["true epsilon of a model"],
+        },
         delta=delta,
         seconds=seconds,
         out=out,

@@ -29,6 +29,7 @@ __all__ = [
     "Within",
     "claim_of",
     "clipped_sum_game",
+    "draw_shards",
     "each_trial",
     "first_gradient",
     "proven_game",
@@ -155,6 +156,21 @@ def public_seed(rng: Randomness) -> int:
         A seed of 31 bits for `Network.build`; what else a run draws does not follow from it.
     """
     return int(torch.randint(2**31, (1,), generator=rng.generator))
+
+
+def draw_shards(rng: Randomness, records: int, count: int) -> list[torch.Tensor]:
+    """Disjoint shards: every record is put into one by a draw of its own, so that neighbours differ in one shard.
+
+    Args:
+        rng: The run's randomness.
+        records: How many records there are.
+        count: How many shards; some may be empty.
+
+    Returns:
+        The records of each shard, in order.
+    """
+    drawn = (rng.uniform((records,)) * count).long().clamp_(max=count - 1)
+    return list(drawn.argsort(stable=True).split(torch.bincount(drawn, minlength=count).tolist()))
 
 
 class LinearLoss(nn.Module):

@@ -147,7 +147,7 @@ def test_brute_force_attains_the_true_sensitivity_and_refutes_the_papers(models,
     ("make", "words"),
     [
         (lambda: FittedDensity(window=0), "window"),
-        (lambda: FittedDensity(resolution=3), "even"),
+        (lambda: FittedDensity(resolution=3), "multiple of 2"),
         (lambda: FittedDensity(tail=-1), "tail"),
         (lambda: FittedDensity(bandwidth=0), "bandwidth"),
         (lambda: PublicDensity(0, 1), "radius"),

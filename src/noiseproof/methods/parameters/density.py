@@ -10,13 +10,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, MultipleOf
 
 from noiseproof.errors import SettingError
 from noiseproof.methods.parameters.collection import Collection
 from noiseproof.privacy import Exponential, Randomness
 from noiseproof.progress import SILENT, Progress
+from noiseproof.settings import NonNegative, Positive, check_fields
+
+Resolution = Annotated[int, Ge(2), MultipleOf(2)]
+"""Points of the grid in a window; an even number."""
 
 _ENTRIES = 25_600
 """Values that are worked on together: few enough for a core's cache to hold what is made of them."""
@@ -62,16 +68,13 @@ class Grid:
 class Density(ABC):
     """How a slice of parameters is smoothed, and between which points a draw may choose."""
 
-    window: float = 1.0
+    window: Positive = 1.0
     """Of the score, in bandwidths."""
-    resolution: int = 4
+    resolution: Resolution = 4
     """Points of the grid in a window; an even number."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.window) and self.window > 0):
-            raise SettingError(f"the window must be a finite number of bandwidths greater than 0, not {self.window}.")
-        if self.resolution < 2 or self.resolution % 2:
-            raise SettingError(f"the resolution must be an even number of points in a window, not {self.resolution}.")
+        check_fields("density", self)
 
     @abstractmethod
     def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
@@ -87,14 +90,8 @@ class FittedDensity(Density):
     the values, with a tail of `tail` bandwidths on both sides.
     """
 
-    tail: float = 3.0
-    bandwidth: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (math.isfinite(self.tail) and self.tail >= 0):
-            raise SettingError(f"the tail must be 0 bandwidths or more, not {self.tail}.")
-        _check_positive("bandwidth", 1.0 if self.bandwidth is None else self.bandwidth)
+    tail: NonNegative = 3.0
+    bandwidth: Positive | None = None
 
     def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
         """From the smallest to the largest value and a tail, in steps of window / resolution bandwidths."""
@@ -118,13 +115,11 @@ class FittedDensity(Density):
 class PublicDensity(Density):
     """A grid from -`radius` to `radius` and a bandwidth that are settings, and so tell nothing of any record."""
 
-    radius: float
-    bandwidth: float
+    radius: Positive
+    bandwidth: Positive
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive("radius", self.radius)
-        _check_positive("bandwidth", self.bandwidth)
         if self.points > _MOST_POINTS:
             raise SettingError(f"a grid of {self.points} points is too fine; choose a larger bandwidth.")
 
@@ -194,11 +189,6 @@ def _sums(angles: torch.Tensor, terms: int) -> torch.Tensor:
 def _check_models(models: int) -> None:
     if models < 2:
         raise SettingError(f"publishing needs at least 2 networks, not {models}.")
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise SettingError(f"the {name} must be a finite number greater than 0, not {value}.")
 
 
 # The exponential mechanism's draw for every coordinate of a collection, in bounded memory.

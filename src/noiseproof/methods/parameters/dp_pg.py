@@ -16,7 +16,14 @@ from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods import Method, register
 from noiseproof.methods.common import BelowOne, Count, NonNegative, Positive, Share, public_seed, seeded_by
 from noiseproof.methods.parameters.collection import Collection, ParameterLayout
-from noiseproof.methods.parameters.density import Drawn, FittedDensity, draw, published_sensitivity, true_sensitivity
+from noiseproof.methods.parameters.density import (
+    Drawn,
+    FittedDensity,
+    Resolution,
+    draw,
+    published_sensitivity,
+    true_sensitivity,
+)
 from noiseproof.methods.parameters.training import train_collection
 from noiseproof.networks import Network, Training
 from noiseproof.privacy import Budget, Card, Exponential, Game, Randomness, accountants
@@ -42,8 +49,6 @@ class Published:
 
     vector: torch.Tensor
     card: Card
-    true_epsilon: float | None
-    """What the draws would prove for a model, were grids and bandwidths public."""
     fixed: int
     """How many parameters are the same in all networks, and so were published as they are."""
 
@@ -65,8 +70,7 @@ class PublishingMethod(Method):
     """Of the density estimate; None takes Scott's rule for each parameter."""
     window: Positive = 1.0
     """The window of the score, in bandwidths."""
-    resolution: int = 4
-    """Points of the grid in a window; an even number."""
+    resolution: Resolution = 4
     tail: NonNegative = 3.0
     """How far the grid reaches beyond the networks' values, in bandwidths."""
     sensitivity: Literal["paper", "true"] = "paper"
@@ -76,10 +80,6 @@ class PublishingMethod(Method):
     most_draws: Count = 20
     workers: Count = 1
     """Processes that train networks which cannot be trained as one (convolutions)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._density()  # refuses an odd resolution
 
     def _training(self) -> Training:
         return Training(
@@ -161,8 +161,7 @@ class PublishingMethod(Method):
                 f"none of {self.most_draws} draws was more accurate than {self.threshold:g}; nothing was published: "
                 "lower the threshold, raise epsilon or train the networks for longer."
             )
-        card, true_epsilon = self._card(collection, budget, rng, dataset)
-        return Published(drawn.values, card, true_epsilon, drawn.fixed)
+        return Published(drawn.values, self._card(collection, budget, rng, dataset), drawn.fixed)
 
     @abstractmethod
     def draw(self, collection: Collection, budget: Budget, rng: Randomness, progress: Progress = SILENT) -> Drawn:
@@ -173,13 +172,11 @@ class PublishingMethod(Method):
         """What the paper states for one model more or less."""
 
     @abstractmethod
-    def _why(self, collection: Collection, budget: Budget) -> tuple[str, float | None, dict[str, Any]]:
-        """What is true for models, in words, as the epsilon of a model where there is one, and in numbers."""
+    def _why(self, collection: Collection, budget: Budget) -> tuple[str, dict[str, Any]]:
+        """What is true for models, in words and in numbers: `true epsilon of a model` is None where there is none."""
 
-    def _card(
-        self, collection: Collection, budget: Budget, rng: Randomness, dataset: Dataset | None
-    ) -> tuple[Card, float | None]:
-        why, true_epsilon, numbers = self._why(collection, budget)
+    def _card(self, collection: Collection, budget: Budget, rng: Randomness, dataset: Dataset | None) -> Card:
+        why, numbers = self._why(collection, budget)
         notes: tuple[str, ...] = (
             "Parameters that are the same in all networks (weights that training never moved) are published as they are.",
         )
@@ -203,7 +200,6 @@ class PublishingMethod(Method):
                 "sensitivity used": self.mechanism(len(collection), budget.epsilon).sensitivity,
                 "true sensitivity": true_sensitivity(len(collection), self.window),
                 **numbers,
-                "true epsilon of a model": true_epsilon,
                 "delta of a model": budget.delta,
             },
             notes=notes,
@@ -211,7 +207,7 @@ class PublishingMethod(Method):
         if dataset is None:
             known = {key: value for key, value in card.ran.items() if key != "records"}
             card = card.model_copy(update={"ran": known})
-        return card, true_epsilon
+        return card
 
     def true_epsilon(self, models: int, draws: int, epsilon: float, delta: float) -> tuple[float, float]:
         """Of one draw, and of `draws` together at delta, for a model, were grids and bandwidths public."""
@@ -290,7 +286,7 @@ class DpPg(PublishingMethod):
         """max_j epsilon_j, by corollary 1."""
         return Claim(epsilon=budget.epsilon, delta=0.0, unit="model", source="Mao et al., corollary 1")
 
-    def _why(self, collection: Collection, budget: Budget) -> tuple[str, float | None, dict[str, Any]]:
+    def _why(self, collection: Collection, budget: Budget) -> tuple[str, dict[str, Any]]:
         draws = collection.parameters * self.rounds
         one, together = self.true_epsilon(len(collection), draws, budget.epsilon, budget.delta)
         why = (
@@ -298,4 +294,4 @@ class DpPg(PublishingMethod):
             f"{budget.delta:g}, were grids and bandwidths public; they were read off the networks, so that not even "
             "that is proven."
         )
-        return why, together, {"true epsilon of a draw": one}
+        return why, {"true epsilon of a draw": one, "true epsilon of a model": together}

@@ -88,7 +88,7 @@ class DpPgp(PublishingMethod):
         epsilon = drawn if self.gamma == 0 else max(cluster + shift, drawn if self.gamma < 1 else 0.0)
         return Claim(epsilon=epsilon, delta=0.0, unit="model", source="Mao et al., corollaries 3 and 4")
 
-    def _why(self, collection: Collection, budget: Budget) -> tuple[str, float | None, dict[str, Any]]:
+    def _why(self, collection: Collection, budget: Budget) -> tuple[str, dict[str, Any]]:
         drawn, cluster, shift = self.epsilons(budget)
         selected = select_largest(collection.mean(), collection.layout, self.gamma)
         grouped = sum(len(places) for places in selected.values())
@@ -110,8 +110,9 @@ class DpPgp(PublishingMethod):
             "grouped parameters": grouped,
             "true epsilon of a draw": one,
             "true epsilon of the drawn parameters": together,
+            "true epsilon of a model": None if grouped else together,
         }
-        return why, None if grouped else together, numbers
+        return why, numbers
 
 
 def select_largest(target: torch.Tensor, layout: ParameterLayout, gamma: float) -> dict[str, torch.Tensor]:

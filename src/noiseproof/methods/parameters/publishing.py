@@ -31,10 +31,6 @@ class Publishing:
     """What came of it. Accuracies are for the owner's eyes and no part of the release."""
 
     release: Release
-    parameters: int
-    """How many parameters each network has."""
-    true_epsilon: float | None
-    """What all draws together would prove for a model, were grids and bandwidths public; None where nothing finite."""
     accuracy: float | None
     baseline_accuracy: float | None
     """The mean accuracy of the networks that were given."""
@@ -85,7 +81,7 @@ def publish_files(
             f"{paths[0]} than like their own: these networks look permuted, as networks from different initialisations "
             "are, and a parameter drawn across them means little; train all from one initialisation.",
         )
-    layout, architecture, accuracy = collection.layout, None, None
+    layout, accuracy = collection.layout, None
     if network is not None and test is not None:
         architecture = Network(network, test.public.shape, test.classes) if isinstance(network, str) else network
         if set(ParameterLayout.of(architecture.build()).tensors) != set(layout.tensors):
@@ -97,15 +93,14 @@ def publish_files(
     rng = Secure() if seed is None else Reproducible(seed)
     published = method.publish(collection, budget, rng=rng, accuracy=accuracy, progress=progress)
     settings = {**method.settings(), "models": len(collection)}
-    numbers = (collection.parameters, published.true_epsilon)
-    if architecture is None or test is None or accuracy is None:
+    if test is None or accuracy is None:
         tensors = {**layout.unflatten(published.vector), **constants}
         bare = WeightsRelease(tensors, published.card, Public((), ()), settings)
-        return Publishing(bare, *numbers, None, None, share, warned)
+        return Publishing(bare, None, None, share, warned)
     module = layout.load(architecture.build(), published.vector)
     release = ModelRelease(module, architecture, published.card, test.public, settings)
     mean = sum(accuracy(row) for row in collection.rows) / len(collection)
-    return Publishing(release, *numbers, accuracy(published.vector), mean, share, warned)
+    return Publishing(release, accuracy(published.vector), mean, share, warned)
 
 
 def read_networks(paths: Sequence[Path]) -> tuple[Collection, dict[str, torch.Tensor]]:

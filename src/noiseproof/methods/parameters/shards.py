@@ -16,9 +16,18 @@ from noiseproof.data import Dataset
 from noiseproof.data.dataset import Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import Count, FixedShards, Positive, claim_of, proven_game, public_seed, seeded_by
+from noiseproof.methods.common import (
+    Count,
+    FixedShards,
+    Positive,
+    claim_of,
+    draw_shards,
+    proven_game,
+    public_seed,
+    seeded_by,
+)
 from noiseproof.methods.parameters.collection import Collection, ParameterLayout
-from noiseproof.methods.parameters.density import PublicDensity, draw, scores, true_sensitivity
+from noiseproof.methods.parameters.density import PublicDensity, Resolution, draw, scores, true_sensitivity
 from noiseproof.methods.parameters.training import train_collection
 from noiseproof.networks import Network, Training
 from noiseproof.privacy import Budget, Exponential, Game, Gaussian, Proof, Randomness, accountants, calibration
@@ -86,9 +95,7 @@ class ShardMethod(Method):
         """
         count = self.count(len(dataset))
         seed = public_seed(rng)
-        drawn = (rng.uniform((len(dataset),)) * count).long().clamp_(max=count - 1)
-        order = drawn.argsort(stable=True)
-        shards = list(order.split(torch.bincount(drawn, minlength=count).tolist()))
+        shards = draw_shards(rng, len(dataset), count)
         module = network.build(seed)
         start = ParameterLayout.of(module).flatten(module)
         collection = train_collection(
@@ -236,11 +243,11 @@ class ShardPg(ShardMethod):
     """The grid reaches from -radius to radius, around the start."""
     bandwidth: Positive = 0.2
     window: Positive = 1.0
-    resolution: int = 4
+    resolution: Resolution = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.density()  # refuses an odd resolution, and too many points
+        self.density()  # refuses too many points
 
     def density(self) -> PublicDensity:
         """The public grid and bandwidth."""

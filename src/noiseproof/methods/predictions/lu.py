@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from noiseproof.networks import Network, Training, fit_stack
 from noiseproof.privacy import gaussian_dp
 from noiseproof.privacy.budget import check_epsilon
 from noiseproof.progress import SILENT, Progress
+from noiseproof.settings import Count, Positive, check_fields
 
 Form = Literal["paper", "code"]
 """`paper`: eq. 22. `code`: what the authors published and, by its numbers, measured with; see `Convexified`."""
@@ -44,16 +45,12 @@ class Convexified:
     None: a loss is no noise.
     """
 
-    alpha: float | tuple[float, ...] = 1.0
+    alpha: Positive | tuple[Positive, ...] = 1.0
     """The risk factor; several of them are for a stack of networks that are all trained on equally many records."""
     form: Form = "paper"
 
     def __post_init__(self) -> None:
-        for alpha in self.alphas:
-            if not (math.isfinite(alpha) and alpha > 0):
-                raise SettingError(f"alpha must be a finite number greater than 0, not {alpha}.")
-        if self.form not in get_args(Form):
-            raise SettingError(f"the convexified loss has the forms paper and code, not {self.form!r}.")
+        check_fields("convexified loss", self)
 
     @property
     def alphas(self) -> tuple[float, ...]:
@@ -151,18 +148,15 @@ class Sensitivity:
     """
 
     widths: tuple[int, ...]
-    records: int
-    l2: float = 1e-3
+    records: Count
+    l2: Positive = 1e-3
     peaks: tuple[float, ...] = ()
     bound: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields("sensitivity", self)
         if len(self.widths) < 2 or min(self.widths) < 1 or self.widths[-1] < 2:
             raise SettingError(f"layers of {self.widths} neurons are no classifier.")
-        if self.records < 1:
-            raise SettingError(f"a training has at least one record, not {self.records}.")
-        if not (math.isfinite(self.l2) and self.l2 > 0):
-            raise SettingError(f"l2 must be a finite number greater than 0, not {self.l2}.")
         if self.peaks and len(self.peaks) != len(self.widths) - 1:
             raise SettingError(f"{len(self.widths) - 1} layers need as many peaks, not {len(self.peaks)}.")
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from noiseproof.data import Dataset
 from noiseproof.data.dataset import Public
 from noiseproof.methods import register
-from noiseproof.methods.common import Count, FixedShards, NonNegative, Positive
+from noiseproof.methods.common import Count, FixedShards, NonNegative, Positive, draw_shards
 from noiseproof.methods.predictions.answers import Answer, ScoreChange, VoteAnswer, calibrate, least_noise, onto_simplex
 from noiseproof.methods.predictions.lu import Convexified
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
@@ -137,8 +137,7 @@ class Teachers(ScoreMethod):
         members = self.members or (5 if count == 1 else 1)
         answer = self.noise(budget, dataset.classes, count)
         seeds = torch.randint(2**31, (count * members,), generator=rng.generator).tolist()
-        drawn = (rng.uniform((records,)) * count).long().clamp_(max=count - 1)
-        shards = [(drawn == index).nonzero().flatten() for index in range(count)]
+        shards = draw_shards(rng, records, count)
         # Teacher j is the networks j * members and those after it. Without a shard they stay as they were initialised.
         taught = [index for index in range(count * members) if len(shards[index // members])]
         device = default_device()
