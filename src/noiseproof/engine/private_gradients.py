@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Required, TypedDict
 
 import torch
 from torch import nn
@@ -24,6 +24,14 @@ from noiseproof.privacy.events import DpEvent, EventLog, sampled_gaussian
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Randomness
+
+
+class Sampling(TypedDict, total=False):
+    """What every kind of `BatchGradients` takes besides its own settings."""
+
+    sample_rate: Required[float]
+    rng: Required[Randomness]
+    vmapped: Collection[str]
 
 
 class BatchGradients(ABC):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import torch
 from torch import nn
 
 from noiseproof.engine import RecordGradients, clip_weights
-from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients
+from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients, Sampling
 from noiseproof.engine.sampling import Decay, Schedule
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
@@ -31,7 +31,6 @@ from noiseproof.privacy.events import ComposedDpEvent, DpEvent, EventLog, sample
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.privacy import Card, Randomness
-    from noiseproof.run.checkpoints import Checkpoints
 
 
 _ASSUMPTIONS = (
@@ -91,23 +90,15 @@ class DpSgd(GradientMethod):
         return Schedule(noise_multiplier, self.sigma_schedule, self.sigma_decay, self.every)
 
     def gradients(
-        self, module: nn.Module, *, sample_rate: float, steps: int, budget: Budget, rng: Randomness
+        self, module: nn.Module, *, steps: int, budget: Budget, **sampling: Unpack[Sampling]
     ) -> BatchGradients:
         """Clipped, noised sums at the calibrated noise."""
-        return self._private(module, self.calibrated(sample_rate, steps, budget), sample_rate, rng)
+        return self._private(module, self.calibrated(sampling["sample_rate"], steps, budget), **sampling)
 
-    def _private(
-        self, module: nn.Module, noise_multiplier: float, sample_rate: float, rng: Randomness
-    ) -> PrivateGradients:
-        return PrivateGradients(
-            module,
-            max_grad_norm=Schedule(self.max_grad_norm, self.clip_schedule, self.clip_decay, self.every),
-            noise_multiplier=self.schedule(noise_multiplier),
-            sample_rate=sample_rate,
-            rng=rng,
-            bound=self.bound,
-            vmapped=self.vmapped,
-        )
+    def _private(self, module: nn.Module, noise_multiplier: float, **sampling: Unpack[Sampling]) -> PrivateGradients:
+        clip = Schedule(self.max_grad_norm, self.clip_schedule, self.clip_decay, self.every)
+        noise = self.schedule(noise_multiplier)
+        return PrivateGradients(module, max_grad_norm=clip, noise_multiplier=noise, bound=self.bound, **sampling)
 
     def calibrated(self, sample_rate: float, steps: int, budget: Budget) -> float:
         """The noise multiplier at the first step for a training of that many steps."""
@@ -133,53 +124,39 @@ class DpSgd(GradientMethod):
         return Statistics.within(self.precondition, budget.epsilon, budget.delta, budget.neighbours)
 
     def _preconditioner(
-        self,
-        module: nn.Module,
-        gradients: BatchGradients,
-        dataset: Dataset,
-        budget: Budget,
-        checkpoints: Checkpoints | None,
+        self, module: nn.Module, gradients: BatchGradients, dataset: Dataset, budget: Budget, interruptible: bool
     ) -> Preconditioner | None:
         if not self.precondition:
             return None
         linear_layer(module)  # refuses other networks before anything is spent
-        if checkpoints is not None:
+        if interruptible:
             raise SettingError(
                 "a training with a preconditioner cannot be interrupted, since checkpoints do not hold its statistics and "
                 "they must not be released twice; set precondition to 0."
             )
-        return Preconditioner.release(
-            dataset.features,
-            self._statistics(budget),
-            gradients.events,
-            rng=gradients.randomness[-1],
-            ranks=gradients.ranks,
-        )
+        noise, rng = self._statistics(budget), gradients.randomness[-1]
+        return Preconditioner.release(dataset.features, noise, gradients.events, rng=rng, ranks=gradients.ranks)
 
-    def _before(self) -> int:
-        return 2 if self.precondition else 0
-
-    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
+    def _card(
+        self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness, ran: dict[str, Any]
+    ) -> Card:
         assert isinstance(gradients, PrivateGradients)
-        spent = accountants.epsilon(
-            gradients.events.event, budget.delta, accountant=self.accountant, neighbours=budget.neighbours
-        )
+        terms = {"accountant": self.accountant, "neighbours": budget.neighbours}
+        spent = accountants.epsilon(gradients.events.event, budget.delta, **terms)
         assumptions = (*_ASSUMPTIONS, _OF_STATISTICS) if self.precondition else _ASSUMPTIONS
         proven = spent.proof(*assumptions, *rng.assumptions)
         calibrated = self.noise_multiplier is None
         source = "the budget that the noise was calibrated to" if calibrated else "Abadi et al. 2016"
         claimed = claim_of(budget if calibrated else replace(budget, epsilon=proven.epsilon), source)
         ran = {
-            **self._ran(gradients),
+            **ran,
             "noise_multiplier": gradients.sigma_at(0),
             "max_grad_norm": self.max_grad_norm,
             "batch_size": gradients.expected_batch,
         }
         if self.precondition:
             noise = self._statistics(budget)
-            alone = accountants.epsilon(
-                ComposedDpEvent(noise.events), budget.delta, accountant=self.accountant, neighbours=budget.neighbours
-            )
+            alone = accountants.epsilon(ComposedDpEvent(noise.events), budget.delta, **terms)
             ran |= {"statistics sigmas": [noise.sides, noise.joint], "statistics epsilon": alone.epsilon}
         return self.card(dataset, budget, rng, claimed=claimed, proven=proven, ran=ran)
 
@@ -188,7 +165,7 @@ class DpSgd(GradientMethod):
         constant = replace(self, sigma_schedule="constant", clip_schedule="constant")
 
         def gradients(module: nn.Module, noise_multiplier: float, rng: Randomness) -> PrivateGradients:
-            return constant._private(module, noise_multiplier, 1.0, rng)
+            return constant._private(module, noise_multiplier, sample_rate=1.0, rng=rng, vmapped=self.vmapped)
 
         return clipped_sum_game(self.name, gradients, budget)
 
@@ -241,19 +218,15 @@ class DpSgdAdaptive(DpSgd):
                 "dp-sgd-adaptive sets its own clipping norm at constant noise; leave schedules constant."
             )
 
-    def _private(
-        self, module: nn.Module, noise_multiplier: float, sample_rate: float, rng: Randomness
-    ) -> PrivateGradients:
+    def _private(self, module: nn.Module, noise_multiplier: float, **sampling: Unpack[Sampling]) -> PrivateGradients:
         return AdaptiveGradients(
             module,
             max_grad_norm=self.max_grad_norm,
             noise_multiplier=noise_multiplier,
-            sample_rate=sample_rate,
-            rng=rng,
             quantile=self.quantile,
             count_sigma=self.count_sigma or max(self.batch_size / 20, noise_multiplier),
             speed=self.speed,
-            vmapped=self.vmapped,
+            **sampling,
         )
 
 
@@ -278,21 +251,12 @@ class AdaptiveGradients(PrivateGradients):
         *,
         max_grad_norm: float,
         noise_multiplier: float,
-        sample_rate: float,
-        rng: Randomness | None = None,
         quantile: float = 0.5,
         count_sigma: float,
         speed: float = 0.2,
-        vmapped: Collection[str] = (),
+        **sampling: Unpack[Sampling],
     ) -> None:
-        super().__init__(
-            module,
-            max_grad_norm=max_grad_norm,
-            noise_multiplier=noise_multiplier,
-            sample_rate=sample_rate,
-            rng=rng,
-            vmapped=vmapped,
-        )
+        super().__init__(module, max_grad_norm=max_grad_norm, noise_multiplier=noise_multiplier, **sampling)
         if not 0 < quantile < 1:
             raise SettingError(f"the quantile must lie in (0, 1), not {quantile}.")
         if 2 * count_sigma <= noise_multiplier:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Unpack
 
 from annotated_types import Ge
 from pydantic import BeforeValidator
 from torch import nn
 
-from noiseproof.engine.private_gradients import BatchGradients
+from noiseproof.engine.private_gradients import BatchGradients, Sampling
 from noiseproof.engine.ranks import ALONE, Ranks
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method
@@ -116,14 +116,15 @@ class GradientMethod(Method):
         module = network.build(public_seed(rng)).to(default_device())
         records = ranks.records(len(dataset))
         rate, steps = self.rate(records), self.steps(records)
-        gradients = self.gradients(module, sample_rate=rate, steps=steps, budget=budget, rng=rng)
+        gradients = self.gradients(module, steps=steps, budget=budget, sample_rate=rate, rng=rng, vmapped=self.vmapped)
         optimizer = make_optimizer(self.optimizer, gradients.parameters, self.lr, self.momentum)
         schedule_lr(optimizer, self.lr_schedule, steps)
         average_weights(optimizer, self.averaging, steps)
         if ranks is not ALONE:
             gradients.join(ranks)
         try:
-            preconditioner = self._preconditioner(module, gradients, dataset, budget, checkpoints)
+            preconditioner = self._preconditioner(module, gradients, dataset, budget, checkpoints is not None)
+            before = len(gradients.events)
             descend(
                 module,
                 gradients,
@@ -143,18 +144,23 @@ class GradientMethod(Method):
         take_average(optimizer)
         if preconditioner is not None:
             preconditioner.fold(module)
-        card = self._card(gradients, dataset, budget, rng)
+        # A crash loses steps that were charged for, so that fewer were taken than are accounted.
+        lost = len(gradients.events) - before - gradients.steps
+        ran = {
+            "steps": gradients.steps,
+            "sample_rate": rate,
+            "sampler": "poisson",
+            "parameters": gradients.coordinates,
+            **({} if ranks is ALONE else {"ranks": ranks.size, "records": records}),
+            **({"lost steps": lost} if lost > 0 else {}),
+        }
+        card = self._card(gradients, dataset, budget, rng, ran)
         release = ModelRelease(module.cpu(), network, card, dataset.public, self.settings())
         release.event_log = gradients.events.runs
         return release
 
     def _preconditioner(
-        self,
-        module: nn.Module,
-        gradients: BatchGradients,
-        dataset: Dataset,
-        budget: Budget,
-        checkpoints: Checkpoints | None,
+        self, module: nn.Module, gradients: BatchGradients, dataset: Dataset, budget: Budget, interruptible: bool
     ) -> Preconditioner | None:
         """What the features go through before the descent, if anything; its events are in the gradients' log."""
         return None
@@ -162,28 +168,14 @@ class GradientMethod(Method):
     def _augmentations(self) -> Augmentations:
         return Augmentations(self.augmentations, self.shift, self.flip)
 
-    def _before(self) -> int:
-        """Releases before the first step."""
-        return 0
-
-    def _ran(self, gradients: BatchGradients) -> dict[str, Any]:
-        together = round(gradients.expected_batch / gradients.sample_rate)
-        return {
-            "steps": gradients.steps,
-            "sample_rate": gradients.sample_rate,
-            "sampler": "poisson",
-            "parameters": sum(parameter.numel() for parameter in gradients.parameters),
-            **({} if gradients.ranks is ALONE else {"ranks": gradients.ranks.size, "records": together}),
-            # A crash loses steps that were charged for, so that fewer were taken than are accounted.
-            **({"lost steps": lost} if (lost := len(gradients.events) - self._before() - gradients.steps) > 0 else {}),
-        }
-
     @abstractmethod
     def gradients(
-        self, module: nn.Module, *, sample_rate: float, steps: int, budget: Budget, rng: Randomness
+        self, module: nn.Module, *, steps: int, budget: Budget, **sampling: Unpack[Sampling]
     ) -> BatchGradients:
         """What this method does to gradients, set up for a training of `steps` steps within `budget`."""
 
     @abstractmethod
-    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
-        """The card of the steps that were taken."""
+    def _card(
+        self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness, ran: dict[str, Any]
+    ) -> Card:
+        """The card of the steps that were taken, of which `ran` says how many and how."""

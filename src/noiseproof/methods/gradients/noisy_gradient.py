@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import nn
 
 from noiseproof.engine import PerRecordGradients, RecordGradients
-from noiseproof.engine.private_gradients import BatchGradients
+from noiseproof.engine.private_gradients import BatchGradients, Sampling
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import Count, LinearLoss, NonNegative, Positive, first_gradient, seeded_by
@@ -46,13 +45,11 @@ class NoisyGradients(BatchGradients):
         *,
         max_grad_norm: float,
         noise_multiplier: float,
-        sample_rate: float,
-        rng: Randomness,
         draw: Draw = "exact",
         by: Literal["all", "tensor"] = "all",
-        vmapped: Collection[str] = (),
+        **sampling: Unpack[Sampling],
     ) -> None:
-        super().__init__(module, sample_rate=sample_rate, rng=rng, vmapped=vmapped)
+        super().__init__(module, **sampling)
         if not (max_grad_norm > 0 and noise_multiplier >= 0):
             raise SettingError("the clipping norm must be positive and sigma not negative.")
         if draw == "exact" and by == "tensor":
@@ -166,8 +163,10 @@ class UnprovenMethod(GradientMethod):
     batch_size: Count = 128
     noise_multiplier: NonNegative = 0.5
 
-    def _card(self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness) -> Card:
-        ran = {**self._ran(gradients), **{name: getattr(self, name) for name in self.stated}}
+    def _card(
+        self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness, ran: dict[str, Any]
+    ) -> Card:
+        ran = {**ran, **{name: getattr(self, name) for name in self.stated}}
         return self.card(dataset, budget, rng, why=self.why, ran=ran)
 
     @abstractmethod
@@ -221,19 +220,11 @@ class NoisyGradient(UnprovenMethod):
     """`all` clips over the whole parameter vector; `tensor` each parameter tensor by itself (plain draw only)."""
 
     def gradients(
-        self, module: nn.Module, *, sample_rate: float, steps: int, budget: Budget, rng: Randomness
+        self, module: nn.Module, *, steps: int, budget: Budget, **sampling: Unpack[Sampling]
     ) -> BatchGradients:
         """Noised, then clipped gradients."""
-        return NoisyGradients(
-            module,
-            max_grad_norm=self.max_grad_norm,
-            noise_multiplier=self.noise_multiplier,
-            sample_rate=sample_rate,
-            rng=rng,
-            draw=self.draw,
-            by=self.by,
-            vmapped=self.vmapped,
-        )
+        noise = {"max_grad_norm": self.max_grad_norm, "noise_multiplier": self.noise_multiplier}
+        return NoisyGradients(module, **noise, draw=self.draw, by=self.by, **sampling)
 
     def score(self, gradient: torch.Tensor) -> float:
         """The canary's direction, which comes through the clipping nearly un-noised."""

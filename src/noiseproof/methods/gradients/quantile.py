@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Unpack
 
 import torch
 from torch import nn
 
 from noiseproof.engine import RecordGradients, clip_weights
-from noiseproof.engine.private_gradients import BatchGradients
+from noiseproof.engine.private_gradients import BatchGradients, Sampling
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import Within
@@ -19,7 +18,7 @@ from noiseproof.methods.gradients.noisy_gradient import UnprovenMethod
 from noiseproof.privacy.events import DpEvent, NonPrivateDpEvent
 
 if TYPE_CHECKING:
-    from noiseproof.privacy import Budget, Randomness
+    from noiseproof.privacy import Budget
 
 
 class QuantileGradients(BatchGradients):
@@ -39,13 +38,11 @@ class QuantileGradients(BatchGradients):
         module: nn.Module,
         *,
         noise_multiplier: float,
-        sample_rate: float,
-        rng: Randomness,
         quantile: float = 0.5,
         by: Literal["all", "layer"] = "all",
-        vmapped: Collection[str] = (),
+        **sampling: Unpack[Sampling],
     ) -> None:
-        super().__init__(module, sample_rate=sample_rate, rng=rng, vmapped=vmapped)
+        super().__init__(module, **sampling)
         if not 0 < quantile < 1:
             raise SettingError(f"the quantile must lie in (0, 1), not {quantile}.")
         self.noise_multiplier, self.max_grad_norm = noise_multiplier, math.nan
@@ -107,17 +104,11 @@ class QuantileFlat(UnprovenMethod):
     quantile: Within = 0.5
 
     def gradients(
-        self, module: nn.Module, *, sample_rate: float, steps: int, budget: Budget, rng: Randomness
+        self, module: nn.Module, *, steps: int, budget: Budget, **sampling: Unpack[Sampling]
     ) -> BatchGradients:
         """Sums clipped to the batch's quantile and noised."""
         return QuantileGradients(
-            module,
-            noise_multiplier=self.noise_multiplier,
-            sample_rate=sample_rate,
-            rng=rng,
-            quantile=self.quantile,
-            by=self.by,
-            vmapped=self.vmapped,
+            module, noise_multiplier=self.noise_multiplier, quantile=self.quantile, by=self.by, **sampling
         )
 
     def score(self, gradient: torch.Tensor) -> float:
