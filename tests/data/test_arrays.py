@@ -110,7 +110,7 @@ def test_the_callers_arrays_are_left_alone():
         (np.zeros((0, 3)), [], "no records"),
         (_vectors(), [0, 0, 0, 0], "one class only"),
         (_vectors(), [0.5, 1, 1, 0], "fractions or NaN"),
-        (_vectors(), np.eye(4), "one class a record"),
+        (_vectors(), np.eye(4), "one class or number a record"),
         (_vectors(), np.array([1j, 0, 0, 1j]), "neither numbers nor texts"),
     ],
 )

@@ -404,10 +404,13 @@ def test_breast_cancer_needs_no_network_and_has_documented_bounds(folder):
     assert int((split.train.labels == 0).sum() + (split.test.labels == 0).sum()) == 212
 
 
-def test_breast_cancer_has_no_other_target(folder):
+def test_a_number_of_breast_cancer_can_be_predicted_within_its_bounds(folder):
     assert load("breast-cancer", target="diagnosis").train.public.target == "diagnosis"
-    with pytest.raises(SettingError, match="cannot be the target"):
-        load("breast-cancer", target="mean radius")
+    public = load("breast-cancer", target="mean radius").train.public
+    assert (public.task, public.classes, public.outputs) == ("regression", (), 1)
+    assert "diagnosis" in {column.name for column in public.columns}
+    with pytest.raises(SettingError, match="is a number"):
+        load("breast-cancer", target="mean radius", task="classification")
 
 
 def test_the_real_adult_has_its_own_test_part_and_public_bounds_that_hold(real_data):

@@ -51,7 +51,13 @@ def test_a_schema_survives_being_written_and_read(tmp_path):
         ({"columns": {"age": {"categories": ["a", "a "]}}}, "categories must differ"),
         ({"columns": {"age": {"lo": 0, "high": 1}}}, "columns.age.lo"),
         ({"columns": {"ill": {"low": 0, "high": 1}}}, "target is not to be among the columns"),
-        ({"target": {"name": "ill", "classes": ["no"]}}, "target.classes"),
+        ({"target": {"name": "ill", "classes": ["no"]}}, "at least two classes"),
+        ({"target": {"name": "ill", "classes": ["no", "yes"], "low": 0, "high": 1}}, "no classes"),
+        ({"target": {"name": "ill", "low": 0}}, "low and high"),
+        ({"target": {"name": "ill", "low": 2, "high": 1}}, "the lesser"),
+        ({"target": {"name": "ill", "low": -1, "high": 1, "task": "count"}}, "at least 0"),
+        ({"person": "ill"}, "person is not to be"),
+        ({"person": "age"}, "person is not to be"),
         ({"target": {"name": "ill", "classes": ["no", "no"]}}, "classes must differ"),
         ({"others": "keep"}, "others"),
     ],
@@ -99,10 +105,16 @@ def test_another_categorical_column_can_be_the_target():
     assert "ward" not in schema.columns
 
 
-@pytest.mark.parametrize("name", ["age", "colour"])
-def test_numbers_and_columns_with_gaps_cannot_be_the_target(name):
+def test_columns_with_gaps_cannot_be_the_target():
     with pytest.raises(SettingError, match="cannot be the target"):
-        Schema.model_validate(GOOD).with_target(name)
+        Schema.model_validate(GOOD).with_target("colour")
+
+
+def test_a_number_can_be_the_target_within_its_bounds():
+    schema = Schema.model_validate(GOOD).with_target("age")
+    assert schema.target.task == "regression"
+    assert schema.target.bounds == (GOOD["columns"]["age"]["low"], GOOD["columns"]["age"]["high"])
+    assert schema.with_task("count", (0, 5)).target.bounds == (0, 5)
 
 
 def test_a_target_that_is_no_column_is_refused():

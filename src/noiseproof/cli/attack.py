@@ -19,6 +19,9 @@ def run(
     data: o.Data = "digits",
     target: o.Target = None,
     schema: o.SchemaOption = None,
+    task: o.TaskOption = None,
+    target_bounds: o.TargetBounds = None,
+    person: o.Person = None,
     attack: Annotated[
         str,
         typer.Option(
@@ -49,7 +52,17 @@ def run(
     o.note_inside(release, bundle)
     progress = output.RichProgress()
     near = release.card.neighbours
-    split = load(data, target=target, schema=schema, seed=seed, neighbours=near, progress=progress)
+    split = load(
+        data,
+        target=target,
+        schema=schema,
+        seed=seed,
+        neighbours=near,
+        progress=progress,
+        task=task,
+        target_bounds=target_bounds,
+        person=person,
+    )
     if split.train.public.shape != release.public.shape or split.train.public.classes != release.public.classes:
         raise DataError(f"the bundle was made from other records than {split.train.name}: shapes or classes differ.")
     size = min(len(split.train), len(split.test))

@@ -48,6 +48,9 @@ def run(
     data: o.Data = "digits",
     target: o.Target = None,
     schema: o.SchemaOption = None,
+    task: o.TaskOption = None,
+    target_bounds: o.TargetBounds = None,
+    person: o.Person = None,
     records: Annotated[int, typer.Option(help="End to end: records to take of the data, at random.")] = 400,
     canary: Annotated[
         str | None,
@@ -106,7 +109,9 @@ def run(
         chosen = methods.build(subject, o.read_settings(settings))
         budget = Budget(epsilon, delta, check_neighbours(neighbours), queries)
     if end_to_end:
-        split = load(data, target=target, schema=schema, progress=progress)
+        split = load(
+            data, target=target, schema=schema, progress=progress, task=task, target_bounds=target_bounds, person=person
+        )
         dataset, chosen_canary = _with_canary(split, canary)
         options: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours}
         options |= {"queries": queries, **({} if network is None else {"network": network})}

@@ -24,6 +24,9 @@ def run(
     data: o.Data = "digits",
     target: o.Target = None,
     schema: o.SchemaOption = None,
+    task: o.TaskOption = None,
+    target_bounds: o.TargetBounds = None,
+    person: o.Person = None,
     epsilon: Annotated[
         str, typer.Option("--epsilon", "-e", help="Privacy budget: an epsilon, or several as 0.5,1,3.")
     ] = "3",
@@ -61,6 +64,9 @@ def run(
         data=data,
         target=target,
         schema=None if schema is None else str(schema),
+        task=task,
+        target_bounds=target_bounds,
+        person=person,
         epsilons=_epsilons(epsilon),
         delta=delta,
         neighbours=neighbours,

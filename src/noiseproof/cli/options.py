@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -33,6 +33,7 @@ def completes(names: str | Iterable[str]) -> Callable[[str], list[str]]:
 
 METHODS = completes("noiseproof.methods:registry")
 _ACCOUNTANTS = completes("noiseproof.privacy.budget:ACCOUNTANTS")
+Task = Literal["classification", "regression", "count"]
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of a table.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget: epsilon, greater than 0.")]
@@ -56,6 +57,18 @@ Data = Annotated[
 Target = Annotated[str | None, typer.Option("--target", help="The column to predict, for a table.")]
 SchemaOption = Annotated[
     Path | None, typer.Option("--schema", help="JSON file with the public bounds and categories of a table's columns.")
+]
+TaskOption = Annotated[
+    Task | None,
+    typer.Option("--task", help="What the target is: classes, a number or a count; told by schema or data without it."),
+]
+TargetBounds = Annotated[
+    tuple[float, float] | None,
+    typer.Option("--target-bounds", metavar="LOW HIGH", help="Public bounds of a numeric target, clipped to them."),
+]
+Person = Annotated[
+    str | None,
+    typer.Option("--person", metavar="COLUMN", help="The column that tells whose a row is; never a feature."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of splits and of reproducible randomness.")]
 ReleaseSeed = Annotated[

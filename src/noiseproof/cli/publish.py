@@ -29,6 +29,9 @@ def run(
     ] = None,
     target: o.Target = None,
     schema: o.SchemaOption = None,
+    task: o.TaskOption = None,
+    target_bounds: o.TargetBounds = None,
+    person: o.Person = None,
     network: o.NetworkOption = None,
     settings: o.Settings = None,
     seed: o.ReleaseSeed = None,
@@ -60,7 +63,20 @@ def run(
     if out is not None:
         bundles.check_writable(out)
     progress = output.RichProgress()
-    test = None if data is None else load(data, target=target, schema=schema, seed=seed or 0, progress=progress).test
+    test = (
+        None
+        if data is None
+        else load(
+            data,
+            target=target,
+            schema=schema,
+            seed=seed or 0,
+            progress=progress,
+            task=task,
+            target_bounds=target_bounds,
+            person=person,
+        ).test
+    )
     started = time.perf_counter()
     found = publish_files(chosen, models, budget, network=network, test=test, seed=seed, progress=progress)
     seconds = time.perf_counter() - started

@@ -23,6 +23,9 @@ def run(
     data: o.Data = "digits",
     target: o.Target = None,
     schema: o.SchemaOption = None,
+    task: o.TaskOption = None,
+    target_bounds: o.TargetBounds = None,
+    person: o.Person = None,
     epsilon: o.Epsilon = 3.0,
     delta: o.Delta = 1e-5,
     neighbours: o.NeighboursOption = "add-or-remove",
@@ -62,7 +65,17 @@ def run(
     methods.build(method, given)
     chosen = o.read_choice(chosen_by)
     progress = output.RichProgress()
-    split = load(data, target=target, schema=schema, seed=seed or 0, neighbours=budget.neighbours, progress=progress)
+    split = load(
+        data,
+        target=target,
+        schema=schema,
+        seed=seed or 0,
+        neighbours=budget.neighbours,
+        progress=progress,
+        task=task,
+        target_bounds=target_bounds,
+        person=person,
+    )
     if out is not None:
         coding.check_target(out, split.train)
     output.note(*split.train.public.notes, *split.remarks)

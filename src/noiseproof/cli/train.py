@@ -24,6 +24,9 @@ def run(
     data: o.Data = "digits",
     target: o.Target = None,
     schema: o.SchemaOption = None,
+    task: o.TaskOption = None,
+    target_bounds: o.TargetBounds = None,
+    person: o.Person = None,
     epsilon: o.Epsilon = 3.0,
     delta: o.Delta = 1e-5,
     neighbours: o.NeighboursOption = "add-or-remove",
@@ -86,7 +89,16 @@ def run(
         bundles.check_writable(out)
     progress = output.RichProgress() if first_rank else SILENT
     split = load(
-        data, target=target, schema=schema, seed=seed or 0, neighbours=budget.neighbours, progress=progress, store=store
+        data,
+        target=target,
+        schema=schema,
+        seed=seed or 0,
+        neighbours=budget.neighbours,
+        progress=progress,
+        store=store,
+        task=task,
+        target_bounds=target_bounds,
+        person=person,
     )
     fitting = resolve(
         method,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from noiseproof.data.dataset import Dataset, Kind, Public
+from noiseproof.data.dataset import Dataset, Kind, Public, Task
 from noiseproof.errors import DataError, SettingError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -22,6 +23,10 @@ READ_BOUNDS = (
 READ_CLASSES = (
     "the classes were read off the records, which no guarantee accounts for; give the classes to make them public."
 )
+READ_TARGET = (
+    "the bounds of the target were read off the records, which no guarantee accounts for; give target_bounds to make "
+    "them public."
+)
 
 
 def from_arrays(
@@ -32,6 +37,9 @@ def from_arrays(
     low: Bound | None = None,
     high: Bound | None = None,
     name: str = "arrays",
+    task: Task | None = None,
+    target_bounds: tuple[float, float] | None = None,
+    groups: ArrayLike | None = None,
 ) -> Dataset:
     """A data set from arrays or tensors: records first; images as (records, height, width) with or without channels.
 
@@ -39,12 +47,34 @@ def from_arrays(
     values outside are clipped. Bounds of images of bytes (0 and 255) and of truth values are known. What is not given
     and not known is read off the records, and the public part says so.
 
+    Args:
+        features: The records.
+        labels: A class or a number for each.
+        classes: The classes' number or names.
+        low: The least value of the features.
+        high: Their largest value.
+        name: What the set is called.
+        task: `regression` or `count` where the labels are numbers to predict.
+        target_bounds: The public bounds of such labels; they are clipped to them.
+        groups: Whose each record is, as any numbers or texts, where a person may have several.
+
+    Returns:
+        The coded records.
+
+    Raises:
+        DataError: If the arrays cannot be used.
+        SettingError: If the arguments do not go together.
+
     Formal guarantee
     ----------------
     As for tables: with public bounds and classes every record is coded by itself and neighbours stay neighbours; where
     they are read off the records nothing is proven (`public.bounds` is `data`).
     """
-    return code_arrays([(features, labels)], classes=classes, low=low, high=high, name=name)[0]
+    parts = [(features, labels)]
+    dataset = code_arrays(
+        parts, classes=classes, low=low, high=high, name=name, task=task, target_bounds=target_bounds
+    )[0]
+    return dataset if groups is None else replace(dataset, groups=group_array(groups, len(dataset), name))
 
 
 def from_torch(
@@ -54,6 +84,9 @@ def from_torch(
     low: Bound | None = None,
     high: Bound | None = None,
     name: str = "dataset",
+    task: Task | None = None,
+    target_bounds: tuple[float, float] | None = None,
+    groups: ArrayLike | None = None,
 ) -> Dataset:
     """A data set from a torch `Dataset` of (features, label) pairs, read once into memory; the rest as `from_arrays`.
 
@@ -76,7 +109,17 @@ def from_torch(
     if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
         raise DataError(f"{name} must give pairs of features and a label.")
     features, labels = (np.concatenate([_numpy(part) for part in column]) for column in zip(*pairs, strict=True))
-    return from_arrays(features, labels, classes=classes, low=low, high=high, name=name)
+    return from_arrays(
+        features,
+        labels,
+        classes=classes,
+        low=low,
+        high=high,
+        name=name,
+        task=task,
+        target_bounds=target_bounds,
+        groups=groups,
+    )
 
 
 def code_arrays(
@@ -86,10 +129,13 @@ def code_arrays(
     low: Bound | None,
     high: Bound | None,
     name: str,
+    task: Task | None = None,
+    target_bounds: tuple[float, float] | None = None,
 ) -> list[Dataset]:
     """Several parts (a training and a test part) coded alike; what is read off the records is read off all of them."""
     features = [record_array(x, name) for x, _ in parts]
-    labels = [label_array(y, name) for _, y in parts]
+    numeric = task in ("regression", "count") or (task is None and target_bounds is not None)
+    labels = [label_array(y, name, numeric) for _, y in parts]
     for x, y in zip(features, labels, strict=True):
         if len(x) != len(y):
             raise DataError(f"{name} has {len(x)} records but {len(y)} labels; give as many of both.")
@@ -97,14 +143,33 @@ def code_arrays(
             raise DataError(f"{name} has no records.")
         if x.shape[1:] != features[0].shape[1:]:
             raise DataError(f"{name} has training and test records of different shapes.")
-    coded, names = code_labels(labels, classes, name)
-    notes = (READ_CLASSES,) if classes is None else ()
+    notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    if numeric:
+        if classes is not None:
+            raise SettingError(f"{name} has numbers to predict, which have no classes; give one of both.")
+        if target_bounds is None:
+            least, largest = min(y.min() for y in labels), max(y.max() for y in labels)
+            target_bounds = (float(least), float(largest if largest > least else least + 1))
+            notes = (READ_TARGET,)
+        coded, task = code_numbers(labels, target_bounds, name), task or "regression"
+    else:
+        if target_bounds is not None:
+            raise SettingError(f"the bounds of a target are for numbers, not for the classes of {name}.")
+        coded, names = code_labels(labels, classes, name)
+        notes = (READ_CLASSES,) if classes is None else ()
     kind: Kind = "image" if features[0].ndim == 4 else "vector"
     known = public_bounds(features, low, high, name)
     if known is None:
         known, notes = _read_bounds(features, kind), (READ_BOUNDS, *notes)
     public = Public(
-        shape=features[0].shape[1:], classes=names, kind=kind, bounds="data" if notes else "public", notes=notes
+        shape=features[0].shape[1:],
+        classes=names,
+        kind=kind,
+        bounds="data" if notes else "public",
+        notes=notes,
+        task=task or "classification",
+        target_bounds=target_bounds,
     )
     return [Dataset(name, scaled(x, *known), torch.from_numpy(y), public) for x, y in zip(features, coded, strict=True)]
 
@@ -136,20 +201,45 @@ def record_array(values: ArrayLike, name: str) -> Array:
     return array
 
 
-def label_array(values: ArrayLike, name: str) -> Array:
-    """Labels as one whole number or text a record; anything else is refused."""
+def label_array(values: ArrayLike, name: str, numeric: bool = False) -> Array:
+    """Labels as one whole number or text a record (any number, for a numeric target); anything else is refused."""
     array = _numpy(values)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise DataError(f"the labels of {name} must be one class a record; their shape is {array.shape}.")
+        raise DataError(f"the labels of {name} must be one class or number a record; their shape is {array.shape}.")
+    if numeric:
+        if array.dtype.kind not in "buif" or not np.isfinite(array).all():
+            raise DataError(f"the labels of {name} are to be numbers, all of them finite.")
+        return array.astype(np.float64)
     if array.dtype.kind in "US":
         return array.astype(str)
     if array.dtype.kind not in "buif":
         raise DataError(f"the labels of {name} are neither numbers nor texts.")
     if array.dtype.kind == "f" and not (np.isfinite(array).all() and (array == np.round(array)).all()):
-        raise DataError(f"the labels of {name} hold fractions or NaN, not classes.")
+        raise DataError(f"the labels of {name} hold fractions or NaN, not classes; numbers need the task regression.")
     return array.astype(np.int64)
+
+
+def code_numbers(parts: list[Array], bounds: tuple[float, float], name: str) -> list[Array]:
+    """Numeric labels in [0, 1] by their bounds, clipped to it."""
+    low, high = bounds
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise SettingError(f"the bounds of the target of {name} must be two finite numbers, the first the lesser.")
+    return [np.clip((part - low) / (high - low), 0, 1).astype(np.float32) for part in parts]
+
+
+def group_array(groups: ArrayLike, records: int, name: str) -> torch.Tensor:
+    """Whose each record is, as numbers from 0 on in the order in which the persons first come."""
+    import pandas as pd
+
+    array = _numpy(groups)
+    if array.shape != (records,):
+        raise DataError(f"{name} has {records} records but groups of shape {array.shape}; give one a record.")
+    places = pd.factorize(array)[0]
+    if (places < 0).any():
+        raise DataError(f"{name} has {int((places < 0).sum())} records without a person; give each one.")
+    return torch.from_numpy(places.astype(np.int64))
 
 
 def code_labels(

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from noiseproof.errors import DataError
+from noiseproof.errors import DataError, SettingError
 
 _PART = 1 << 24
 """Numbers that are hashed together."""
 
 Kind = Literal["image", "table", "vector"]
+Task = Literal["classification", "regression", "count"]
 
 
 @dataclass(frozen=True)
@@ -65,23 +66,48 @@ class Public:
     notes: tuple[str, ...] = ()
     """What cards must repeat about the data: bounds read off it, a stand-in for another set. Public as all else here:
     a note never depends on a record's values unless it says so."""
+    task: Task = "classification"
+    """What the target is: one of `classes`, or a number (`regression`; `count` for whole numbers from 0)."""
+    target_bounds: tuple[float, float] | None = None
+    """The bounds by which a numeric target is coded to [0, 1]; None for classes."""
+    person: str | None = None
+    """The column that tells whose a record is, where several may be one person's. It is never a feature."""
 
     @property
     def is_picture(self) -> bool:
         """Whether a record is a picture of (channels, height, width)."""
         return self.kind == "image" and len(self.shape) == 3
 
+    @property
+    def outputs(self) -> int:
+        """How many numbers a network gives for a record: one a class, or one for a numeric target."""
+        return len(self.classes) if self.task == "classification" else 1
+
+    def in_units(self, coded: torch.Tensor) -> torch.Tensor:
+        """Coded values of a numeric target, such as predictions, in the target's own units and within its bounds."""
+        if self.target_bounds is None:
+            raise SettingError("only a numeric target has units; this one has classes.")
+        low, high = self.target_bounds
+        return low + coded.clamp(0, 1) * (high - low)
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Coded records: `features` float32 of (records, *shape) in [0, 1], `labels` int64 of (records,)."""
+    """Coded records: `features` float32 of (records, *shape) in [0, 1], `labels` of (records,).
+
+    Labels are int64 places in the list of classes, or float32 in [0, 1] for a numeric target (`public.target_bounds`).
+    """
 
     name: str
     features: torch.Tensor = field(repr=False)
     labels: torch.Tensor = field(repr=False)
     public: Public = field(repr=False)
+    groups: torch.Tensor | None = field(default=None, repr=False)
+    """Whose each record is: int64 of (records,), from 0 to `persons` - 1, each of them there. As private as the records."""
 
     def __post_init__(self) -> None:
+        if self.groups is not None and self.groups.shape != self.labels.shape:
+            raise DataError(f"{self.name}: {len(self.groups)} persons' numbers do not fit {len(self.labels)} records.")
         if tuple(self.features.shape[1:]) != self.public.shape or len(self.features) != len(self.labels):
             raise DataError(
                 f"{self.name}: features of shape {tuple(self.features.shape)} and {len(self.labels)} labels do not fit "
@@ -96,14 +122,32 @@ class Dataset:
         """Number of classes."""
         return len(self.public.classes)
 
+    @property
+    def outputs(self) -> int:
+        """How many numbers a network gives for a record."""
+        return self.public.outputs
+
+    @property
+    def persons(self) -> int:
+        """Number of persons; of records, where each is taken for a person of its own."""
+        if self.groups is None:
+            return len(self)
+        return int(self.groups.max()) + 1 if len(self) else 0
+
+    @property
+    def unit(self) -> Literal["record", "person"]:
+        """What neighbouring data sets differ in: all records of one person where `groups` are known, else one record."""
+        return "record" if self.groups is None else "person"
+
     def take(self, indices: torch.Tensor) -> Dataset:
         """The records at `indices`, in that order."""
-        return replace(self, features=self.features[indices], labels=self.labels[indices])
+        groups = None if self.groups is None else torch.unique(self.groups[indices], return_inverse=True)[1]
+        return replace(self, features=self.features[indices], labels=self.labels[indices], groups=groups)
 
     def fingerprint(self) -> str:
         """A hash of the records, to tell whether two runs saw the same data. Itself private: never released."""
         digest = hashlib.sha256()
-        for tensor in (self.features, self.labels):
+        for tensor in (self.features, self.labels, *(() if self.groups is None else (self.groups,))):
             digest.update(str(tuple(tensor.shape)).encode())
             for part in _parts(tensor):
                 digest.update(part.tobytes())
@@ -111,7 +155,7 @@ class Dataset:
 
     def identities(self) -> npt.NDArray[np.uint64]:
         """Two 64-bit numbers for each record: a hash of its features and label alone. Private, as the records are."""
-        labels = self.labels.cpu().numpy().astype("<i8")
+        labels = self.labels.cpu().numpy().astype("<f8" if self.labels.is_floating_point() else "<i8")
         digests, start = [], 0
         for part in _parts(self.features):
             width = part[:1].nbytes

@@ -248,7 +248,7 @@ def apply(
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_whole(path, save({"features": features.contiguous()}), mode=0o600)
-    return Dataset(dataset.name, features, dataset.labels, public)
+    return replace(dataset, features=features, public=public)
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> torch.Tensor | None:

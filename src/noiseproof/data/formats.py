@@ -170,6 +170,8 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
 def csv_types(schema: Schema) -> dict[str, Any]:
     """What pandas must know to read a CSV as a schema says it: categories as texts, gaps in numbers as missing."""
     numbers = {column.name for column in schema.features() if column.numeric}
+    if schema.target.bounds is not None:
+        numbers.add(schema.target.name)
     marks = [*MISSING_VALUES, *schema.missing_values]
     return {
         "dtype": {name: str for name in schema.names if name not in numbers},

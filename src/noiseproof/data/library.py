@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from noiseproof.data.arrays import code_arrays
-from noiseproof.data.dataset import Dataset
+from noiseproof.data.dataset import Dataset, Task
 from noiseproof.data.formats import npz_length
 from noiseproof.data.named import CLUSTERS, Download, Layout, NamedSet, named_sets
-from noiseproof.data.schema import built_in
+from noiseproof.data.schema import Schema, built_in
 from noiseproof.data.splits import Split, split
 from noiseproof.data.tables import code
 from noiseproof.errors import DataError, SettingError
@@ -80,6 +80,8 @@ def open_named(
     name: str,
     *,
     target: str | None = None,
+    task: Task | None = None,
+    target_bounds: tuple[float, float] | None = None,
     seed: int = 0,
     test_fraction: float = 0.25,
     relation: Neighbours = "add-or-remove",
@@ -87,12 +89,16 @@ def open_named(
 ) -> Split:
     """A named set from the data folders, else fetched; its own test part where it has one, else split by seed."""
     known = named_sets()[name]
-    if target is not None and known.kind != "table":
-        raise SettingError(f"{name} has labels of its own; leave the target out.")
+    if (target, task, target_bounds) != (None, None, None) and known.kind != "table":
+        raise SettingError(f"{name} has labels of its own; leave target and task out.")
+    schema = None
+    if known.kind == "table":
+        schema = built_in(name)
+        schema = schema.with_target(target or schema.target.name).with_task(task, target_bounds)
     found = find(known) or _fetch(known, progress)
     _verify(known, found)
     parts = known.read(found.layout, found.paths)
-    datasets, remarks = _tables(known, parts, target) if known.kind == "table" else (_arrays(known, parts), ())
+    datasets, remarks = _tables(known, parts, schema) if schema is not None else (_arrays(known, parts), ())
     sizes = tuple(len(dataset) for dataset in datasets)
     notes = known.notes
     if sizes != known.sizes:
@@ -156,10 +162,7 @@ def _arrays(known: NamedSet, parts: Sequence[Any]) -> list[Dataset]:
     return coded
 
 
-def _tables(known: NamedSet, parts: Sequence[Any], target: str | None) -> tuple[list[Dataset], tuple[str, ...]]:
-    schema = built_in(known.name)
-    if target is not None:
-        schema = schema.with_target(target)
+def _tables(known: NamedSet, parts: Sequence[Any], schema: Schema) -> tuple[list[Dataset], tuple[str, ...]]:
     coded, remarks = zip(*(code(part, schema, name=known.name) for part in parts), strict=True)
     return list(coded), tuple(dict.fromkeys(remark for some in remarks for remark in some))
 

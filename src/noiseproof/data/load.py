@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from noiseproof.data.arrays import code_arrays
-from noiseproof.data.dataset import Dataset
+from noiseproof.data.arrays import code_arrays, group_array
+from noiseproof.data.dataset import Dataset, Task
 from noiseproof.data.formats import check_file, column_names, extension, read_file, read_table
 from noiseproof.data.library import open_named
 from noiseproof.data.named import ADULT_COLUMNS, named_sets
@@ -41,13 +41,17 @@ def load(
     neighbours: Neighbours = "add-or-remove",
     progress: Progress = SILENT,
     store: str | Path | None = None,
+    task: Task | None = None,
+    target_bounds: tuple[float, float] | None = None,
+    person: str | None = None,
 ) -> Split:
     """Load a named set, a file, or a folder of stored arrays, as training and test records.
 
     A set with a test part of its own keeps it; any other is split by a coin for each record (`splits.split`). An npz
     file holds `x` and `y`, or `x_train`, `y_train`, `x_test` and `y_test`; it may also hold the public `class_names`,
-    `low` and `high`. For data larger than memory a folder of stored arrays (`data.stored`) is memory-mapped, and a
-    Parquet table with a schema is coded into the folder `store`, part by part, and then used from there.
+    `low` and `high`, and, beside `x`, whose each record is as `groups`. For data larger than memory a folder of stored
+    arrays (`data.stored`) is memory-mapped, and a Parquet table with a schema is coded into the folder `store`, part by
+    part, and then used from there.
 
     Args:
         name_or_path: A named set (see `catalogue`), a file (CSV, Parquet, npz, or of a format that was registered), or a
@@ -60,6 +64,10 @@ def load(
         neighbours: Which neighbouring files the split keeps neighbours.
         progress: Hears how far it is.
         store: A folder to code a Parquet table into.
+        task: What the target is: `classification`, `regression` or `count`; by default what schema or records say.
+        target_bounds: The public bounds of a numeric target, which is clipped to them.
+        person: The column that tells whose a row is, where a person may have several. It is never a feature, and the
+            split puts all rows of a person on one side.
 
     Returns:
         Training and test records with what is public about them.
@@ -82,22 +90,26 @@ def load(
             raise SettingError(
                 f"{name_or_path} has a schema of its own; a schema is for a file, so give the file's path."
             )
-        return open_named(name_or_path, target=target, progress=progress, **cut)
+        if person is not None:
+            raise SettingError(f"{name_or_path} has one record a person; leave the person out.")
+        return open_named(name_or_path, target=target, task=task, target_bounds=target_bounds, progress=progress, **cut)
     path = _path(name_or_path)
     if path.is_dir() and is_stored(path):
-        if schema is not None or target is not None:
-            raise SettingError(f"{path} is a stored set; a target and a schema are for tables, so leave them out.")
+        if schema is not None or target is not None or person is not None:
+            raise SettingError(f"{path} is a stored set; target, schema and person are for tables, so leave them out.")
         return load_stored(path, **cut)
     check_file(path)
     names = column_names(path)
     if not names:
-        if schema is not None or target is not None:
-            raise SettingError(f"{path} holds arrays; a target and a schema are for tables, so leave them out.")
-        return _load_arrays(path, cut)
+        if schema is not None or target is not None or person is not None:
+            raise SettingError(f"{path} holds arrays; target, schema and person are for tables, so leave them out.")
+        return _load_arrays(path, cut, task, target_bounds)
     if schema is not None and not isinstance(schema, Schema):
         schema = read_schema(schema)
     if schema is not None and target not in (None, schema.target.name):
         raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
+    if schema is not None:
+        schema = schema.with_task(task, target_bounds).with_person(person)
     if store is not None:
         if extension(path) != ".parquet" or schema is None:
             raise SettingError(
@@ -105,7 +117,10 @@ def load(
             )
         remarks = store_parquet(path, schema, Path(store), progress=progress)
         return replace(load_stored(Path(store), **cut), remarks=remarks)
-    dataset, remarks = _load_table(path, names, target, schema)
+    if schema is not None:
+        dataset, remarks = code(read_table(path, schema), schema, name=path.name)
+    else:
+        dataset, remarks = _load_table(path, names, target, task, target_bounds, person)
     return split(dataset, remarks=remarks, **cut)
 
 
@@ -119,7 +134,7 @@ def _path(name_or_path: str | Path) -> Path:
     return path
 
 
-def _load_arrays(path: Path, cut: _Cut) -> Split:
+def _load_arrays(path: Path, cut: _Cut, task: Task | None, target_bounds: tuple[float, float] | None) -> Split:
     arrays = read_file(path)
     assert isinstance(arrays, Mapping)
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
@@ -135,26 +150,34 @@ def _load_arrays(path: Path, cut: _Cut) -> Split:
         low=arrays.get("low"),
         high=arrays.get("high"),
         name=path.name,
+        task=task,
+        target_bounds=target_bounds,
     )
     if len(datasets) == 2:
         return Split(datasets[0], datasets[1])
-    return split(datasets[0], **cut)
+    whole = datasets[0]
+    if "groups" in arrays:
+        whole = replace(whole, groups=group_array(arrays["groups"], len(whole), path.name))
+    return split(whole, **cut)
 
 
 def _load_table(
-    path: Path, names: tuple[str, ...], target: str | None, schema: Schema | None
+    path: Path,
+    names: tuple[str, ...],
+    target: str | None,
+    task: Task | None,
+    target_bounds: tuple[float, float] | None,
+    person: str | None,
 ) -> tuple[Dataset, tuple[str, ...]]:
     name = path.name
-    if schema is not None:
-        return code(read_table(path, schema), schema, name=name)
-    if set(names) == set(ADULT_COLUMNS):
-        adult = built_in("adult").with_target(target or "income")
+    if set(names) - {person} == set(ADULT_COLUMNS):
+        adult = built_in("adult").with_target(target or "income").with_task(task, target_bounds).with_person(person)
         notes = ("the columns are Adult's, so its built-in public schema was used.", *named_sets()["adult"].notes)
         return code(read_table(path, adult), adult, name=name, notes=notes)
     if target is None:
         raise SettingError(f"say which column of {path} is the target; its columns are {', '.join(names)}.")
     frame = read_table(path)
-    drafted = draft(frame, target, name=name)
+    drafted = draft(frame, target, name=name, task=task, target_bounds=target_bounds, person=person)
     for column in drafted.features():
         if column.numeric and column.missing:
             # Whether a number is missing would be one more thing read off the records: the user is to say it.

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
-from noiseproof.data.dataset import Column
+from noiseproof.data.dataset import Column, Task
 from noiseproof.errors import SettingError
 
 Category = StrictStr | StrictInt
@@ -44,20 +44,45 @@ class ColumnSchema(_Part):
     def column(self, name: str) -> Column:
         """The column as a data set's public part describes it."""
         texts = tuple(_text(category) for category in self.categories)
-        integer = _whole(self.categories) if self.categories else self.integer
+        integer = is_whole(self.categories) if self.categories else self.integer
         return Column(name, self.low, self.high, texts, integer, self.missing)
 
 
 class TargetSchema(_Part):
-    """The column to predict and the public list of its classes."""
+    """The column to predict: the public list of its `classes`, or, of a number, its public bounds `low` and `high`."""
 
     name: str
-    classes: tuple[Category, ...] = Field(min_length=2)
+    classes: tuple[Category, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    integer: bool = False
+    """Whether a numeric target holds whole numbers."""
+    task: Task = "classification"
+    """`regression` or `count` for a number; what is not said is told by `classes` or the bounds."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _told_by_bounds(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "low" in given and "task" not in given:
+            return {**given, "task": "regression"}
+        return given
 
     @model_validator(mode="after")
-    def _different_classes(self) -> Self:
-        _distinct(self.classes, "classes")
+    def _classes_or_bounds(self) -> Self:
+        if self.task == "classification":
+            if self.low is not None or self.high is not None or len(self.classes) < 2:
+                raise ValueError("a target has at least two classes, or low and high")
+            _distinct(self.classes, "classes")
+        elif self.classes or self.low is None or self.high is None or not self.low < self.high:
+            raise ValueError(f"the target of a {self.task} has low and high, the first the lesser, and no classes")
+        elif self.task == "count" and self.low < 0:
+            raise ValueError("a count is at least 0")
         return self
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The bounds of a numeric target."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 class Schema(_Part):
@@ -72,11 +97,15 @@ class Schema(_Part):
     Nothing is proven with a drafted schema: whoever knows what is public corrects it and then removes the mark."""
     missing_values: tuple[str, ...] = ()
     """Texts that stand for a missing value, besides the empty cell and the usual NA, NaN and null."""
+    person: str | None = None
+    """The column that tells whose a row is, where a person may have several. It is never a feature."""
 
     @model_validator(mode="after")
-    def _target_apart(self) -> Self:
+    def _roles_apart(self) -> Self:
         if self.target.name in self.columns:
             raise ValueError("the target is not to be among the columns as well")
+        if self.person is not None and self.person in (*self.columns, self.target.name):
+            raise ValueError("the person is not to be among the columns, or the target, as well")
         return self
 
     @property
@@ -86,34 +115,66 @@ class Schema(_Part):
 
     @property
     def integer_classes(self) -> bool:
-        """Whether the classes are whole numbers."""
-        return _whole(self.target.classes)
+        """Whether the target is whole numbers, as classes or as a number."""
+        return self.target.integer or (bool(self.target.classes) and is_whole(self.target.classes))
 
     def features(self, order: tuple[str, ...] = ()) -> tuple[Column, ...]:
         """The columns to learn from, in the order of the file's columns where given, else of the schema."""
         return tuple(self.columns[name].column(name) for name in order or tuple(self.columns) if name in self.columns)
 
     def with_target(self, name: str) -> Schema:
-        """The same table with another of its categorical columns to predict; the old target becomes a feature."""
+        """The same table with another of its columns to predict; the old target becomes a feature."""
         if name == self.target.name:
             return self
         column = self.columns.get(name)
         if column is None:
             raise SettingError(f"there is no column {name!r} to predict; there are {', '.join(self.names)}.")
-        if not column.categories or column.missing or len(column.categories) < 2:
+        if column.missing or len(column.categories) == 1:
             raise SettingError(
-                f"column {name!r} cannot be the target: it needs at least two categories and no missing values."
+                f"column {name!r} cannot be the target: it needs bounds or at least two categories, and no missing values."
             )
         columns = {key: value for key, value in self.columns.items() if key != name}
-        columns[self.target.name] = ColumnSchema(categories=self.target.classes)
-        return self.model_copy(
-            update={"columns": columns, "target": TargetSchema(name=name, classes=column.categories)}
+        old = self.target
+        columns[old.name] = ColumnSchema(categories=old.classes, low=old.low, high=old.high, integer=old.integer)
+        target = (
+            TargetSchema(name=name, classes=column.categories)
+            if column.categories
+            else make_target(name=name, low=column.low, high=column.high, integer=column.integer)
         )
+        return self.model_copy(update={"columns": columns, "target": target})
+
+    def with_task(self, task: Task | None, bounds: tuple[float, float] | None) -> Schema:
+        """The same table with its target taken as the task says, within these bounds if it is a number."""
+        target = self.target
+        task = task or (target.task if bounds is None or target.bounds else "regression")
+        if task == target.task and bounds in (None, target.bounds):
+            return self
+        if task == "classification":
+            raise SettingError(f"the schema's target {target.name!r} is a number, not classes; give it classes.")
+        bounds = bounds or target.bounds
+        if bounds is None:
+            raise SettingError(f"the target {target.name!r} has classes; give its bounds to take it for a number.")
+        whole = target.integer or task == "count"
+        made = make_target(name=target.name, low=bounds[0], high=bounds[1], integer=whole, task=task)
+        return self.model_copy(update={"target": made})
+
+    def with_person(self, name: str | None) -> Schema:
+        """The same table with `name` as the column that tells whose a row is; it is then no feature."""
+        if name is None or name == self.person:
+            return self
+        if self.person is not None:
+            raise SettingError(f"the schema's person is {self.person!r}, not {name!r}; give one of them.")
+        if name == self.target.name:
+            raise SettingError(f"column {name!r} is the target and cannot also tell whose a row is.")
+        columns = {key: value for key, value in self.columns.items() if key != name}
+        if not columns:
+            raise SettingError(f"without {name!r} there is no column to learn from.")
+        return self.model_copy(update={"columns": columns, "person": name})
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every column that is named, the target last."""
-        return (*self.columns, self.target.name)
+        """Every column that is named: the features, the target and the person."""
+        return (*self.columns, self.target.name, *(() if self.person is None else (self.person,)))
 
     def to_json(self) -> str:
         """The schema as the file that `read_schema` reads."""
@@ -142,6 +203,14 @@ def read_schema(path: str | Path) -> Schema:
         raise SettingError(f"the schema {path} names {str(error)!r} twice.") from None
 
 
+def make_target(**given: Any) -> TargetSchema:
+    """A target of the user's own words; refused in words where they do not go together."""
+    try:
+        return TargetSchema(**given)
+    except ValidationError as error:
+        raise SettingError(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
+
+
 def built_in(name: str) -> Schema:
     """The schema that comes with a named set, from the set's public documentation."""
     text = resources.files("noiseproof.data").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")
@@ -165,7 +234,8 @@ def _text(category: str | int) -> str:
     return str(category).strip()
 
 
-def _whole(categories: tuple[str | int, ...]) -> bool:
+def is_whole(categories: tuple[str | int, ...]) -> bool:
+    """Whether all of them are whole numbers."""
     return all(isinstance(category, int) for category in categories)
 
 

@@ -68,6 +68,9 @@ def split(
     file, changes nobody else's side. Under replace-one it is a function of the key, its place and the number of
     records, so that the parts also keep their sizes. Whoever knows the key and a record knows which side it would be
     on, not whether it is there. The test part is used to measure and is covered by no guarantee.
+
+    Where the records' persons are known (`Dataset.groups`) all of this holds with "person" for "record", a person's
+    values being those of all their records in any order: nobody is in both parts.
     """
     check_fraction(test_fraction)
     records = len(dataset)
@@ -102,9 +105,25 @@ def coins(
     from noiseproof.privacy.budget import check_neighbours
 
     key = _mixed(np.array([seed % 2**64], np.uint64))[0]
+    groups = None if dataset.groups is None else dataset.groups.cpu().numpy()
     if check_neighbours(relation) == "replace-one":
-        return _mixed(_mixed(np.arange(len(dataset), dtype=np.uint64) ^ key))
-    high, low = (dataset.identities() if identities is None else identities).T
+        drawn = _mixed(_mixed(np.arange(dataset.persons, dtype=np.uint64) ^ key))
+    else:
+        identities = dataset.identities() if identities is None else identities
+        drawn = _coins_by_content(identities if groups is None else _persons(identities, groups), key)
+    return drawn if groups is None else drawn[groups]
+
+
+def _persons(identities: npt.NDArray[np.uint64], groups: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Two numbers for each person from those of their records, in whatever order these are."""
+    order = np.argsort(groups, kind="stable")
+    high, low = identities[order].T
+    hashed = np.stack([_mixed(high ^ _mixed(low)), _mixed(low ^ _mixed(~high))], axis=1)
+    return np.add.reduceat(hashed, np.searchsorted(groups[order], np.arange(groups.max() + 1)))
+
+
+def _coins_by_content(identities: npt.NDArray[np.uint64], key: np.uint64) -> npt.NDArray[np.uint64]:
+    high, low = identities.T
     order = np.lexsort((low, high))
     changes = np.ones(len(order), bool)
     changes[1:] = (high[order][1:] != high[order][:-1]) | (low[order][1:] != low[order][:-1])
@@ -224,9 +243,11 @@ def _without(dataset: Dataset, place: int) -> Dataset:
 
 def _append(dataset: Dataset, record: torch.Tensor, label: int) -> Dataset:
     last = torch.tensor([label], dtype=dataset.labels.dtype, device=dataset.labels.device)
-    return replace(
-        dataset, features=torch.cat([dataset.features, record[None]]), labels=torch.cat([dataset.labels, last])
-    )
+    groups = dataset.groups
+    if groups is not None:
+        groups = torch.cat([groups, groups.new_tensor([dataset.persons])])
+    features, labels = torch.cat([dataset.features, record[None]]), torch.cat([dataset.labels, last])
+    return replace(dataset, features=features, labels=labels, groups=groups)
 
 
 def _put(dataset: Dataset, place: int, record: torch.Tensor, label: int) -> Dataset:

@@ -1,7 +1,8 @@
 """Stored sets: records larger than memory, in a folder of .npy files that are memory-mapped, not read.
 
 A folder of the user's own holds `x.npy` and `y.npy` (and perhaps `x_test.npy` and `y_test.npy`), and `public.json` with
-`classes` (their number or names), `low` and `high`; images of bytes need no bounds. `store_parquet` makes such a folder
+`classes` (their number or names) or, of a number to predict, `target_bounds`, `low` and `high`; images of bytes need no
+bounds. Whose each record is may stand in `groups.npy`. `store_parquet` makes such a folder
 of a table, with records coded already and `dataset.json` beside them, which says what is public.
 """
 
@@ -22,12 +23,21 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch.utils._pytree import tree_map
 
-from noiseproof.data.arrays import Array, code_labels, label_array, public_bounds, record_array, scaled
+from noiseproof.data.arrays import (
+    Array,
+    code_labels,
+    code_numbers,
+    group_array,
+    label_array,
+    public_bounds,
+    record_array,
+    scaled,
+)
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.formats import readable
 from noiseproof.data.schema import Schema
 from noiseproof.data.splits import Split, coins, sides
-from noiseproof.data.tables import code
+from noiseproof.data.tables import code, dense, person_hashes
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
 
@@ -37,7 +47,7 @@ if TYPE_CHECKING:
 _ROWS = 1 << 15
 """Rows of a table that are coded together."""
 
-_DATASET, _PUBLIC, _IDENTITIES = "dataset.json", "public.json", "identities.npy"
+_DATASET, _PUBLIC, _IDENTITIES, _GROUPS = "dataset.json", "public.json", "identities.npy", "groups.npy"
 
 
 def is_stored(path: Path) -> bool:
@@ -102,9 +112,10 @@ def store_parquet(path: Path, schema: Schema, folder: Path, *, progress: Progres
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     remarks: dict[str, None] = {}
     try:
-        labels = np.lib.format.open_memmap(staging / "y.npy", mode="w+", dtype=np.int64, shape=(records,))
+        kind = np.int64 if schema.target.bounds is None else np.float32
+        labels = np.lib.format.open_memmap(staging / "y.npy", mode="w+", dtype=kind, shape=(records,))
         features: Any = None
-        identities = []
+        identities, persons = [], []
         part: Dataset | None = None
         start = 0
         with progress.task(f"storing {path.name}", records) as task:
@@ -117,12 +128,16 @@ def store_parquet(path: Path, schema: Schema, folder: Path, *, progress: Progres
                 features[start : start + len(part)] = part.features.numpy()
                 labels[start : start + len(part)] = part.labels.numpy()
                 identities.append(part.identities())
+                if schema.person is not None:
+                    persons.append(person_hashes(frame, schema))
                 start += len(part)
                 task.advance(len(part))
         assert part is not None
         features.flush()
         labels.flush()
         np.save(staging / _IDENTITIES, np.concatenate(identities))
+        if persons:
+            np.save(staging / _GROUPS, dense(np.concatenate(persons)))
         document = {"name": path.name, "source": source, "public": dataclasses.asdict(part.public)}
         (staging / _DATASET).write_text(json.dumps(document, indent=1))
         if folder.exists():
@@ -150,19 +165,28 @@ def _coded(path: Path) -> Dataset:
     with readable(path):
         features = StoredTensor(MappedArray(path / "x.npy", np.zeros(()), np.ones(())))
         labels = torch.from_numpy(np.load(path / "y.npy", allow_pickle=False))
-    return Dataset(name, features, labels, public)
+    return Dataset(name, features, labels, public, _groups(path, len(labels)))
+
+
+def _groups(path: Path, records: int) -> torch.Tensor | None:
+    """Whose each record is, where the folder says so."""
+    if not (path / _GROUPS).is_file():
+        return None
+    with readable(path):
+        return group_array(np.load(path / _GROUPS, allow_pickle=False), records, path.name)
 
 
 def _raw(path: Path, x: str, y: str, public: Mapping[str, Any], name: str) -> Dataset:
-    unknown = sorted(set(public) - {"classes", "low", "high"})
+    unknown = sorted(set(public) - {"classes", "low", "high", "task", "target_bounds"})
     if unknown:
-        raise SettingError(f"{path / _PUBLIC} may have classes, low and high, not {unknown[0]!r}.")
-    if "classes" not in public:
-        raise SettingError(f"say in {path / _PUBLIC} how many `classes` there are, or their names.")
+        raise SettingError(f"{path / _PUBLIC} may have classes, low, high, task and target_bounds, not {unknown[0]!r}.")
+    numeric = "target_bounds" in public
+    if numeric == ("classes" in public):
+        raise SettingError(f"say in {path / _PUBLIC} how many `classes` there are, or their names; or `target_bounds`.")
     with readable(path / x):
         array = np.load(path / x, mmap_mode="r", allow_pickle=False)
     with readable(path / y):
-        labels = label_array(np.load(path / y, allow_pickle=False), name)
+        labels = label_array(np.load(path / y, allow_pickle=False), name, numeric)
     if len(array) != len(labels) or not len(labels):
         raise DataError(f"{path} has {len(array)} records but {len(labels)} labels; give as many of both.")
     first = record_array(array[:1], name)
@@ -171,9 +195,16 @@ def _raw(path: Path, x: str, y: str, public: Mapping[str, Any], name: str) -> Da
         raise SettingError(
             f"say in {path / _PUBLIC} between which `low` and `high` the features lie: they are not read off records on disk."
         )
-    (coded,), names = code_labels([labels], public["classes"], name)
-    about = Public(shape=first.shape[1:], classes=names, kind="image" if first.ndim == 4 else "vector")
-    return Dataset(name, StoredTensor(MappedArray(path / x, *bounds)), torch.from_numpy(coded), about)
+    about = Public(shape=first.shape[1:], classes=(), kind="image" if first.ndim == 4 else "vector")
+    if numeric:
+        low, high = map(float, public["target_bounds"])
+        (coded,) = code_numbers([labels], (low, high), name)
+        about = dataclasses.replace(about, task=public.get("task", "regression"), target_bounds=(low, high))
+    else:
+        (coded,), names = code_labels([labels], public["classes"], name)
+        about = dataclasses.replace(about, classes=names)
+    groups = _groups(path, len(labels)) if x == "x.npy" else None
+    return Dataset(name, StoredTensor(MappedArray(path / x, *bounds)), torch.from_numpy(coded), about, groups)
 
 
 def _split(dataset: Dataset, path: Path, seed: int, test_fraction: float, relation: Neighbours) -> Split:

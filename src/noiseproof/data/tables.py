@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from noiseproof.data.dataset import Column, Dataset, Public
-from noiseproof.data.schema import ColumnSchema, Schema, TargetSchema
+from noiseproof.data.dataset import Column, Dataset, Public, Task
+from noiseproof.data.schema import ColumnSchema, Schema, TargetSchema, is_whole, make_target
 from noiseproof.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def code(
     if frame.empty:
         raise DataError(f"{name} has no records, only a header; give a table with rows.")
     _check_columns(frame, schema, name)
-    order = tuple(column for column in frame.columns if column in schema.names)
+    order = tuple(column for column in frame.columns if column in schema.names and column != schema.person)
     columns = schema.features(order)
     marks = (*MISSING_VALUES, *schema.missing_values)
     features = np.zeros((len(frame), sum(column.width for column in columns)), np.float32)
@@ -81,13 +81,45 @@ def code(
         integer_classes=schema.integer_classes,
         bounds="data" if schema.drafted else "public",
         notes=(*notes, READ_OFF) if schema.drafted else notes,
+        task=schema.target.task,
+        target_bounds=schema.target.bounds,
+        person=schema.person,
     )
-    labels = _code_labels(frame[schema.target.name], schema, marks)
+    labels, beyond = _code_labels(frame[schema.target.name], schema, marks)
+    if beyond:
+        clipped.append(schema.target.name)
+    groups = None if schema.person is None else torch.from_numpy(dense(person_hashes(frame, schema)))
     remarks = (
         *_remark(clipped, "values outside the public bounds, which were clipped to them"),
         *_remark(unlisted, "categories outside the public list, which were coded as none of them"),
     )
-    return Dataset(name, torch.from_numpy(features), torch.from_numpy(labels), public), remarks
+    return Dataset(name, torch.from_numpy(features), torch.from_numpy(labels), public, groups), remarks
+
+
+def person_hashes(frame: pd.DataFrame, schema: Schema) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """A number of 64 bits for each row that is the same for all rows of a person, by the schema's column of ids.
+
+    Two ids that meet by chance (3 in a million, with ten million persons) are taken for one person, whom everything that
+    is proven then covers as a whole.
+    """
+    import pandas as pd
+
+    series = frame[schema.person]
+    words, marks = texts(series), (*MISSING_VALUES, *schema.missing_values)
+    missing = int((series.isna().to_numpy() | np.isin(words.astype(str), marks)).sum())
+    if missing:
+        raise DataError(
+            f"column {schema.person!r}, which tells whose a row is, is empty in {missing} rows; give each row its person, "
+            "or drop those rows."
+        )
+    return pd.util.hash_array(words)
+
+
+def dense(ids: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Ids as numbers from 0 on, in the order in which they first come."""
+    import pandas as pd
+
+    return pd.factorize(ids)[0].astype(np.int64)
 
 
 def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.DataFrame:
@@ -115,8 +147,13 @@ def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.D
     for column, place in layout(public.columns):
         part = coded[:, place]
         decoded[column.name] = _decode_numbers(part, column) if column.numeric else _decode_categories(part, column)
-    target = Column(public.target, categories=public.classes, integer=public.integer_classes)
-    decoded[public.target] = _named(labels.detach().cpu().numpy(), target)
+    answers = labels.detach().cpu().numpy()
+    if public.target_bounds is None:
+        target = Column(public.target, categories=public.classes, integer=public.integer_classes)
+        decoded[public.target] = _named(answers, target)
+    else:
+        target = Column(public.target, *public.target_bounds, integer=public.integer_classes)
+        decoded[public.target] = _decode_numbers(answers.astype(np.float64)[:, None], target)
     return pd.DataFrame({name: decoded[name] for name in public.order or decoded})
 
 
@@ -209,10 +246,19 @@ def _slots(series: pd.Series[Any], column: Column, marks: Sequence[str]) -> np.n
     return np.append(lookup, len(column.categories))[codes]
 
 
-def _code_labels(series: pd.Series[Any], schema: Schema, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    target = Column(schema.target.name, categories=schema.classes)
-    labels = _slots(series, target, marks).astype(np.int64)
-    missing, unknown = int((labels == len(schema.classes)).sum()), int((labels < 0).sum())
+def _code_labels(series: pd.Series[Any], schema: Schema, marks: Sequence[str]) -> tuple[np.ndarray[Any, Any], bool]:
+    """The coded target, and whether some of its numbers lie beyond their bounds."""
+    beyond, unknown = False, 0
+    if schema.target.bounds is not None:
+        # A missing target is counted as any missing number, by the indicator beside it, and then refused.
+        target = Column(schema.target.name, *schema.target.bounds, missing=True)
+        coded = np.empty((len(series), 2), np.float32)
+        beyond = _code_numbers(series, target, marks, coded)
+        labels, missing = coded[:, 0].copy(), int(np.count_nonzero(coded[:, 1]))
+    else:
+        target = Column(schema.target.name, categories=schema.classes)
+        labels = _slots(series, target, marks).astype(np.int64)
+        missing, unknown = int((labels == len(schema.classes)).sum()), int((labels < 0).sum())
     if missing:
         raise DataError(f"the target {target.name!r} is missing in {missing} rows; drop those rows.")
     if unknown:
@@ -220,9 +266,9 @@ def _code_labels(series: pd.Series[Any], schema: Schema, marks: Sequence[str]) -
             f"the target {target.name!r} is none of the {len(schema.classes)} classes in {unknown} rows; correct the "
             "rows or the schema's classes."
         )
-    if (labels == labels[0]).all():
+    if target.categories and (labels == labels[0]).all():
         raise DataError(f"the target {target.name!r} has one class only; there is nothing to learn.")
-    return labels
+    return labels, beyond
 
 
 def _check_missing(count: int, column: Column) -> None:
@@ -292,11 +338,21 @@ def _listed(names: Sequence[str]) -> str:
 
 MOST_CATEGORIES = 100
 MOST_CLASSES = 1000
+MOST_UNASKED = 20
+"""Whole numbers that are taken for classes without asking."""
 
 _DATE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(?:[T ]\d{1,2}:\d{2}.*)?"
 
 
-def draft(frame: pd.DataFrame, target: str, *, name: str) -> Schema:
+def draft(
+    frame: pd.DataFrame,
+    target: str,
+    *,
+    name: str,
+    task: Task | None = None,
+    target_bounds: tuple[float, float] | None = None,
+    person: str | None = None,
+) -> Schema:
     """The schema that fits a table: bounds, categories and classes as the records have them.
 
     A start for a schema file of the user's, who knows which bounds are public; used as it is where there is none.
@@ -312,11 +368,32 @@ def draft(frame: pd.DataFrame, target: str, *, name: str) -> Schema:
         raise SettingError(f"{name} has no column {target!r} to predict; its columns are {there}.")
     if frame.empty:
         raise DataError(f"{name} has no records, only a header; give a table with rows.")
-    columns = {str(column): _draft_column(frame[column], str(column)) for column in frame.columns if column != target}
+    if person is not None and person not in frame.columns:
+        raise SettingError(f"{name} has no column {person!r} that could tell whose a row is.")
+    kept = [column for column in frame.columns if column not in (target, person)]
+    columns = {str(column): _draft_column(frame[column], str(column)) for column in kept}
     if not columns:
         raise DataError(f"{name} has no column besides the target {target!r}; there is nothing to learn from.")
-    classes = _draft_classes(frame[target], target)
-    return Schema(columns=columns, target=TargetSchema(name=target, classes=classes), drafted=True)
+    about = _draft_target(frame[target], target, task, target_bounds)
+    return Schema(columns=columns, target=about, drafted=True, person=person)
+
+
+def _draft_target(
+    series: pd.Series[Any], name: str, task: Task | None, bounds: tuple[float, float] | None
+) -> TargetSchema:
+    if task in (None, "classification") and bounds is None:
+        classes = _draft_classes(series, name)
+        if task is None and len(classes) > MOST_UNASKED and is_whole(classes):
+            raise SettingError(
+                f"the target {name!r} holds {len(classes)} different whole numbers; say with --task whether they are "
+                "classes (classification), numbers (regression) or counts (count)."
+            )
+        return TargetSchema(name=name, classes=classes)
+    values = _numbers(series, name, MISSING_VALUES)
+    found = _draft_bounds(values[~np.isnan(values)], name, series.dtype, False)
+    low, high = bounds or (found.low, found.high)
+    whole = found.integer or task == "count"
+    return make_target(name=name, low=low, high=high, integer=whole, task=task or "regression")
 
 
 def _draft_column(series: pd.Series[Any], name: str) -> ColumnSchema:
@@ -376,7 +453,9 @@ def _draft_classes(series: pd.Series[Any], name: str) -> tuple[str | int, ...]:
     if pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind):
         values = np.unique(series.to_numpy(np.float64))
         if not np.isfinite(values).all() or (values != np.round(values)).any():
-            raise DataError(f"the target {name!r} holds fractions, not classes; choose a column of classes.")
+            raise DataError(
+                f"the target {name!r} holds fractions, not classes; choose a column of classes, or say --task regression."
+            )
         classes = tuple(int(value) for value in values)
     else:
         classes = tuple(sorted(set(_distinct(series, name))))

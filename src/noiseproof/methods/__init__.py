@@ -57,6 +57,10 @@ class Method(ABC):
     """What its authors say it guarantees, in a few words."""
     takes_network: ClassVar[bool] = True
     """Whether it trains a network that the user may choose; one that is given to a method which does not is refused."""
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    """What it can predict: classes, numbers (`regression`), counts."""
+    units: ClassVar[tuple[str, ...]] = ("record",)
+    """Whose influence it bounds: one record's, or that of all records of a person (`Dataset.groups`)."""
     record_passes: ClassVar[int] = 500_000
     """Records that a training looks at, counting each as often as it is seen, before its epochs are cut."""
 
@@ -97,7 +101,7 @@ class Method(ABC):
         """
         from noiseproof.networks import suggest
 
-        return suggest(public.shape, len(public.classes), public.kind) if self.takes_network else None
+        return suggest(public.shape, public.outputs, public.kind) if self.takes_network else None
 
     @abstractmethod
     def fit(

@@ -79,12 +79,12 @@ class Recipe:
 
     def trained(self, public: Public) -> Network:
         """The network behind the map."""
-        return behind(public.shape, len(public.classes), self.feature_map(public), self.network, self.options)
+        return behind(public.shape, public.outputs, self.feature_map(public), self.network, self.options)
 
     def whole(self, public: Public) -> Network:
         """Map and network as one, which takes records as they are."""
         options = {"maps": describe(self.feature_map(public)), "network": self.network, "options": dict(self.options)}
-        return Network("mapped", public.shape, len(public.classes), options)
+        return Network("mapped", public.shape, public.outputs, options)
 
     def method(
         self, records: int, epsilon: float, settings: Mapping[str, Any] | None = None, *, interruptible: bool = False

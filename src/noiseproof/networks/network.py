@@ -61,7 +61,8 @@ def names() -> tuple[str, ...]:
 class Network:
     """A named architecture for inputs of one shape: `build(seed)` makes it, with the same weights for the same seed.
 
-    Modules map (batch, *input_shape) to (batch, classes) logits.
+    Modules map (batch, *input_shape) to (batch, classes) logits; `classes` is the number of outputs (`Public.outputs`),
+    which is 1 for a regression.
     """
 
     name: str
@@ -140,9 +141,9 @@ def glorot(module: nn.Module) -> nn.Module:
 
 
 def check_classes(classes: int) -> None:
-    """Refuse fewer than two classes."""
-    if classes < 2:
-        raise SettingError(f"a classifier needs at least 2 classes, not {classes}.")
+    """Refuse a network without outputs; one output is that of a regression."""
+    if classes < 1:
+        raise SettingError(f"a network needs at least 1 output, not {classes}.")
 
 
 _LEAST_SIDE = 16

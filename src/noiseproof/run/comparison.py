@@ -162,7 +162,17 @@ def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
     plan.rows(registered)
     recipes.check(plan.recipe)
     near = check_neighbours(plan.neighbours)
-    return load(plan.data, target=plan.target, schema=plan.schema, seed=plan.seed, neighbours=near), registered
+    split = load(
+        plan.data,
+        target=plan.target,
+        schema=plan.schema,
+        seed=plan.seed,
+        neighbours=near,
+        task=plan.task,
+        target_bounds=plan.target_bounds,
+        person=plan.person,
+    )
+    return split, registered
 
 
 def _import(plan: Plan) -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from noiseproof.data.dataset import Task
 from noiseproof.errors import BundleError, SettingError
 from noiseproof.files import write_whole
 from noiseproof.privacy.budget import Budget, check_neighbours
@@ -41,6 +42,9 @@ class Plan:
         data: A named set or a file.
         target: The column to predict, for a table.
         schema: A file with the public bounds and categories of a table's columns.
+        task: What the target is, where schema and data do not say it.
+        target_bounds: The public bounds of a numeric target.
+        person: The column that tells whose a row is.
         epsilons: The budgets, each of which every method runs at.
         methods: Names of methods; empty means every registered one.
         queries: Answers that prediction methods must be able to give.
@@ -53,6 +57,9 @@ class Plan:
     data: str = "digits"
     target: str | None = None
     schema: str | None = None
+    task: Task | None = None
+    target_bounds: tuple[float, float] | None = None
+    person: str | None = None
     epsilons: tuple[float, ...] = (3.0,)
     delta: float = 1e-5
     neighbours: str = "add-or-remove"

@@ -128,6 +128,14 @@ def resolve(
     """
     public, given = dataset.public, isinstance(method, Method)
     name = method.name if isinstance(method, Method) else method
+    kind = type(method) if isinstance(method, Method) else methods.get(name)
+    if public.task not in kind.tasks:
+        raise UnsupportedError(f"{name} predicts classes and cannot learn the target, a {public.task}; take dp-sgd.")
+    if dataset.unit not in kind.units:
+        raise UnsupportedError(
+            f"{name} bounds what one record does, not a {dataset.unit}'s several; take another method, or records without "
+            "persons."
+        )
     if isinstance(method, Method):
         if settings:
             raise SettingError(f"{name} was given with its settings; set {', '.join(settings)} there.")
@@ -143,9 +151,9 @@ def resolve(
             chosen = found.method(len(dataset), epsilon, settings, interruptible=interruptible)
         return Fitting(chosen, found.trained(public), found)
     if isinstance(network, nn.Module):
-        network = Network.of(network, public.shape, dataset.classes)
+        network = Network.of(network, public.shape, dataset.outputs)
     elif isinstance(network, str):
-        network = Network(network, public.shape, dataset.classes)
+        network = Network(network, public.shape, dataset.outputs)
         network.build()  # says at once if the name or the shape is wrong
     return Fitting(chosen, chosen.network(public) if network is None else network)
 
