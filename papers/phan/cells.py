@@ -17,8 +17,8 @@ from noiseproof.data.features import Chain, GroupNormMap, ScatteringMap, apply
 from noiseproof.methods.gradients import DpSgd
 from noiseproof.methods.inputs import Adlm, Functional, Ilm
 from noiseproof.methods.inputs.adlm import InputMethod
-from noiseproof.methods.inputs.functional import solve
 from noiseproof.methods.inputs.perturbation import Look
+from noiseproof.methods.inputs.quadratic import solve
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases.release import ModelRelease, accuracy, logits
 from papers.phan.plans import Plan, Setting

@@ -8,8 +8,9 @@ import torch
 from torch.nn import functional
 
 from noiseproof.data import Dataset
-from noiseproof.methods.inputs.functional import Embedding, solve
+from noiseproof.methods.inputs.functional import Embedding
 from noiseproof.methods.inputs.layers import error_bound
+from noiseproof.methods.inputs.quadratic import solve
 
 _ITERATIONS = 200
 _RIDGE = 1e-3

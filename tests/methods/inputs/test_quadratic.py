@@ -13,8 +13,9 @@ from torch import nn
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import SettingError
 from noiseproof.methods.inputs import Functional
-from noiseproof.methods.inputs.functional import Embedding, Quadratic, solve
+from noiseproof.methods.inputs.functional import Embedding
 from noiseproof.methods.inputs.layers import first_order, taylor_loss
+from noiseproof.methods.inputs.quadratic import Quadratic, solve
 from noiseproof.privacy import Budget, Reproducible, Secure
 
 WIDTH, CLASSES = 5, 3
@@ -83,13 +84,13 @@ def test_no_smaller_noise_would_do(law, neighbours):
 
 def test_sums_do_not_depend_on_how_records_are_batched(monkeypatch):
     whole = quadratic().sums(some(100))
-    monkeypatch.setattr("noiseproof.methods.inputs.functional._ENTRIES", 7 * WIDTH)
+    monkeypatch.setattr("noiseproof.methods.inputs.quadratic._ENTRIES", 7 * WIDTH)
     torch.testing.assert_close(quadratic().sums(some(100)), whole)
 
 
 def test_wide_maps_are_summed_in_float32_products_and_float64_totals(monkeypatch):
     exact = quadratic().sums(some(500))
-    monkeypatch.setattr("noiseproof.methods.inputs.functional._WIDE", 1)
+    monkeypatch.setattr("noiseproof.methods.inputs.quadratic._WIDE", 1)
     torch.testing.assert_close(quadratic().sums(some(500)), exact, rtol=1e-5, atol=1e-4)
 
 

@@ -242,7 +242,8 @@ def functional_network(dataset: Dataset, budget: Budget, rng: Randomness, progre
     from noiseproof.methods.inputs.functional import Functional
 
     law: Literal["laplace", "gaussian"] = "laplace" if budget.delta == 0 else "gaussian"
-    weights, _ = Functional(features="raw", noise=law).weights(dataset, budget, rng=rng, progress=progress)
+    method = Functional(features="raw", noise=law)
+    weights, _ = method.weights(method.plan(dataset, budget), dataset, rng, progress)
     # The last weight is the constant's. Each record's features were scaled by one number, which relevances do not see.
     linear = nn.Linear(weights.shape[0] - 1, weights.shape[1])
     with torch.no_grad():
