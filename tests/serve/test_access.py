@@ -89,7 +89,7 @@ def test_a_good_key_is_looked_up_once_a_second_and_a_wrong_one_every_time():
 
     def check(key):
         looked.append(key)
-        return Caller("ann", "id") if key == "good" else None
+        return Caller("id", "ann") if key == "good" else None
 
     now = 0.0
     rates = RateLimits(1e9, 1e9)

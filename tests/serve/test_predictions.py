@@ -57,7 +57,7 @@ def test_a_model_release_costs_nothing_and_leaves_nothing_in_the_ledger(service,
     document = service.ask(rows(30), model="free").json()
     assert (document["cost"], document["remaining"], document["receipt"]) == (None, None, None)
     assert len(document["labels"]) == 30
-    assert service.ledger.models() == ["paid"]
+    assert [account.model for account in service.history.accounts()] == ["paid"]
     expected = service.service.models["free"].release.predict(torch.tensor(rows(30)))
     torch.testing.assert_close(torch.tensor(document["probabilities"]), expected)
 
@@ -268,10 +268,10 @@ def test_one_clients_inputs_cost_no_other_client_its_answer(service, rows, monke
     model, caller = service.service.models["paid"], service.keys.check(service.ann)
     inputs = [torch.tensor(rows(2)), torch.tensor([[1.0, 0, 0, 0]]), torch.tensor(rows(3))]
     requests = [PredictionRequest(model, caller, features, b"secret") for features in inputs]
-    outcomes = service.service.batcher.answer(requests)
-    first, poisoned, last = (outcomes[request] for request in requests)
-    assert (first.answers, last.answers) == (2, 3)
-    assert poisoned.receipt.entry.answers == 1
+    service.service.batcher.answer(requests)
+    first, poisoned, last = (request.future for request in requests)
+    assert (first.result().answers, last.result().answers) == (2, 3)
+    assert poisoned.exception().receipt.entry.answers == 1
     with caplog.at_level("INFO", "noiseproof.serve"):
         problem = refused(service.ask([[1, 0, 0, 0]]), 500, "internal")
         service.stop()

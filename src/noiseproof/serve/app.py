@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import queue
@@ -11,11 +12,12 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy import text
@@ -27,7 +29,7 @@ from noiseproof.releases.release import Release
 from noiseproof.serve import access, documents, monitoring
 from noiseproof.serve.access import Problem, documented
 from noiseproof.serve.batcher import FailedAnswerError, PredictionRequest
-from noiseproof.serve.ledger import Balance, Caller, Refused
+from noiseproof.serve.ledger import Balance, Caller, History, Refused
 from noiseproof.serve.models import NotJsonError
 from noiseproof.serve.service import VARIABLE, Service, Settings
 
@@ -37,11 +39,6 @@ _SECONDS = {"hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0, "month": 30 * 8
 _INTERVALS = 60
 _RESTART_SECONDS = 5.0
 """What a worker that cannot start waits before it dies, so that it is not started again at once."""
-_CONSOLE = {
-    "index.html": "text/html; charset=utf-8",
-    "console.js": "text/javascript; charset=utf-8",
-    "console.css": "text/css; charset=utf-8",
-}
 _PREDICTIONS = "/v1/models/{name}/predictions"
 _KEY_PROBLEMS = ("unauthorised", "too-many-requests", "ledger-unavailable")
 """What may go wrong wherever a key is needed."""
@@ -98,7 +95,7 @@ def from_environment() -> FastAPI:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # workers share the cores; within one, a small network is faster in one thread
     monitoring.configure()
-    settings = Settings.from_json(os.environ[VARIABLE])
+    settings = Settings(**json.loads(os.environ[VARIABLE]))
     try:
         return create_app(settings, settings.load_bundles())
     except Exception:
@@ -263,7 +260,7 @@ def budget(name: str, service: ServiceHere, caller: CallerHere, client: ClientNa
     if model.price is not None:
         balances = service.connection.ledger.balances(model.account)
         total = balances[""]
-        share = balances.get(whose, Balance(total.capacity, total.spent.zero))
+        share = balances.get(whose, Balance(total.capacity, total.spent * 0))
         limit = service.limit(caller)
         if whose == caller.client and limit is not None:
             share = replace(share, capacity=(model.price * limit).capped(total.capacity).at_least(share.spent))
@@ -301,7 +298,7 @@ def spending(
     model = service.model(name)
     whose = None if caller.operator and client is None else _allowed(caller, client)
     seconds = _SECONDS[period]
-    found = service.connection.history.spending(model.account, seconds, _INTERVALS, whose)
+    found = History(service.connection.database).spending(model.account, seconds, _INTERVALS, whose)
     return documents.Spending(
         model=name,
         client=whose,
@@ -337,14 +334,9 @@ def metrics(service: ServiceHere) -> Response:
     return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _add_console(name: str, kind: str) -> None:
+@_router.get("/", include_in_schema=False)
+@_router.get("/console.js", include_in_schema=False)
+@_router.get("/console.css", include_in_schema=False)
+def console(request: Request) -> FileResponse:
     """The console, a page for people, comes from the package; it asks nothing of any other host."""
-
-    async def page() -> Response:
-        return Response((files("noiseproof.serve") / "console" / name).read_bytes(), media_type=kind)
-
-    _router.add_api_route("/" if name == "index.html" else f"/{name}", page, include_in_schema=False)
-
-
-for _name, _kind in _CONSOLE.items():
-    _add_console(_name, _kind)
+    return FileResponse(Path(__file__).parent / "console" / (request.url.path.strip("/") or "index.html"))

@@ -13,8 +13,10 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 
 import torch
 from pydantic_core import from_json, to_json
@@ -22,7 +24,7 @@ from pydantic_core import from_json, to_json
 from noiseproof.errors import LedgerError
 from noiseproof.privacy import Randomness
 from noiseproof.serve import documents
-from noiseproof.serve.ledger import Caller, Paid, Receipt, Refused, Retry, Spend
+from noiseproof.serve.ledger import Answers, Caller, Paid, Receipt, Refused, Retry, Spend
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.monitoring import log_error
 from noiseproof.tensors import all_finite
@@ -33,52 +35,7 @@ _MOST_REQUESTS = 64
 _MOST_SECONDS = 0.01
 """Seconds that a batch is held back at most for requests that are about to join it."""
 
-
-@dataclass(eq=False)
-class PredictionRequest:
-    """One request, checked and ready to be paid for."""
-
-    model: ServedModel
-    caller: Caller
-    features: torch.Tensor
-    secret: bytes
-    """What digests of inputs are keyed with; it comes from the API key, so that the database alone tells no inputs."""
-    limit: int | None = None
-    """How many answers the client may have of this model in all."""
-    retry_key: str | None = None
-    memoise: bool = False
-    known: dict[str, str] = field(default_factory=dict)
-    """Answers that this client had to the same inputs before, by digest."""
-
-    def __post_init__(self) -> None:
-        rows = self.features.flatten(1).numpy()
-        self.digests = [_digest(row.tobytes(), self.secret) for row in rows] if self.memoise else []
-        self.fresh = list(range(len(rows)))
-        """The rows that must be paid for and answered anew."""
-
-    def use_known(self, known: Mapping[str, str]) -> None:
-        """Take over answers given before; a row that comes twice is answered once."""
-        self.known = dict(known)
-        first: dict[str, int] = {}
-        for row, digest in enumerate(self.digests):
-            if digest not in self.known:
-                first.setdefault(digest, row)
-        self.fresh = list(first.values())
-
-    @property
-    def spend(self) -> Spend:
-        """What it costs."""
-        assert self.model.price is not None
-        price, rows = self.model.price, len(self.fresh)
-        limit = None if self.limit is None else price * self.limit
-        retry = None
-        if self.retry_key is not None:
-            # Whether repeats are free belongs to the request: a receipt for the fresh rows alone must not buy all. So
-            # does the name asked under: the answer has it.
-            about = f"{self.model.name} {self.memoise} {tuple(self.features.shape)} "
-            content = about.encode() + self.features.numpy().tobytes()
-            retry = Retry(self.retry_key, _digest(content, self.secret))
-        return Spend(self.model.account, self.caller.client, price * rows, rows, limit, self.caller.key, retry)
+_MODEL_NAME = attrgetter("model.name")
 
 
 @dataclass(frozen=True)
@@ -100,7 +57,61 @@ class FailedAnswerError(Exception):
 
 
 Outcome = Reply | Refused
-_Waiting = tuple[PredictionRequest, asyncio.AbstractEventLoop, "asyncio.Future[Outcome]"]
+
+
+@dataclass(eq=False)
+class PredictionRequest:
+    """One request, checked and ready to be paid for."""
+
+    model: ServedModel
+    caller: Caller
+    features: torch.Tensor
+    secret: bytes
+    """What digests of inputs are keyed with; it comes from the API key, so that the database alone tells no inputs."""
+    limit: int | None = None
+    """How many answers the client may have of this model in all."""
+    retry_key: str | None = None
+    memoise: bool = False
+    known: dict[str, str] = field(default_factory=dict)
+    """Answers that this client had to the same inputs before, by digest."""
+    paid: Paid | None = None
+    future: Future[Outcome] = field(default_factory=Future)
+    """What comes of it."""
+
+    def __post_init__(self) -> None:
+        rows = self.features.flatten(1).numpy()
+        self.digests = [_digest(row.tobytes(), self.secret) for row in rows] if self.memoise else []
+        self.fresh = list(range(len(rows)))
+        """The rows that must be paid for and answered anew."""
+
+    def use_known(self, known: Mapping[str, str]) -> None:
+        """Take over answers given before; a row that comes twice is answered once."""
+        self.known = dict(known)
+        first: dict[str, int] = {}
+        for row, digest in enumerate(self.digests):
+            if digest not in self.known:
+                first.setdefault(digest, row)
+        self.fresh = list(first.values())
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        """The account and the client that answers are kept for."""
+        return self.model.account, self.caller.client
+
+    @property
+    def spend(self) -> Spend:
+        """What it costs."""
+        assert self.model.price is not None
+        price, rows = self.model.price, len(self.fresh)
+        limit = None if self.limit is None else price * self.limit
+        retry = None
+        if self.retry_key is not None:
+            # Whether repeats are free belongs to the request: a receipt for the fresh rows alone must not buy all. So
+            # does the name asked under: the answer has it.
+            about = f"{self.model.name} {self.memoise} {tuple(self.features.shape)} "
+            content = about.encode() + self.features.numpy().tobytes()
+            retry = Retry(self.retry_key, _digest(content, self.secret))
+        return Spend(*self.whose, price * rows, rows, limit, self.caller.id, retry)
 
 
 class Batcher:
@@ -116,10 +127,14 @@ class Batcher:
     def __init__(self, connection: LedgerConnection, rng: Randomness, waiting: int) -> None:
         self._connection = connection
         self._rng = rng
-        self._queue: queue.Queue[_Waiting | None] = queue.Queue(waiting)
+        self._queue: queue.Queue[PredictionRequest | None] = queue.Queue(waiting)
         self._expected = 0  # written by the event loop's thread only
         self._hold_seconds = 0.0
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+
+    @property
+    def _answers(self) -> Answers:
+        return Answers(self._connection.database)
 
     def start(self) -> None:
         """Start the thread."""
@@ -146,24 +161,21 @@ class Batcher:
             queue.Full: If too many wait.
             LedgerError: If the ledger cannot be used.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = loop.create_future()
-        self._queue.put_nowait((request, loop, future))
-        return await future
+        self._queue.put_nowait(request)
+        return await asyncio.wrap_future(request.future)
 
     def _run(self) -> None:
         ended = False
         while not ended:
             waiting = self._collect()
             ended = None in waiting
-            taken = [one for one in waiting if one is not None]
+            # Whoever has gone by now is not charged.
+            taken = [one for one in waiting if one is not None and one.future.set_running_or_notify_cancel()]
             began = time.monotonic()
-            outcomes = self.answer([request for request, _, _ in taken])
+            self.answer(taken)
             self._hold_seconds = (time.monotonic() - began) / 2 if len(taken) > 1 else 0.0
-            for request, loop, future in taken:
-                loop.call_soon_threadsafe(_resolve, future, outcomes[request])
 
-    def _collect(self) -> list[_Waiting | None]:
+    def _collect(self) -> list[PredictionRequest | None]:
         """The next requests: those that wait, and those that are about to.
 
         A commit costs the same for one as for many. So while requests are being read, and, if several came together last
@@ -180,76 +192,68 @@ class Batcher:
                 waiting.append(self._queue.get(timeout=0.0005))
         return waiting
 
-    def answer(self, requests: Sequence[PredictionRequest]) -> dict[PredictionRequest, Outcome | Exception]:
+    def answer(self, requests: Sequence[PredictionRequest]) -> None:
         """Pay for requests and answer them; one that fails does not take the others with it."""
-        outcomes: dict[PredictionRequest, Outcome | Exception] = {}
-        paid: dict[PredictionRequest, Paid | None] = {one: None for one in requests if one.model.price is None}
         priced = [request for request in requests if request.model.price is not None]
         try:
-            for request, outcome in self._pay(priced).items():
-                if isinstance(outcome, Refused):
-                    outcomes[request] = outcome
-                elif outcome is not None and outcome.answer is not None:
-                    entry = outcome.receipt.entry
-                    outcomes[request] = Reply(outcome.answer.encode(), entry.answers, entry.receipt, replayed=True)
-                else:
-                    paid[request] = outcome
+            self._pay(priced)
         except Exception as error:
-            outcomes.update(_failed(dict.fromkeys(priced), error))
-        by_name = sorted(paid, key=_model_name)
-        for _, group in groupby(by_name, key=_model_name):
-            outcomes.update(self._answer_paid({request: paid[request] for request in group}))
-        return outcomes
+            _fail(priced, error)
+        unanswered = sorted((one for one in requests if not one.future.done()), key=_MODEL_NAME)
+        for _, group in groupby(unanswered, key=_MODEL_NAME):
+            self._answer_paid(list(group))
 
-    def _pay(self, requests: Sequence[PredictionRequest]) -> dict[PredictionRequest, Paid | Refused | None]:
-        """Pay for the fresh rows of all requests in one transaction; None where there is nothing to pay for."""
+    def _pay(self, requests: Sequence[PredictionRequest]) -> None:
+        """Pay for the fresh rows of all requests in one transaction."""
         for request in requests:
             if request.memoise:
-                answers = self._connection.answers
-                request.use_known(answers.known(request.model.account, request.caller.client, request.digests))
-        outcomes: dict[PredictionRequest, Paid | Refused | None] = dict.fromkeys(requests)
+                request.use_known(self._answers.known(*request.whose, request.digests))
         costly = [request for request in requests if request.fresh]
-        if costly:
-            ledger = self._connection.ledger  # which tells the models their accounts when it is opened
-            outcomes.update(zip(costly, ledger.spend_together([one.spend for one in costly]), strict=True))
-        return outcomes
+        if not costly:
+            return
+        ledger = self._connection.ledger  # which tells the models their accounts when it is opened
+        for request, outcome in zip(costly, ledger.spend_together([one.spend for one in costly]), strict=True):
+            if isinstance(outcome, Refused):
+                request.future.set_result(outcome)
+            elif outcome.answer is not None:
+                entry = outcome.receipt.entry
+                request.future.set_result(Reply(outcome.answer.encode(), entry.answers, entry.receipt, replayed=True))
+            else:
+                request.paid = outcome
 
-    def _answer_paid(
-        self, paid: Mapping[PredictionRequest, Paid | None]
-    ) -> dict[PredictionRequest, Outcome | Exception]:
+    def _answer_paid(self, requests: Sequence[PredictionRequest]) -> None:
         """Answer requests to one model that are paid for, with one forward pass, and keep what may be asked for again.
 
         If that pass fails, every request has one of its own, so that no client's inputs cost others their answers.
         """
-        replies: dict[PredictionRequest, Outcome | Exception] = {}
         try:
-            scores = _compute(list(paid), self._rng)
+            scores = _compute(requests, self._rng)
         except Exception as error:
-            if len(paid) > 1:
-                for request, payment in paid.items():
-                    replies.update(self._answer_paid({request: payment}))
-                return replies
-            return _failed(paid, error)
-        for request, payment in paid.items():
+            if len(requests) == 1:
+                _fail(requests, error)
+            else:
+                for request in requests:
+                    self._answer_paid([request])
+            return
+        for request, own in zip(requests, scores, strict=True):
             try:
-                replies[request] = self._reply(request, payment, scores[request])
+                request.future.set_result(self._reply(request, own))
             except Exception as error:
-                replies.update(_failed({request: payment}, error))
-        return replies
+                _fail([request], error)
 
-    def _reply(self, request: PredictionRequest, payment: Paid | None, scores: torch.Tensor) -> Reply:
+    def _reply(self, request: PredictionRequest, scores: torch.Tensor) -> Reply:
         if not all_finite(scores):
             raise ArithmeticError("an answer is not finite")
         probabilities = scores.tolist()
         if request.memoise:
             probabilities = self._with_known(request, probabilities)
-        document = documents.predictions(request.model, probabilities, payment, len(scores))
-        if payment is None:
+        paid = request.paid
+        document = documents.predictions(request.model, probabilities, paid, len(scores))
+        if paid is None:
             return Reply(document)
         if request.retry_key is not None:
-            whose = request.model.account, request.caller.client, request.retry_key
-            document = self._connection.answers.keep(*whose, document.decode()).encode()
-        return Reply(document, len(scores), payment.receipt.id, replayed=payment.repeated)
+            document = self._answers.keep(*request.whose, request.retry_key, document.decode()).encode()
+        return Reply(document, len(scores), paid.receipt.id, replayed=paid.repeated)
 
     def _with_known(self, request: PredictionRequest, answers: list[list[float]]) -> list[list[float]]:
         """All rows of a request from known and fresh answers; of two that were made at once, the first that was kept."""
@@ -257,41 +261,28 @@ class Batcher:
             request.digests[row]: to_json(answer).decode() for row, answer in zip(request.fresh, answers, strict=True)
         }
         if new:
-            kept = self._connection.answers.remember(request.model.account, request.caller.client, new)
-            request.known.update(kept)
+            request.known.update(self._answers.remember(*request.whose, new))
         return [from_json(request.known[digest]) for digest in request.digests]
-
-
-def _model_name(request: PredictionRequest) -> str:
-    return request.model.name
 
 
 def _digest(content: bytes, secret: bytes) -> str:
     return hashlib.blake2b(content, key=secret, digest_size=24).hexdigest()
 
 
-def _compute(requests: Sequence[PredictionRequest], rng: Randomness) -> dict[PredictionRequest, torch.Tensor]:
-    """The scores of all fresh rows, by request."""
-    counts = [len(request.fresh) for request in requests]
+def _compute(requests: Sequence[PredictionRequest], rng: Randomness) -> Sequence[torch.Tensor]:
+    """The scores of each request's fresh rows."""
     fresh = torch.cat([request.features[request.fresh] for request in requests])
     scores = requests[0].model.answer(fresh, rng) if len(fresh) else torch.empty(0)
-    return dict(zip(requests, scores.split(counts), strict=True))
+    return scores.split([len(request.fresh) for request in requests])
 
 
-def _failed(
-    paid: Mapping[PredictionRequest, Paid | None], error: Exception
-) -> dict[PredictionRequest, Outcome | Exception]:
-    """Failures of all who wait. What the ledger says they are told; anything else is logged, by place and kind."""
-    if isinstance(error, LedgerError):
-        return dict.fromkeys(paid, error)
-    log_error("batch failed", error)
-    return {request: FailedAnswerError(None if one is None else one.receipt) for request, one in paid.items()}
-
-
-def _resolve(future: asyncio.Future[Outcome], outcome: Outcome | Exception) -> None:
-    if future.cancelled():  # whoever asked has gone
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
+def _fail(requests: Sequence[PredictionRequest], error: Exception) -> None:
+    """Tell all who wait. What the ledger says they are told; anything else is logged, by place and kind."""
+    ledger = isinstance(error, LedgerError)
+    if not ledger:
+        log_error("batch failed", error)
+    for request in requests:
+        if request.future.done():
+            continue
+        receipt = None if request.paid is None else request.paid.receipt
+        request.future.set_exception(error if ledger else FailedAnswerError(receipt))

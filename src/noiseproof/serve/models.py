@@ -19,16 +19,7 @@ from noiseproof.data.dataset import Public
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.privacy import Card, Randomness
 from noiseproof.releases.release import ModelRelease, PredictionRelease, Release, check_features
-from noiseproof.serve.ledger import (
-    Amount,
-    Answers,
-    Balance,
-    Database,
-    History,
-    Keys,
-    Ledger,
-    Promise,
-)
+from noiseproof.serve.ledger import Amount, Balance, Database, Ledger, Promise
 from noiseproof.serve.ledger.amounts import LARGEST
 
 Basis = Literal["proven", "claimed"]
@@ -203,21 +194,6 @@ class LedgerConnection:
     def ledger(self) -> Ledger:
         """The accounts."""
         return Ledger(self.database)
-
-    @property
-    def keys(self) -> Keys:
-        """Who may ask."""
-        return Keys(self.database)
-
-    @property
-    def answers(self) -> Answers:
-        """What was answered."""
-        return Answers(self.database)
-
-    @property
-    def history(self) -> History:
-        """The accounts' past."""
-        return History(self.database)
 
     def close(self) -> None:
         """Close the database if it is open."""

@@ -9,7 +9,7 @@ import os
 import socket
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 
 from uvicorn import Config
@@ -83,7 +83,7 @@ def run(
     with listening, tempfile.TemporaryDirectory(prefix="noiseproof-") as folder:
         rates, metrics = Path(folder) / "rates", Path(folder) / "metrics"
         metrics.mkdir()
-        os.environ[VARIABLE] = replace(settings, shared=str(rates)).to_json()
+        os.environ[VARIABLE] = json.dumps({**asdict(settings), "shared": str(rates)})
         os.environ[monitoring.FOLDER] = str(metrics)
         config = Config(
             "noiseproof.serve.app:from_environment",

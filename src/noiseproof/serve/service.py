@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
 
 from noiseproof.errors import LedgerError, SettingError
 from noiseproof.privacy import Randomness, Secure
 from noiseproof.releases.release import Release
 from noiseproof.serve.access import Authenticator, Problem, RateLimits
 from noiseproof.serve.batcher import Batcher
-from noiseproof.serve.ledger import Caller
+from noiseproof.serve.ledger import Answers, Caller, Keys
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.monitoring import Metrics
+from noiseproof.settings import Count, Positive, check_fields
 
 VARIABLE = "NOISEPROOF_SERVE"
 """The environment variable by which worker processes are given the settings."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_POSITIVE = ("rate", "rows", "body", "waiting", "body_seconds", "retry_hours")
 _SWEEP_SECONDS = 3600.0
 """Seconds between two sweeps of answers that are kept for retries."""
 
@@ -35,23 +36,23 @@ class Settings:
     ledger: str
     bundles: Mapping[str, str] = field(default_factory=dict)
     """The folders of bundles by the names that they are served under."""
-    client_answers: int | None = None
+    client_answers: Annotated[int, Ge(0)] | None = None
     """How many answers of a model a client may have in all, if its key does not say; None: as many as the model has."""
     memoise: bool = False
     """Whether a client that repeats an input gets the same answer again for nothing."""
     data_sets: Mapping[str, str] = field(default_factory=dict)
     """The data sets that models were made from, by the models' names; "" for all others."""
-    rate: float = 100.0
+    rate: Positive = 100.0
     """Requests a second of one client, on this machine; twice as many may come at once."""
-    rows: int = 1024
+    rows: Count = 1024
     """Inputs in one request."""
-    body: int = 8 << 20
+    body: Count = 8 << 20
     """Bytes of one request."""
-    body_seconds: float = 10.0
+    body_seconds: Positive = 10.0
     """How long a request's body may take to arrive."""
-    waiting: int = 512
+    waiting: Count = 512
     """Requests that may wait for an answer in one worker; more are told to come back."""
-    retry_hours: float = 24.0
+    retry_hours: Positive = 24.0
     """How long an answer is kept for retries with the same idempotency key."""
     shared: str | None = None
     """A file that the workers of one machine share to hold clients to their rate; None: one of each worker's own."""
@@ -62,27 +63,13 @@ class Settings:
                 raise SettingError(
                     f"a model's name has 1 to 100 letters, digits or ._- and begins with a letter or digit, unlike {name!r}."
                 )
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise SettingError(f"the service's {name} must be a finite number greater than 0, not {value}.")
-        if self.client_answers is not None and self.client_answers < 0:
-            raise SettingError(f"a client's number of answers must be 0 or more, not {self.client_answers}.")
+        check_fields("the service", self)
 
     def load_bundles(self) -> dict[str, Release]:
         """The releases to be served."""
         from noiseproof.releases import bundles
 
         return {name: bundles.load(folder) for name, folder in self.bundles.items()}
-
-    def to_json(self) -> str:
-        """The settings for a worker's environment."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """The settings that a worker was given."""
-        return cls(**json.loads(text))
 
 
 def name_data_sets(given: Sequence[str]) -> dict[str, str]:
@@ -121,7 +108,7 @@ class Service:
         self.connection = LedgerConnection(settings.ledger, self.models.values())
         self.metrics = Metrics(self.connection, self.models.values())
         self.rates = RateLimits(settings.rate, burst=2 * settings.rate, file=settings.shared)
-        self.authenticator = Authenticator(lambda key: self.connection.keys.check(key), self.rates)
+        self.authenticator = Authenticator(lambda key: Keys(self.connection.database).check(key), self.rates)
         self.batcher = Batcher(self.connection, rng or Secure(), settings.waiting)
         self._stopped = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
@@ -156,6 +143,6 @@ class Service:
     def _sweep(self) -> None:
         while not self._stopped.wait(_SWEEP_SECONDS):
             try:
-                self.connection.answers.sweep(3600 * self.settings.retry_hours)
+                Answers(self.connection.database).sweep(3600 * self.settings.retry_hours)
             except LedgerError:
                 continue  # the ledger is away; the next sweep takes what this one left

@@ -45,14 +45,14 @@ def test_wrong_unknown_and_garbled_keys_are_nobodys(keys):
 
 def test_a_revoked_key_is_nobodys_and_the_clients_other_key_still_works(keys):
     one, two = keys.create("ann"), keys.create("ann")
-    keys.revoke(keys.check(one).key)
+    keys.revoke(keys.check(one).id)
     assert keys.check(one) is None
     assert keys.check(two).client == "ann"
     assert [info.revoked_at is None for info in keys.list()] == [False, True]
 
 
 def test_what_is_not_there_or_revoked_already_cannot_be_revoked(keys):
-    key = keys.check(keys.create("ann")).key
+    key = keys.check(keys.create("ann")).id
     keys.revoke(key)
     for id in (key, "nonsense"):
         with pytest.raises(SettingError):
@@ -79,7 +79,7 @@ def test_the_secret_is_not_in_the_database(keys, database):
 def test_every_check_hashes_once_and_compares_once_in_constant_time(keys, monkeypatch):
     key = keys.create("ann")
     revoked = keys.create("bob")
-    keys.revoke(keys.check(revoked).key)
+    keys.revoke(keys.check(revoked).id)
     work = []
     real_hash, real_compare = module._hash, hmac.compare_digest
     monkeypatch.setattr(module, "_hash", lambda *given: work.append("hash") or real_hash(*given))

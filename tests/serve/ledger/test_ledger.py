@@ -99,7 +99,7 @@ def test_several_models_have_budgets_of_their_own(ledger):
     outcomes = ledger.spend_together([Spend("n", "ann", cost, 1), spend(10)] + [Spend("n", "ann", cost, 1)] * 4)
     assert [type(outcome) for outcome in outcomes] == [Paid] * 5 + [Refused]
     assert ledger.balance("n").spent.units == (4, 44)
-    assert ledger.models() == ["m", "n"]
+    assert [account.model for account in History(ledger.database).accounts()] == ["m", "n"]
 
 
 def test_receipts_tell_what_was_spent_and_are_in_the_history(ledger):
@@ -129,7 +129,7 @@ def test_a_release_has_one_account_under_whatever_names_and_the_smaller_capacity
     assert ledger.balance("m").left == EACH * 2
     ledger.open("third", release="r", capacity=EACH * 3)  # less than was spent: nothing is left, nothing taken back
     assert ledger.balance("m") == Balance(EACH * 4, EACH * 4)
-    assert ledger.models() == ["m"]
+    assert [account.model for account in History(ledger.database).accounts()] == ["m"]
     assert [result.problems for result in History(ledger.database).verify()] == [[]]
 
 
@@ -195,7 +195,7 @@ def test_an_account_that_is_not_there_is_said_so(ledger):
 
 def test_a_revoked_key_spends_nothing(ledger):
     keys = Keys(ledger.database)
-    key = keys.check(keys.create("ann")).key
+    key = keys.check(keys.create("ann")).id
     ledger.spend(spend(1, key=key))
     keys.revoke(key)
     with pytest.raises(BudgetError, match="revoked"):

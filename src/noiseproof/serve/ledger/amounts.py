@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from operator import add, le, sub
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from noiseproof.errors import SettingError, UnsupportedError
@@ -106,41 +106,30 @@ class Amount:
         """What two amounts must share to be added."""
         return self.measure, self.orders
 
-    @property
-    def zero(self) -> Amount:
-        """Zero of the same kind."""
-        return Amount(self.measure, (0,) * len(self.units), self.orders)
-
     def __add__(self, other: Amount) -> Amount:
-        self._same(other)
-        return Amount(self.measure, tuple(map(add, self.units, other.units)), self.orders)
+        return replace(self, units=tuple(a + b for a, b in self._pairs(other)))
 
     def __sub__(self, other: Amount) -> Amount:
-        self._same(other)
-        return Amount(self.measure, tuple(map(sub, self.units, other.units)), self.orders)
+        return replace(self, units=tuple(a - b for a, b in self._pairs(other)))
 
     def __mul__(self, count: int) -> Amount:
-        return Amount(self.measure, tuple(units * count for units in self.units), self.orders)
+        return replace(self, units=tuple(units * count for units in self.units))
 
     def capped(self, most: Amount) -> Amount:
         """The smaller of the two at every order."""
-        self._same(most)
-        return Amount(self.measure, tuple(map(min, self.units, most.units)), self.orders)
+        return replace(self, units=tuple(map(min, self._pairs(most))))
 
     def at_least(self, least: Amount) -> Amount:
         """The larger of the two at every order."""
-        self._same(least)
-        return Amount(self.measure, tuple(map(max, self.units, least.units)), self.orders)
+        return replace(self, units=tuple(map(max, self._pairs(least))))
 
     def fits(self, capacity: Amount) -> bool:
         """Whether it is within `capacity`, at every order."""
-        self._same(capacity)
-        return all(map(le, self.units, capacity.units))
+        return all(a <= b for a, b in self._pairs(capacity))
 
     def times_within(self, capacity: Amount) -> int | None:
         """How often it can be spent from `capacity`; None if it costs nothing."""
-        self._same(capacity)
-        return min((b // a for a, b in zip(self.units, capacity.units, strict=True) if a), default=None)
+        return min((b // a for a, b in self._pairs(capacity) if a), default=None)
 
     def epsilon(self, delta: float) -> float:
         """The epsilon at delta that a spend of this amount allows for; infinite where there is none."""
@@ -166,9 +155,10 @@ class Amount:
         document: dict[str, Any] = {"measure": self.measure, "amounts": [_decimal(units) for units in self.units]}
         return {**document, "orders": list(self.orders)} if self.orders else document
 
-    def _same(self, other: Amount) -> None:
-        if self.measure != other.measure or self.orders != other.orders:
+    def _pairs(self, other: Amount) -> Iterator[tuple[int, int]]:
+        if self.kind != other.kind:
             raise SettingError(f"amounts of {self.measure} and of {other.measure} at other orders do not add up.")
+        return zip(self.units, other.units, strict=True)
 
 
 def _exact(value: float) -> Fraction:

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import Connection, delete, insert, select, tuple_, update
 
 from noiseproof.serve.ledger.amounts import Amount
-from noiseproof.serve.ledger.database import Database, entries, insert_or, repeats, retries
+from noiseproof.serve.ledger.database import Database, entries, repeats, retries, upsert
 from noiseproof.serve.ledger.records import Entry, Receipt, Spend
 
-Place = tuple[str, str, str]
-"""A model, a client and a retry key: what a paid request is found by."""
+Place = tuple[str, str, str | None]
+"""A model, a client and, for what may be retried, its key: what a paid request is found by."""
 PaidBefore = tuple[str, Receipt, str | None]
 """The digest of a request that was paid for, its receipt, and its answer if there is one yet."""
 
@@ -50,7 +50,7 @@ class Answers:
         """Keep the answers to inputs, and return those to release: the first that was kept for each."""
         rows = [{"model": model, "client": client, "question": q, "answer": a} for q, a in answers.items()]
         with self._database.writing() as connection:
-            connection.execute(insert_or(self._database.dialect, repeats).on_conflict_do_nothing(), rows)
+            connection.execute(upsert(self._database.dialect, repeats), rows)
         return self.known(model, client, answers)
 
     def sweep(self, older_than: float) -> None:
@@ -68,7 +68,7 @@ def paid_before(connection: Connection, spends: Sequence[Spend]) -> dict[Place, 
     kinds = {spend.model: spend.cost.kind for spend in spends}
     query = select(retries.c.retry_key, retries.c.question, retries.c.answer, entries)
     query = query.join(entries, entries.c.receipt == retries.c.receipt).where(tuple_(*_PLACE).in_(places))
-    found = {}
+    found: dict[Place, PaidBefore] = {}
     for row in connection.execute(query).mappings():
         entry = Entry.from_row(row)
         measure, orders = kinds[entry.model]

@@ -8,12 +8,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import URL, Column, Connection, Engine, ForeignKey, Index, Text, text
+from sqlalchemy import URL, Column, Connection, Engine, ForeignKey, Index, Table, Text, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
 
@@ -33,27 +34,20 @@ _NEVER = threading.Event()
 _metadata = sa.MetaData()
 
 
-def _table(name: str, *columns: Column[Any] | sa.CheckConstraint | Index) -> sa.Table:
-    return sa.Table(name, _metadata, *columns)
-
-
 def _key(name: str, kind: type[Text | sa.Integer | sa.BigInteger] = Text, references: str | None = None) -> Column[Any]:
     foreign = () if references is None else (ForeignKey(references),)
     return Column(name, kind, *foreign, primary_key=True, autoincrement=False)
 
 
-def _text(name: str, *more: Any, **options: Any) -> Column[Any]:
-    return Column(name, Text, *more, **{"nullable": False, **options})
+def _column(kind: type[Any], name: str, *more: Any, nullable: bool = False, **options: Any) -> Column[Any]:
+    return Column(name, kind, *more, nullable=nullable, **options)
 
 
-def _number(name: str, **options: Any) -> Column[Any]:
-    return Column(name, sa.BigInteger, **{"nullable": False, **options})
+def _table(name: str, *columns: Any) -> Table:
+    return Table(name, _metadata, *columns)
 
 
-def _real(name: str, **options: Any) -> Column[Any]:
-    return Column(name, sa.Double, **{"nullable": False, **options})
-
-
+_text, _number, _real = (partial(_column, kind) for kind in (Text, sa.BigInteger, sa.Double))
 models = _table(
     "models", _key("model"), _text("release"), _text("measure"), _text("orders"), _number("sequence"), _text("head")
 )
@@ -80,11 +74,7 @@ entries = _table(
     Index("entries_by_time", "model", "made_at"),
 )
 clients = _table(
-    "clients",
-    _key("client"),
-    Column("operator", sa.Integer, nullable=False),
-    _number("answers", nullable=True),
-    _number("made_at"),
+    "clients", _key("client"), _column(sa.Integer, "operator"), _number("answers", nullable=True), _number("made_at")
 )
 keys = _table(
     "keys",
@@ -106,20 +96,14 @@ retries = _table(
     _number("made_at"),
     Index("retries_by_time", "made_at"),
 )
-repeats = _table(
-    "repeats",
-    _key("model", references="models.model"),
-    _key("client"),
-    _key("question"),
-    _text("answer"),
-)
+repeats = _table("repeats", _key("model", references="models.model"), _key("client"), _key("question"), _text("answer"))
 names = _table("names", _key("name"), _text("model", ForeignKey("models.model")))
 data_sets = _table("data_sets", _key("data_set"), _real("epsilon"), _real("delta"))
 draws = _table(
     "draws", _key("release"), _text("data_set"), _real("epsilon", nullable=True), _real("delta"), _text("neighbours")
 )
 properties = _table("properties", _key("name"), _text("value"))
-_version = _table("version", Column("version", sa.Integer, nullable=False))
+_version = _table("version", _column(sa.Integer, "version"))
 
 # History is appended to, never edited: the database itself refuses.
 _GUARDS = {
@@ -137,10 +121,12 @@ _GUARDS = {
 }
 
 
-def version(engine: Engine) -> int:
+def version(database: Engine | Connection) -> int:
     """The version of a database's tables; 0 for an empty one."""
-    with engine.connect() as connection:
-        return _version_of(connection)
+    if not sa.inspect(database).has_table("version"):
+        return 0
+    with database.connect() if isinstance(database, Engine) else nullcontext(database) as connection:
+        return int(connection.execute(select(_version.c.version)).scalar_one())
 
 
 def migrate(engine: Engine, *, create: bool = True) -> None:
@@ -156,7 +142,7 @@ def migrate(engine: Engine, *, create: bool = True) -> None:
         raise LedgerError("there is no ledger in that database; `noiseproof ledger init` makes one.")
     with engine.begin() as connection:
         lock(connection, "migrate")
-        found = _version_of(connection)
+        found = version(connection)
         if found > VERSION:
             raise LedgerError(
                 f"the ledger has version {found}, this noiseproof knows {VERSION}; use the one that made it."
@@ -169,7 +155,7 @@ def migrate(engine: Engine, *, create: bool = True) -> None:
             text("INSERT INTO names SELECT model, model FROM models WHERE model NOT IN (SELECT name FROM names)")
         )
         fresh = [{"name": name, "value": secrets.token_hex(size)} for name, size in (("id", 8), ("key", 32))]
-        connection.execute(insert_or(connection.dialect.name, properties).on_conflict_do_nothing(), fresh)
+        connection.execute(upsert(connection.dialect.name, properties), fresh)
         connection.execute(_version.delete())
         connection.execute(_version.insert().values(version=VERSION))
 
@@ -182,15 +168,13 @@ def lock(connection: Connection, purpose: str) -> None:
         )
 
 
-def insert_or(dialect: str, table: sa.Table) -> Any:
-    """An insertion that may say what happens to rows that are there already, in a database's own dialect."""
-    return (postgresql if dialect == "postgresql" else sqlite).insert(table)
-
-
-def _version_of(connection: Connection) -> int:
-    if not sa.inspect(connection).has_table("version"):
-        return 0
-    return int(connection.execute(text("SELECT version FROM version")).scalar_one())
+def upsert(dialect: str, table: Table, *changed: str) -> Any:
+    """An insertion that changes these columns of rows that are there already, and nothing else of them."""
+    inserted = (postgresql if dialect == "postgresql" else sqlite).insert(table)
+    if not changed:
+        return inserted.on_conflict_do_nothing()
+    values = {name: inserted.excluded[name] for name in changed}
+    return inserted.on_conflict_do_update(index_elements=table.primary_key.columns, set_=values)
 
 
 class Database:

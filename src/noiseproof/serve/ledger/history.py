@@ -138,7 +138,7 @@ class _Replay:
             self.head = hash  # one changed entry is one problem, not all that follow
         result.entries += 1
         amount = self.chain.amount(entry.units)
-        zero = amount.zero
+        zero = amount * 0
         if entry.kind == "limit":
             before = self.balances.get(entry.client, Balance(amount, zero))
             if entry.client == EVERYONE and not amount.fits(before.capacity):

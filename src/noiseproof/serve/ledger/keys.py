@@ -10,39 +10,30 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import Row, insert, select, update
 
 from noiseproof.errors import SettingError
-from noiseproof.serve.ledger.database import Database, clients, keys
+from noiseproof.serve.ledger.database import Database, clients, keys, upsert
 from noiseproof.serve.ledger.records import timestamp
 
 _PREFIX = "np"
 _ID_BYTES, _SECRET_BYTES, _SALT_BYTES = 8, 32, 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_KEYS = select(keys, clients.c.operator, clients.c.answers).join(clients, clients.c.client == keys.c.client)
 _NOBODY = ("0" * 2 * _SALT_BYTES, "0" * 64)
 """A salt and a hash that no secret has: what an unknown key is checked against, so that it takes as long."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: a client by one of its keys; `answers` is how many it may have of each model (None: no own limit)."""
-
-    client: str
-    key: str
-    operator: bool = False
-    answers: int | None = None
-
-
-@dataclass(frozen=True)
-class KeyInfo:
-    """What may be told about a key."""
+    """A client by one of its keys; `answers` is how many it may have of each model (None: no limit of its own)."""
 
     id: str
     client: str
-    operator: bool
-    answers: int | None
-    made_at: int
-    revoked_at: int | None
+    operator: bool = False
+    answers: int | None = None
+    made_at: int = 0
+    revoked_at: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The key as it is listed."""
@@ -71,9 +62,8 @@ class Keys:
         now = time.time_ns() // 1000
         rights = {"operator": int(operator), "answers": answers}
         with self._database.writing() as connection:
-            changed = connection.execute(update(clients).where(clients.c.client == client).values(**rights))
-            if changed.rowcount == 0:
-                connection.execute(insert(clients).values(client=client, made_at=now, **rights))
+            row = {"client": client, "made_at": now, **rights}
+            connection.execute(upsert(self._database.dialect, clients, *rights), row)
             connection.execute(
                 insert(keys).values(id=id, client=client, salt=salt, hash=_hash(secret, salt), made_at=now)
             )
@@ -90,29 +80,27 @@ class Keys:
             if changed.rowcount == 0:
                 raise SettingError("there is no live key of that id; `noiseproof keys list` shows them.")
 
-    def list(self) -> list[KeyInfo]:
+    def list(self) -> list[Caller]:
         """All keys, oldest first, without their secrets."""
-        query = select(
-            keys.c.id, keys.c.client, clients.c.operator, clients.c.answers, keys.c.made_at, keys.c.revoked_at
-        ).join(clients, clients.c.client == keys.c.client)
         with self._database.reading() as connection:
-            rows = connection.execute(query.order_by(keys.c.made_at, keys.c.id)).all()
-        return [KeyInfo(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+            rows = connection.execute(_KEYS.order_by(keys.c.made_at, keys.c.id)).all()
+        return [_caller(row) for row in rows]
 
     def check(self, key: str) -> Caller | None:
         """Whose key it is; None for one that is wrong, unknown or revoked."""
         id, secret = split(key)
-        query = select(keys.c.salt, keys.c.hash, keys.c.revoked_at, clients).join(
-            clients, clients.c.client == keys.c.client
-        )
         with self._database.reading() as connection:
-            row = connection.execute(query.where(keys.c.id == id)).one_or_none()
+            row = connection.execute(_KEYS.where(keys.c.id == id)).one_or_none()
         salt, expected = _NOBODY if row is None else (row.salt, row.hash)
         # All three are worked out for every key, right or wrong.
         same = hmac.compare_digest(_hash(secret, salt), expected)
         if not same or row is None or row.revoked_at is not None:
             return None
-        return Caller(row.client, id, bool(row.operator), row.answers)
+        return _caller(row)
+
+
+def _caller(row: Row[Any]) -> Caller:
+    return Caller(row.id, row.client, bool(row.operator), row.answers, row.made_at, row.revoked_at)
 
 
 def split(key: str) -> tuple[str, str]:

@@ -23,12 +23,12 @@ from noiseproof.serve.ledger.database import (
     data_sets,
     draws,
     entries,
-    insert_or,
     keys,
     lock,
     models,
     names,
     properties,
+    upsert,
 )
 from noiseproof.serve.ledger.records import (
     Balance,
@@ -55,13 +55,7 @@ _BALANCES = (
 )
 _SOME_BALANCES = _BALANCES.where(balances.c.client.in_(bindparam("clients", expanding=True)))
 _ADVANCE = update(models).where(models.c.model == bindparam("m")).values(sequence=bindparam("s"), head=bindparam("h"))
-_SET_BALANCES = {
-    dialect: (upsert := insert_or(dialect, balances)).on_conflict_do_update(
-        index_elements=balances.primary_key.columns,
-        set_={name: upsert.excluded[name] for name in ("capacity", "spent")},
-    )
-    for dialect in ("sqlite", "postgresql")
-}
+_SET_BALANCES = {name: upsert(name, balances, "capacity", "spent") for name in ("sqlite", "postgresql")}
 
 
 class Ledger:
@@ -82,7 +76,8 @@ class Ledger:
     @property
     def id(self) -> str:
         """What tells this ledger apart from every other; no secret."""
-        return self._property("id")
+        with self.database.reading() as connection:
+            return _property(connection, "id")
 
     def open(self, name: str, *, release: str, capacity: Amount, weights: str = "") -> str:
         """Make sure that a release has an account, and that it is called `name`.
@@ -106,7 +101,7 @@ class Ledger:
         """
         with self.database.writing() as connection:
             lock(connection, "open")
-            keyed = self._keyed(connection, release)
+            keyed = _keyed(connection, release)
             row = connection.execute(select(models).where(models.c.release.in_([keyed, weights]))).first()
             known = connection.execute(select(names.c.model).where(names.c.name == name)).scalar_one_or_none()
             if known is not None and (row is None or row.model != known):
@@ -149,9 +144,9 @@ class Ledger:
         """
         with self.database.writing() as connection:
             lock(connection, "open")
-            keyed = self._keyed(connection, release)
-            row = insert_or(connection.dialect.name, draws).values(release=keyed, data_set=data_set, **vars(promise))
-            connection.execute(row.on_conflict_do_update(index_elements=["release"], set_={"data_set": data_set}))
+            keyed = _keyed(connection, release)
+            row = {"release": keyed, "data_set": data_set, **vars(promise)}
+            connection.execute(upsert(self.database.dialect, draws, "data_set"), row)
             balance = _data_set(connection, data_set)
             if balance.overdrawn:
                 raise BudgetError(f"{balance.sentence()} This release is one too many; nothing of it is served.")
@@ -165,11 +160,8 @@ class Ledger:
             )
         with self.database.writing() as connection:
             lock(connection, "open")
-            upsert = insert_or(connection.dialect.name, data_sets).values(
-                data_set=data_set, epsilon=epsilon, delta=delta
-            )
-            values = {"epsilon": epsilon, "delta": delta}
-            connection.execute(upsert.on_conflict_do_update(index_elements=["data_set"], set_=values))
+            row = {"data_set": data_set, "epsilon": epsilon, "delta": delta}
+            connection.execute(upsert(self.database.dialect, data_sets, "epsilon", "delta"), row)
             balance = _data_set(connection, data_set)
             if balance.overdrawn:
                 raise BudgetError(f"{balance.sentence()} What was promised cannot be taken back, and no limit was set.")
@@ -207,14 +199,15 @@ class Ledger:
             accounts = AccountTransaction.lock(
                 connection, {spend.model for spend in spends}, {spend.client for spend in spends}
             )
-            live = _live_keys(connection, {spend.key for spend in spends if spend.key is not None})
+            ids = {spend.key for spend in spends if spend.key is not None}
+            live = set(connection.execute(_LIVE_KEYS, {"ids": list(ids)}).scalars()) if ids else set()
             earlier = answers.paid_before(connection, spends)
             outcomes = []
             promised = []
             for spend in spends:
-                outcome = _decide(spend, accounts[spend.model], live, earlier)
+                place = spend.model, spend.client, spend.retry.key if spend.retry else None
+                outcome = accounts[spend.model].spend(spend, live, earlier.get(place))
                 if spend.retry and isinstance(outcome, Paid) and not outcome.repeated:
-                    place = spend.model, spend.client, spend.retry.key
                     earlier[place] = spend.retry.digest, outcome.receipt, None
                     promised.append((spend, outcome.receipt))
                 outcomes.append(outcome)
@@ -227,7 +220,7 @@ class Ledger:
         """What a model, or a client of it, may spend and has spent."""
         known = self.balances(model)
         everyone = known[EVERYONE]
-        return known.get(client, Balance(everyone.capacity, everyone.spent.zero))
+        return known.get(client, Balance(everyone.capacity, everyone.spent * 0))
 
     def balances(self, model: str) -> dict[str, Balance]:
         """The balance of everyone together and of every client that asked, by name."""
@@ -236,19 +229,6 @@ class Ledger:
             if row is None:
                 raise SettingError(f"the ledger has no account {model!r}.")
             return balances_of(connection, [Chain.from_row(row)])[model]
-
-    def _property(self, name: str) -> str:
-        with self.database.reading() as connection:
-            return _property(connection, name)
-
-    def _keyed(self, connection: Connection, fingerprint: str) -> str:
-        key = bytes.fromhex(_property(connection, "key"))
-        return f"hmac-{hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()}"
-
-    def models(self) -> list[str]:
-        """The names of all accounts."""
-        with self.database.reading() as connection:
-            return list(connection.execute(select(models.c.model).order_by(models.c.model)).scalars())
 
 
 class AccountTransaction:
@@ -303,12 +283,19 @@ class AccountTransaction:
         A limit below what was spent leaves nothing, and takes nothing back.
         """
         most = self.everyone.capacity
-        spent = self._now[client].spent if client in self._now else most.zero
+        spent = self._now[client].spent if client in self._now else most * 0
         return Balance(most if limit is None else limit.capped(most).at_least(spent), spent)
 
-    def spend(self, spend: Spend) -> Paid | Refused:
-        """Note a spend if both budgets cover it."""
+    def spend(self, spend: Spend, live: Collection[str], earlier: answers.PaidBefore | None) -> Paid | Refused:
+        """Note a spend if its key is among the live ones and both budgets cover it, unless it was paid for earlier."""
         everyone, own = self.everyone, self.balance(spend.client, spend.limit)
+        if spend.key is not None and spend.key not in live:
+            return Refused("revoked", everyone, own)
+        if spend.retry is not None and earlier is not None:
+            digest, receipt, answer = earlier
+            if digest != spend.retry.digest:
+                return Refused("retry", everyone, own)
+            return Paid(receipt, everyone, own, repeated=True, answer=answer)
         if not spend.cost.fits(everyone.left):
             return Refused("model", everyone, own)
         if not spend.cost.fits(own.left):
@@ -341,7 +328,7 @@ class AccountTransaction:
         connection.execute(_SET_BALANCES[connection.dialect.name], rows)
 
     def _limit(self, client: str, capacity: Amount) -> None:
-        spent = self._now[client].spent if client in self._now else capacity.zero
+        spent = self._now[client].spent if client in self._now else capacity * 0
         self._now[client] = Balance(capacity, spent)
         self._append("limit", client, 0, capacity)
 
@@ -375,31 +362,13 @@ def balances_of(
     }
 
 
-def _decide(
-    spend: Spend,
-    account: AccountTransaction,
-    live: Collection[str],
-    earlier: Mapping[answers.Place, answers.PaidBefore],
-) -> Paid | Refused:
-    everyone, own = account.everyone, account.balance(spend.client, spend.limit)
-    if spend.key is not None and spend.key not in live:
-        return Refused("revoked", everyone, own)
-    found = earlier.get((spend.model, spend.client, spend.retry.key)) if spend.retry else None
-    if spend.retry is None or found is None:
-        return account.spend(spend)
-    digest, receipt, answer = found
-    if digest != spend.retry.digest:
-        return Refused("retry", everyone, own)
-    return Paid(receipt, everyone, own, repeated=True, answer=answer)
-
-
-def _live_keys(connection: Connection, ids: set[str]) -> set[str]:
-    """Those of the API keys that are not revoked."""
-    return set(connection.execute(_LIVE_KEYS, {"ids": list(ids)}).scalars()) if ids else set()
-
-
 def _property(connection: Connection, name: str) -> str:
     return str(connection.execute(select(properties.c.value).where(properties.c.name == name)).scalar_one())
+
+
+def _keyed(connection: Connection, fingerprint: str) -> str:
+    key = bytes.fromhex(_property(connection, "key"))
+    return f"hmac-{hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()}"
 
 
 def _data_set(connection: Connection, name: str) -> DataSetBalance:
