@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,10 +49,9 @@ def run(
     from noiseproof.methods.losses import coding
     from noiseproof.methods.losses.gan import GanMethod
     from noiseproof.methods.losses.quality import quality
-    from noiseproof.privacy import Reproducible, Secure
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.releases.release import DataRelease
-    from noiseproof.run.training import resolve
+    from noiseproof.run.training import train
 
     # Everything that can be refused is refused before records are read or budget is spent.
     budget = Budget(epsilon, delta, check_neighbours(neighbours))
@@ -80,9 +79,8 @@ def run(
         coding.check_target(out, split.train)
     output.note(*split.train.public.notes, *split.remarks)
     started = time.perf_counter()
-    rng = Secure() if seed is None else Reproducible(seed)
-    fitting = resolve(method, split.train, epsilon=epsilon, settings=given)
-    release = fitting.fit(split.train, budget, rng=rng, progress=progress)
+    terms: Any = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours, **given}
+    release = train(method, split.train, **terms, seed=seed, progress=progress)
     seconds = time.perf_counter() - started
     assert isinstance(release, DataRelease)
     release.card = o.with_choice(release.card, chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -63,14 +63,13 @@ def run(
     from noiseproof.data import load
     from noiseproof.methods import recipes
     from noiseproof.parallel.tasks import asked
-    from noiseproof.privacy import Reproducible, Secure
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.progress import SILENT
     from noiseproof.releases import bundles
     from noiseproof.run import distributed
     from noiseproof.run.checkpoints import Checkpoints
     from noiseproof.run.results import BASELINE
-    from noiseproof.run.training import check_network, resolve
+    from noiseproof.run.training import check_network, train
 
     # Everything that can be refused is refused before records are read or budget is spent.
     budget = Budget(epsilon, delta, check_neighbours(neighbours), queries)
@@ -100,21 +99,12 @@ def run(
         target_bounds=target_bounds,
         person=person,
     )
-    fitting = resolve(
-        method,
-        split.train,
-        epsilon=epsilon,
-        network=network,
-        recipe=recipe,
-        settings=given,
-        interruptible=kept is not None,
-    )
+    found = recipes.resolve(recipe, split.train, method=method, network=network is not None)
     if first_rank:
         output.note(*split.train.public.notes, *split.remarks)
-        if fitting.recipe is not None:
-            output.note(f"recipe {fitting.recipe.name}: {fitting.recipe.summary}")
-    if kept is not None:
-        kept.belongs_to(seed=seed)
+        if found is not None:
+            output.note(f"recipe {found.name}: {found.summary}")
+    terms: Any = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours, "queries": queries}
 
     def measure(release: releases.Release) -> float:
         if not isinstance(release, releases.ModelRelease | releases.PredictionRelease):
@@ -127,8 +117,10 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(asked(jobs, ray))
         ranks = stack.enter_context(distributed.start()) if distributed.launched() else None
-        rng = Secure() if seed is None else Reproducible(seed)
-        release = fitting.fit(split.train, budget, rng=rng, progress=progress, ranks=ranks, checkpoints=kept)
+        where: Any = {"progress": progress, "ranks": ranks, "checkpoints": kept}
+        release = train(
+            method, split.train, **terms, network=network, recipe=found or "none", seed=seed, **where, **given
+        )
     if not first_rank:
         return
     seconds = time.perf_counter() - started
@@ -142,8 +134,8 @@ def run(
     reference = accuracy if method == BASELINE else None
     if baseline and reference is None:
         # Not a release: it is measured here and thrown away.
-        plain = resolve(BASELINE, split.train, epsilon=epsilon, network=network)
-        reference = measure(plain.fit(split.train, budget, rng=Reproducible(seed or 0), progress=progress))
+        plain = train(BASELINE, split.train, **terms, network=network, seed=seed or 0, progress=progress)
+        reference = measure(plain)
     o.answer_release(
         json,
         release,
