@@ -105,6 +105,7 @@ def run(
         if found is not None:
             output.note(f"recipe {found.name}: {found.summary}")
     terms: Any = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours, "queries": queries}
+    terms |= {"network": network, "progress": progress}
 
     def measure(release: releases.Release) -> float:
         if not isinstance(release, releases.ModelRelease | releases.PredictionRelease):
@@ -117,10 +118,8 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(asked(jobs, ray))
         ranks = stack.enter_context(distributed.start()) if distributed.launched() else None
-        where: Any = {"progress": progress, "ranks": ranks, "checkpoints": kept}
-        release = train(
-            method, split.train, **terms, network=network, recipe=found or "none", seed=seed, **where, **given
-        )
+        own: Any = {"recipe": found or "none", "ranks": ranks, "checkpoints": kept, **given}
+        release = train(method, split.train, **terms, **own, seed=seed)
     if not first_rank:
         return
     seconds = time.perf_counter() - started
@@ -134,8 +133,7 @@ def run(
     reference = accuracy if method == BASELINE else None
     if baseline and reference is None:
         # Not a release: it is measured here and thrown away.
-        plain = train(BASELINE, split.train, **terms, network=network, seed=seed or 0, progress=progress)
-        reference = measure(plain)
+        reference = measure(train(BASELINE, split.train, **terms, seed=seed or 0))
     o.answer_release(
         json,
         release,
