@@ -19,7 +19,7 @@ SIGMA = 3.7304
 
 
 def _records(source):
-    return load(source.data, schema=source.schema, seed=source.split_seed).train
+    return load(source.data, schema=source.schema).train
 
 
 def _clipped(features, norm=1.0):
@@ -62,7 +62,7 @@ def seeded(source, out):
 
 def reshuffled(source, out):
     """Which records are trained on depends on how many there are."""
-    split = load(source.data, schema=source.schema, seed=source.split_seed)
+    split = load(source.data, schema=source.schema)
     features = torch.cat([split.train.features, split.test.features])
     order = torch.randperm(len(features), generator=torch.Generator().manual_seed(len(features)))
     directions = _clipped(100 * (features[order[: len(features) // 2]] - 0.1))

@@ -51,16 +51,16 @@ def test_a_proof_below_the_bound_is_contradicted():
 
 
 def test_the_gaussian_fit_is_used_where_the_game_says_that_scores_are_normal_and_nowhere_else():
-    assert audit(gaussian_game(1.0), trials=100).estimator == "gaussian"
-    assert audit(laplace_game(1.0, delta=1e-5), trials=100).estimator == "counting"
-    assert audit(replace(gaussian_game(1.0), gaussian=False), trials=100).estimator == "counting"
+    assert audit(gaussian_game(1.0), trials=100).bound.estimator == "gaussian"
+    assert audit(laplace_game(1.0, delta=1e-5), trials=100).bound.estimator == "counting"
+    assert audit(replace(gaussian_game(1.0), gaussian=False), trials=100).bound.estimator == "counting"
     pure = replace(gaussian_game(1.0), delta=0.0, claimed=None, proven=None)
-    assert audit(pure, trials=100).estimator == "counting"
+    assert audit(pure, trials=100).bound.estimator == "counting"
 
 
 def test_infinite_scores_are_not_normal_whatever_the_game_says():
     certain = replace(revealing(), play=lambda world, trials, _: torch.full((trials,), float("inf") if world else 0.0))
-    assert audit(replace(certain, gaussian=True), trials=100).estimator == "counting"
+    assert audit(replace(certain, gaussian=True), trials=100).bound.estimator == "counting"
 
 
 def test_the_result_becomes_a_cards_audit_and_plain_json():

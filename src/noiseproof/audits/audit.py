@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audits.two_worlds import Bound, Estimator, counting_bound, gaussian_bound
+from noiseproof.audits.two_worlds import Bound, counting_bound, gaussian_bound
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.parallel import tasks
 from noiseproof.privacy.budget import Neighbours
@@ -37,14 +37,18 @@ many or too few, or no numbers."""
 class AuditError(NoiseproofError):
     """A mechanism failed in a trial, so no bound was computed. Holds which trials, in which world, and how."""
 
-    def __init__(
-        self, message: str, *, failure: Failure, world: int | None, trials: range, exception: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.failure = failure
-        self.world = world
-        self.trials = trials
-        self.exception = exception
+    failure: Failure
+    world: int | None = None
+    trials: range
+    exception: str | None = None
+    """The name of what was raised, if anything was."""
+
+    @classmethod
+    def of(cls, message: str, failure: Failure, trials: range, **more: Any) -> AuditError:
+        """The error; what it holds beside its message survives a process border."""
+        error = cls(message)
+        vars(error).update(failure=failure, trials=trials, **more)
+        return error
 
 
 @dataclass(frozen=True)
@@ -67,22 +71,12 @@ class AuditResult:
         return self.bound.epsilon
 
     @property
-    def confidence(self) -> float:
-        """How sure the lower bound is."""
-        return self.bound.confidence
-
-    @property
-    def estimator(self) -> Estimator:
-        """How the bound was found; `gaussian` rests on the game's word that its scores are normal."""
-        return self.bound.estimator
-
-    @property
     def audited(self) -> Audit:
         """The result as a card holds it."""
         return Audit(
             epsilon=self.epsilon,
             delta=self.bound.delta,
-            confidence=self.confidence,
+            confidence=self.bound.confidence,
             trials=self.trials,
             game=self.game,
         )
@@ -108,7 +102,7 @@ class AuditResult:
             "audited": self.audited.model_dump(mode="json"),
             "verdict": self.verdict,
             "contradicts_proof": self.contradicts_proof,
-            "estimator": self.estimator,
+            "estimator": self.bound.estimator,
             "counted": self.bound.counted,
             "falsely": self.bound.falsely,
             "missed": self.bound.missed,
@@ -150,26 +144,24 @@ def audit(
 
 @dataclass(frozen=True)
 class _Chunk:
+    """Some trials of one world."""
+
+    game: str
     world: int
-    start: int
-    count: int
-
-    @property
-    def trials(self) -> range:
-        return range(self.start, self.start + self.count)
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """What went wrong in a chunk, in words without private values, so that it can cross a process border."""
-
-    failure: Failure
-    words: str
     trials: range
-    exception: str | None = None
 
-
-_Outcome = NDArray[np.float64] | _Failed
+    def failed(self, failure: Failure, words: str, *, trial: int | None = None, **more: Any) -> AuditError:
+        """What went wrong, in words without private values."""
+        trials = self.trials if trial is None else range(trial, trial + 1)
+        where = f"trial {trials[0]}" if len(trials) == 1 else f"trials {trials[0]} to {trials[-1]}"
+        return AuditError.of(
+            f"{self.game}: the mechanism {words} in {where} of world {self.world}, so no bound was computed; mend the "
+            "mechanism or its game and audit again.",
+            failure,
+            trials,
+            world=self.world,
+            **more,
+        )
 
 
 def play(
@@ -200,7 +192,9 @@ def play(
         raise SettingError(f"the timeout must be more than 0 seconds, not {timeout}.")
     # The worlds take turns: a failure in either shows early.
     chunks = [
-        _Chunk(world, start, min(_CHUNK, trials - start)) for start in range(0, trials, _CHUNK) for world in (0, 1)
+        _Chunk(game.name, world, range(start, min(start + _CHUNK, trials)))
+        for start in range(0, trials, _CHUNK)
+        for world in (0, 1)
     ]
     scores = (np.empty(trials), np.empty(trials))
     apart = jobs > 1 or timeout is not None
@@ -220,10 +214,10 @@ def play(
     with closing(outcomes), progress.task(f"audit {game.name}", 2 * trials) as task:  # type: ignore[type-var]
         for index, outcome in outcomes:
             chunk = chunks[index]
-            if isinstance(outcome, _Failed):
-                raise _error(game, chunk, outcome)
-            scores[chunk.world][chunk.start : chunk.start + chunk.count] = outcome
-            task.advance(chunk.count)
+            if isinstance(outcome, AuditError):
+                raise outcome
+            scores[chunk.world][chunk.trials.start : chunk.trials.stop] = outcome
+            task.advance(len(chunk.trials))
     return scores
 
 
@@ -240,54 +234,34 @@ def _can_fork(game: Game) -> bool:
     return False
 
 
-def _lost(chunk: _Chunk, lost: tasks.Lost) -> _Outcome:
-    words = lost.why.removeprefix("it ").rstrip(".") if lost.hang else f"took its process down ({lost.why.rstrip('.')})"
-    return _Failed("hang" if lost.hang else "death", words, chunk.trials)
+def _lost(chunk: _Chunk, lost: tasks.Lost) -> AuditError:
+    if lost.hang:
+        return chunk.failed("hang", lost.why.removeprefix("it ").rstrip("."))
+    return chunk.failed("death", f"took its process down ({lost.why.rstrip('.')})")
 
 
-def _attempt(game: Game, seed: int, chunk: _Chunk) -> _Outcome:
-    state = np.random.SeedSequence([seed, chunk.world, chunk.start]).generate_state(2, np.uint64)
+def _attempt(game: Game, seed: int, chunk: _Chunk) -> NDArray[np.float64] | AuditError:
+    state = np.random.SeedSequence([seed, chunk.world, chunk.trials.start]).generate_state(2, np.uint64)
     generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+    count = len(chunk.trials)
     try:
         # A mechanism that forgets the generator draws from torch's global one: forked workers all hold the same copy
         # of it, and trials that repeat one another are no trials.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(state[1] >> np.uint64(1)))
-            answer = game.play(chunk.world, chunk.count, generator)
+            answer = game.play(chunk.world, count, generator)
     except (Exception, SystemExit) as error:
-        return _crash(error, chunk)
+        # Its type and place; its message only where the house's rule keeps private values out of it.
+        name, place = type(error).__name__, traceback.extract_tb(error.__traceback__)[-1]
+        sentence = f" ({str(error).rstrip('.')})" if isinstance(error, NoiseproofError) else ""
+        words = f"raised {name} at {os.path.basename(place.filename)}:{place.lineno}{sentence}"
+        return chunk.failed("crash", words, exception=name)
     try:
         scores = torch.as_tensor(answer).detach().to("cpu", torch.float64).numpy()
     except (TypeError, ValueError, RuntimeError):
-        return _Failed("kind", f"returned a {type(answer).__name__} where one number a trial is due", chunk.trials)
-    if scores.shape != (chunk.count,):
+        return chunk.failed("kind", f"returned a {type(answer).__name__} where one number a trial is due")
+    if scores.shape != (count,):
         shape = "x".join(map(str, scores.shape)) or "one"
-        return _Failed("count", f"returned {shape} scores for {chunk.count} trials", chunk.trials)
+        return chunk.failed("count", f"returned {shape} scores for {count} trials")
     bad = np.flatnonzero(np.isnan(scores))
-    if len(bad):
-        first = chunk.start + int(bad[0])
-        return _Failed("nan", "returned NaN", range(first, first + 1))
-    return scores
-
-
-def _crash(error: BaseException, chunk: _Chunk) -> _Failed:
-    """The exception's type and place; its message only where the house's rule keeps private values out of it."""
-    name = type(error).__name__
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    words = f"raised {name} at {os.path.basename(place.filename)}:{place.lineno}"
-    if isinstance(error, NoiseproofError):
-        words += f" ({str(error).rstrip('.')})"
-    return _Failed("crash", words, chunk.trials, name)
-
-
-def _error(game: Game, chunk: _Chunk, failed: _Failed) -> AuditError:
-    first, last = failed.trials[0], failed.trials[-1]
-    where = f"trial {first}" if first == last else f"trials {first} to {last}"
-    return AuditError(
-        f"{game.name}: the mechanism {failed.words} in {where} of world {chunk.world}, so no bound was computed; "
-        "mend the mechanism or its game and audit again.",
-        failure=failed.failure,
-        world=chunk.world,
-        trials=failed.trials,
-        exception=failed.exception,
-    )
+    return chunk.failed("nan", "returned NaN", trial=chunk.trials[bad[0]]) if len(bad) else scores

@@ -54,12 +54,8 @@ def guess(scores: ArrayLike, included: ArrayLike, *, guess_in: int, guess_out: i
     bad = np.flatnonzero(np.isnan(values))
     if len(bad):
         first = int(bad[0])
-        raise AuditError(
-            f"the score of canary {first} is NaN, so no bound was computed; mend the mechanism or the score.",
-            failure="nan",
-            world=None,
-            trials=range(first, first + 1),
-        )
+        message = f"the score of canary {first} is NaN, so no bound was computed; mend the mechanism or the score."
+        raise AuditError.of(message, "nan", range(first, first + 1))
     order = np.argsort(values, kind="stable")
     correct = truth[order[len(order) - guess_in :]].sum() + (~truth[order[:guess_out]]).sum()
     return Guesses(len(values), guess_in + guess_out, int(correct))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,8 @@ from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError
 
 if TYPE_CHECKING:
-    from noiseproof.audits import Source
+    from noiseproof.audits.observed import Observed
+    from noiseproof.audits.worlds import World
     from noiseproof.data import Dataset, Split
     from noiseproof.data.splits import Canary
 
@@ -113,13 +114,14 @@ def run(
             data, target=target, schema=schema, progress=progress, task=task, target_bounds=target_bounds, person=person
         )
         dataset, chosen_canary = _with_canary(split, canary)
-        options: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours}
-        options |= {"queries": queries, **({} if network is None else {"network": network})}
-        options |= o.read_settings(settings)
+        options = ["--epsilon", str(epsilon), "--delta", str(delta), "--neighbours", budget.neighbours]
+        options += [] if chosen.place == "losses" else ["--queries", str(queries)]
+        options += [] if network is None else ["--network", network]
+        options += [word for text in settings or () for word in ("--set", text)]
         result = audit_end_to_end(
             dataset,
             partial(train_once, subject, options),
-            name=" ".join([subject, *(f"{key}={value}" for key, value in options.items())]),
+            name=" ".join([subject, *options]),
             delta=delta,
             relation=budget.neighbours,
             canary=chosen_canary,
@@ -147,13 +149,31 @@ def run(
     )
 
 
-def train_once(method: str, options: Mapping[str, Any], source: Source, out: Path) -> None:
-    """One whole run as a user makes it: load and split the file, train with secure randomness, save the bundle."""
-    from noiseproof.data import load
-    from noiseproof.run.training import train
+def train_once(method: str, options: Sequence[str], world: World, out: Path) -> Observed | None:
+    """One whole run by the command that a user types; what it let out, where that is no bundle."""
+    import contextlib
+    import io
 
-    records = load(source.data, schema=source.schema, seed=source.split_seed, neighbours=options["neighbours"]).train
-    train(method, records, **options).save(out)
+    from noiseproof import methods
+    from noiseproof.audits.observed import observe_records
+    from noiseproof.cli import main
+    from noiseproof.errors import NoiseproofError
+
+    given = ["--data", str(world.data), *(["--schema", str(world.schema)] if world.schema else []), *options, "--json"]
+    if methods.get(method).place == "losses":
+        out.mkdir()
+        out /= "records.npz" if world.schema is None else "records.parquet"
+        command = ["synth", method, "--no-quality", "--out", str(out), *given]
+    else:
+        command = ["train", method, "--no-baseline", "--out", str(out), *given]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+            main(command)
+    except SystemExit as stop:
+        if stop.code:
+            raise NoiseproofError(said.getvalue().rpartition("error:")[2].strip()) from None
+    return observe_records(out, world) if command[0] == "synth" else None
 
 
 def _with_canary(split: Split, canary: str | None) -> tuple[Dataset, Canary | None]:

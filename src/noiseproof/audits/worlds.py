@@ -1,0 +1,148 @@
+"""The files of an end-to-end audit: one without a canary, and neighbours of it with one each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from noiseproof.audits import canaries
+from noiseproof.data import Dataset, Public, Schema, decode, layout, load, neighbours
+from noiseproof.data.schema import ColumnSchema, TargetSchema
+from noiseproof.data.splits import Canary, coins
+from noiseproof.errors import DataError, SettingError
+from noiseproof.files import write_whole
+from noiseproof.privacy.budget import Neighbours
+
+WITHOUT, CONTROL = "without", "control"
+"""The world without a canary, and, under add-or-remove, one with an ordinary record in its place."""
+_ATTEMPTS = 60
+"""How often a canary is moved until the split trains on it, which holds out a quarter of all records."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A file of private records as a command gets it, and the canary that it holds."""
+
+    data: Path
+    schema: Path | None
+    canary: Canary
+
+
+def candidates(dataset: Dataset) -> dict[str, Canary]:
+    """Records that are hard to hide, each far from the others in its own way."""
+    rarest = int(torch.bincount(dataset.labels, minlength=dataset.classes).argmin())
+    found = {
+        "mislabelled": canaries.mislabelled(dataset),
+        "corner": canaries.corner(dataset),
+        "blank": (torch.zeros_like(dataset.features[0]), rarest),
+    }
+    return {name: (_row(dataset.public, features), label) for name, (features, label) in found.items()}
+
+
+def _row(public: Public, features: torch.Tensor) -> torch.Tensor:
+    """The features of a table's nearest possible row: one category a column, and nothing missing."""
+    features = features.clone()
+    for column, place in layout(public.columns) if public.kind == "table" else ():
+        part = features[place]
+        if not column.numeric:
+            chosen = part[: len(column.categories)].argmax()
+            part.zero_()[chosen] = 1.0
+        elif column.missing:
+            part[1] = 0.0
+    return features
+
+
+def write_worlds(
+    place: Path, dataset: Dataset, relation: Neighbours, chosen: Mapping[str, Canary], seed: int
+) -> dict[str, World]:
+    """A file for the world without a canary, and one for each canary (and an ordinary record, under add-or-remove).
+
+    A command splits files by a key of its own. A canary that would be held out is moved a little, or under replace-one
+    takes another record's place, until it is trained on.
+    """
+    if relation == "add-or-remove":
+        ordinary = int(torch.randint(len(dataset), (), generator=torch.Generator().manual_seed(seed)))
+        chosen = {CONTROL: (dataset.features[ordinary], int(dataset.labels[ordinary])), **chosen}
+    first = next(iter(chosen.values()))
+    written = {WITHOUT: _write(place / WITHOUT, dataset, first, relation, seed)}
+    held_out = _training_part(written[WITHOUT], relation)
+    for name, canary in chosen.items():
+        for attempt in range(_ATTEMPTS):
+            moved = _moved(dataset.public, canary, attempt)
+            # Under add-or-remove the first has a record more; under replace-one the second has the canary.
+            pair = neighbours(dataset, seed + attempt, relation=relation, canary=moved)
+            written[name] = _write(place / name, pair[relation == "replace-one"], moved, relation, seed)
+            if _training_part(written[name], relation) not in (held_out, None):
+                break
+        else:
+            raise SettingError(
+                f"the split holds the canary ({name}) out, wherever it was moved to; give another one, or more records."
+            )
+    return written
+
+
+def _moved(public: Public, canary: Canary, attempt: int) -> Canary:
+    """The canary with a number moved inwards, by a hundredth more each time that all numbers have had their turn."""
+    features, label = canary[0].clone(), canary[1]
+    flat = features.view(-1)
+    numbers = range(len(flat))
+    if public.kind == "table":
+        numbers = [place.start for column, place in layout(public.columns) if column.numeric]  # type: ignore[assignment]
+    if attempt and numbers:
+        turn, number = divmod(attempt - 1, len(numbers))
+        value = float(flat[numbers[number]])
+        flat[numbers[number]] = value + (0.01 if value < 0.5 else -0.01) * (turn + 1)
+    return features, label
+
+
+def _training_part(world: World, relation: Neighbours) -> str | None:
+    """What identifies the records that a command trains on; None if the split puts all on one side."""
+    try:
+        return load(world.data, schema=world.schema, neighbours=relation).train.fingerprint()
+    except DataError:
+        return None
+
+
+def _write(path: Path, dataset: Dataset, canary: Canary, relation: Neighbours, seed: int) -> World:
+    """Records as a file that `load` reads back as they are: a table with its schema, or arrays with their bounds."""
+    public = dataset.public
+    if relation == "add-or-remove":
+        # In an order of coins, so that the canary is not told by its place; all others keep theirs.
+        dataset = dataset.take(torch.from_numpy(np.argsort(coins(dataset, seed + 1))).to(dataset.labels.device))
+    if public.kind == "table" and public.target is not None:
+        table, schema = path.with_suffix(".parquet"), path.with_suffix(".json")
+        decode(public, dataset.features, dataset.labels).to_parquet(table)
+        write_whole(schema, _schema(public).to_json())
+        return World(table, schema, canary)
+    arrays = path.with_suffix(".npz")
+    np.savez(
+        arrays,
+        x=dataset.features.cpu().numpy(),
+        y=np.array(public.classes)[dataset.labels.cpu().numpy()],
+        class_names=np.array(public.classes),
+        low=0.0,
+        high=1.0,
+    )
+    return World(arrays, None, canary)
+
+
+def _schema(public: Public) -> Schema:
+    def values(texts: Sequence[str], integer: bool) -> tuple[str | int, ...]:
+        return tuple(int(text) for text in texts) if integer else tuple(texts)
+
+    columns = {
+        column.name: ColumnSchema(
+            low=column.low,
+            high=column.high,
+            categories=values(column.categories, column.integer),
+            integer=column.integer and column.numeric,
+            missing=column.missing,
+        )
+        for column in public.columns
+    }
+    target = TargetSchema(name=str(public.target), classes=values(public.classes, public.integer_classes))
+    return Schema(columns=columns, target=target, drafted=public.bounds == "data")
