@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from noiseproof.data import decode, load, read_schema
-from noiseproof.data.named import ADULT_COLUMNS
+from noiseproof.data.raw import ADULT_COLUMNS
 from noiseproof.errors import DataError, SettingError
 
 ROWS = 40

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from noiseproof.data import cluster_labels, decode, load
-from noiseproof.data.formats import top_items
-from noiseproof.data.named import ADULT_COLUMNS, named_sets
+from noiseproof.data.named import named_sets
+from noiseproof.data.raw import ADULT_COLUMNS, top_items
 from noiseproof.errors import DataError, SettingError
 
 RNG = np.random.default_rng(0)

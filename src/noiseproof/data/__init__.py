@@ -7,7 +7,7 @@ from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.data.formats import register_format
 from noiseproof.data.library import catalogue
 from noiseproof.data.load import load
-from noiseproof.data.named import cluster_labels
+from noiseproof.data.raw import cluster_labels
 from noiseproof.data.schema import Schema, read_schema
 from noiseproof.data.splits import Split, neighbours, shards, split
 from noiseproof.data.tables import decode, layout

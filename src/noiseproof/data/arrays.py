@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch
@@ -29,17 +29,23 @@ READ_TARGET = (
 )
 
 
+class Facts(TypedDict, total=False):
+    """What is public about arrays; `from_arrays` explains each."""
+
+    classes: int | Sequence[str] | None
+    low: Bound | None
+    high: Bound | None
+    task: Task | None
+    target_bounds: tuple[float, float] | None
+
+
 def from_arrays(
     features: ArrayLike,
     labels: ArrayLike,
     *,
-    classes: int | Sequence[str] | None = None,
-    low: Bound | None = None,
-    high: Bound | None = None,
     name: str = "arrays",
-    task: Task | None = None,
-    target_bounds: tuple[float, float] | None = None,
     groups: ArrayLike | None = None,
+    **facts: Unpack[Facts],
 ) -> Dataset:
     """A data set from arrays or tensors: records first; images as (records, height, width) with or without channels.
 
@@ -50,13 +56,11 @@ def from_arrays(
     Args:
         features: The records.
         labels: A class or a number for each.
-        classes: The classes' number or names.
-        low: The least value of the features.
-        high: Their largest value.
         name: What the set is called.
-        task: `regression` or `count` where the labels are numbers to predict.
-        target_bounds: The public bounds of such labels; they are clipped to them.
         groups: Whose each record is, as any numbers or texts, where a person may have several.
+        facts: `classes`, their number or names; `low` and `high`, the least and the largest value of the features; `task`,
+            `regression` or `count` where the labels are numbers to predict; `target_bounds`, the public bounds of such
+            labels, to which they are clipped.
 
     Returns:
         The coded records.
@@ -70,23 +74,16 @@ def from_arrays(
     As for tables: with public bounds and classes every record is coded by itself and neighbours stay neighbours; where
     they are read off the records nothing is proven (`public.bounds` is `data`).
     """
-    parts = [(features, labels)]
-    dataset = code_arrays(
-        parts, classes=classes, low=low, high=high, name=name, task=task, target_bounds=target_bounds
-    )[0]
+    dataset = code_arrays([(features, labels)], name, **facts)[0]
     return dataset if groups is None else replace(dataset, groups=group_array(groups, len(dataset), name))
 
 
 def from_torch(
     dataset: torch.utils.data.Dataset[Any],
     *,
-    classes: int | Sequence[str] | None = None,
-    low: Bound | None = None,
-    high: Bound | None = None,
     name: str = "dataset",
-    task: Task | None = None,
-    target_bounds: tuple[float, float] | None = None,
     groups: ArrayLike | None = None,
+    **facts: Unpack[Facts],
 ) -> Dataset:
     """A data set from a torch `Dataset` of (features, label) pairs, read once into memory; the rest as `from_arrays`.
 
@@ -109,69 +106,73 @@ def from_torch(
     if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
         raise DataError(f"{name} must give pairs of features and a label.")
     features, labels = (np.concatenate([_numpy(part) for part in column]) for column in zip(*pairs, strict=True))
-    return from_arrays(
-        features,
-        labels,
-        classes=classes,
-        low=low,
-        high=high,
-        name=name,
-        task=task,
-        target_bounds=target_bounds,
-        groups=groups,
-    )
+    return from_arrays(features, labels, name=name, groups=groups, **facts)
 
 
-def code_arrays(
-    parts: Sequence[tuple[ArrayLike, ArrayLike]],
-    *,
-    classes: int | Sequence[str] | None,
-    low: Bound | None,
-    high: Bound | None,
-    name: str,
-    task: Task | None = None,
-    target_bounds: tuple[float, float] | None = None,
-) -> list[Dataset]:
+def code_arrays(parts: Sequence[tuple[ArrayLike, ArrayLike]], name: str, **facts: Unpack[Facts]) -> list[Dataset]:
     """Several parts (a training and a test part) coded alike; what is read off the records is read off all of them."""
     features = [record_array(x, name) for x, _ in parts]
-    numeric = task in ("regression", "count") or (task is None and target_bounds is not None)
-    labels = [label_array(y, name, numeric) for _, y in parts]
-    for x, y in zip(features, labels, strict=True):
-        if len(x) != len(y):
-            raise DataError(f"{name} has {len(x)} records but {len(y)} labels; give as many of both.")
-        if not len(x):
-            raise DataError(f"{name} has no records.")
+    for x, (_, y) in zip(features, parts, strict=True):
+        check_lengths(len(x), len(y), name)
         if x.shape[1:] != features[0].shape[1:]:
             raise DataError(f"{name} has training and test records of different shapes.")
+    public, labels, bounds = describe(features, [y for _, y in parts], name, **facts)
+    return [Dataset(name, scaled(x, *bounds), y, public) for x, y in zip(features, labels, strict=True)]
+
+
+def check_lengths(records: int, labels: int, name: str) -> None:
+    """Refuse arrays without records, or with another number of labels."""
+    if records != labels:
+        raise DataError(f"{name} has {records} records but {labels} labels; give as many of both.")
+    if not records:
+        raise DataError(f"{name} has no records.")
+
+
+def describe(
+    features: list[Array],
+    targets: Sequence[ArrayLike],
+    name: str,
+    *,
+    classes: int | Sequence[str] | None = None,
+    low: Bound | None = None,
+    high: Bound | None = None,
+    task: Task | None = None,
+    target_bounds: tuple[float, float] | None = None,
+) -> tuple[Public, list[torch.Tensor], tuple[Array, Array]]:
+    """What is public about arrays, their coded labels, and the bounds of their features."""
+    if task not in (None, *get_args(Task)):
+        raise SettingError(f"the task is one of {', '.join(get_args(Task))}, not {task!r}.")
+    numeric = task in ("regression", "count") or (task is None and target_bounds is not None)
+    if numeric and classes is not None:
+        raise SettingError(f"{name} has numbers to predict, which have no classes; give one of both.")
+    if target_bounds is not None and not numeric:
+        raise SettingError(f"the bounds of a target are for numbers, not for the classes of {name}.")
+    labels = [label_array(y, name, numeric) for y in targets]
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     if numeric:
-        if classes is not None:
-            raise SettingError(f"{name} has numbers to predict, which have no classes; give one of both.")
         if target_bounds is None:
             least, largest = min(y.min() for y in labels), max(y.max() for y in labels)
-            target_bounds = (float(least), float(largest if largest > least else least + 1))
-            notes = (READ_TARGET,)
-        coded, task = code_numbers(labels, target_bounds, name), task or "regression"
+            target_bounds, notes = (float(least), float(largest if largest > least else least + 1)), (READ_TARGET,)
+        labels = _code_numbers(labels, target_bounds, name)
+        target_bounds = (float(target_bounds[0]), float(target_bounds[1]))
     else:
-        if target_bounds is not None:
-            raise SettingError(f"the bounds of a target are for numbers, not for the classes of {name}.")
-        coded, names = code_labels(labels, classes, name)
+        labels, names = _code_classes(labels, classes, name)
         notes = (READ_CLASSES,) if classes is None else ()
     kind: Kind = "image" if features[0].ndim == 4 else "vector"
-    known = public_bounds(features, low, high, name)
-    if known is None:
-        known, notes = _read_bounds(features, kind), (READ_BOUNDS, *notes)
+    bounds = _public_bounds(features[0], low, high, name)
+    if bounds is None:
+        bounds, notes = _read_bounds(features, kind), (READ_BOUNDS, *notes)
     public = Public(
         shape=features[0].shape[1:],
         classes=names,
         kind=kind,
         bounds="data" if notes else "public",
         notes=notes,
-        task=task or "classification",
+        task=task or ("regression" if numeric else "classification"),
         target_bounds=target_bounds,
     )
-    return [Dataset(name, scaled(x, *known), torch.from_numpy(y), public) for x, y in zip(features, coded, strict=True)]
+    return public, [torch.from_numpy(y) for y in labels], bounds
 
 
 def _numpy(values: ArrayLike) -> Array:
@@ -221,11 +222,11 @@ def label_array(values: ArrayLike, name: str, numeric: bool = False) -> Array:
     return array.astype(np.int64)
 
 
-def code_numbers(parts: list[Array], bounds: tuple[float, float], name: str) -> list[Array]:
+def _code_numbers(parts: list[Array], bounds: tuple[float, float], name: str) -> list[Array]:
     """Numeric labels in [0, 1] by their bounds, clipped to it."""
-    low, high = bounds
-    if not (np.isfinite([low, high]).all() and low < high):
+    if np.shape(bounds) != (2,) or not (np.isfinite(bounds).all() and bounds[0] < bounds[1]):
         raise SettingError(f"the bounds of the target of {name} must be two finite numbers, the first the lesser.")
+    low, high = bounds
     return [np.clip((part - low) / (high - low), 0, 1).astype(np.float32) for part in parts]
 
 
@@ -242,7 +243,7 @@ def group_array(groups: ArrayLike, records: int, name: str) -> torch.Tensor:
     return torch.from_numpy(places.astype(np.int64))
 
 
-def code_labels(
+def _code_classes(
     parts: list[Array], classes: int | Sequence[str] | None, name: str
 ) -> tuple[list[Array], tuple[str, ...]]:
     """The labels as places in the list of classes, and that list; read off the labels where it is not given."""
@@ -266,13 +267,11 @@ def code_labels(
     return [order[np.searchsorted(known, part, sorter=order)].astype(np.int64) for part in parts], names
 
 
-def public_bounds(
-    features: list[Array], low: Bound | None, high: Bound | None, name: str
-) -> tuple[Array, Array] | None:
+def _public_bounds(records: Array, low: Bound | None, high: Bound | None, name: str) -> tuple[Array, Array] | None:
     """The bounds that are public: the user's, or those of the type."""
     if (low is None) != (high is None):
         raise SettingError(f"give both low and high for {name}, or neither.")
-    kind, shape = features[0].dtype, features[0].shape[1:]
+    kind, shape = records.dtype, records.shape[1:]
     if low is not None and high is not None:
         least, largest = np.asarray(low, np.float64), np.asarray(high, np.float64)
         if any(bound.ndim and bound.shape != shape for bound in (least, largest)):

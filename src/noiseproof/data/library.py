@@ -11,21 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from noiseproof.data.arrays import code_arrays
 from noiseproof.data.dataset import Dataset, Task
 from noiseproof.data.formats import npz_length
 from noiseproof.data.named import CLUSTERS, Download, Layout, NamedSet, named_sets
-from noiseproof.data.schema import Schema, built_in
-from noiseproof.data.splits import Split, split
+from noiseproof.data.schema import built_in
 from noiseproof.data.tables import code
 from noiseproof.errors import DataError, SettingError
 from noiseproof.files import whole_file, write_whole
 from noiseproof.progress import SILENT, Progress
-
-if TYPE_CHECKING:
-    from noiseproof.privacy.budget import Neighbours
 
 VARIABLE = "NOISEPROOF_DATA"
 
@@ -81,33 +77,38 @@ def open_named(
     *,
     target: str | None = None,
     task: Task | None = None,
-    target_bounds: tuple[float, float] | None = None,
-    seed: int = 0,
-    test_fraction: float = 0.25,
-    relation: Neighbours = "add-or-remove",
+    bounds: tuple[float, float] | None = None,
     progress: Progress = SILENT,
-) -> Split:
-    """A named set from the data folders, else fetched; its own test part where it has one, else split by seed."""
-    known = named_sets()[name]
-    if (target, task, target_bounds) != (None, None, None) and known.kind != "table":
-        raise SettingError(f"{name} has labels of its own; leave target and task out.")
-    schema = None
+) -> tuple[list[Dataset], tuple[str, ...]]:
+    """The records of a named set from the data folders, else fetched, and remarks for their owner.
+
+    A set with a test part of its own has two parts, any other one.
+    """
+    known, schema = named_sets()[name], None
     if known.kind == "table":
         schema = built_in(name)
-        schema = schema.with_target(target or schema.target.name).with_task(task, target_bounds)
+        schema = schema.with_target(target or schema.target.name).with_task(task, bounds)
+    elif (target, task, bounds) != (None, None, None):
+        raise SettingError(f"{name} has labels of its own; leave target and task out.")
     found = find(known) or _fetch(known, progress)
     _verify(known, found)
-    parts = known.read(found.layout, found.paths)
-    datasets, remarks = _tables(known, parts, schema) if schema is not None else (_arrays(known, parts), ())
-    sizes = tuple(len(dataset) for dataset in datasets)
+    records: Sequence[Any] = known.read(found.layout, found.paths)
+    remarks: dict[str, None] = {}
+    if schema is None:
+        parts = _arrays(known, records)
+    else:
+        parts = []
+        for frame in records:
+            part, said = code(frame, schema, name=name)
+            parts.append(part)
+            remarks |= dict.fromkeys(said)
+    sizes = tuple(map(len, parts))
     notes = known.notes
     if sizes != known.sizes:
         here, whole = (" and ".join(f"{size:,}" for size in some) for some in (sizes, known.sizes))
         notes = (*notes, f"this copy of {name} holds {here} records, where the published set has {whole}.")
-    noted = [replace(part, public=replace(part.public, bounds=known.bounds, notes=notes)) for part in datasets]
-    if len(noted) == 1:
-        return split(noted[0], seed=seed, test_fraction=test_fraction, relation=relation, remarks=remarks)
-    return Split(noted[0], noted[1], remarks)
+    noted = [replace(part, public=replace(part.public, bounds=known.bounds, notes=notes)) for part in parts]
+    return noted, tuple(remarks)
 
 
 def _entry(known: NamedSet) -> Entry:
@@ -154,17 +155,12 @@ def _verify(known: NamedSet, found: Found) -> None:
 
 
 def _arrays(known: NamedSet, parts: Sequence[Any]) -> list[Dataset]:
-    coded = code_arrays(parts, classes=known.classes, low=0.0, high=known.high, name=known.name)
+    coded = code_arrays(parts, known.name, classes=known.classes, low=0.0, high=known.high)
     if coded[0].public.shape != known.shape:
         raise DataError(
             f"the files of {known.name} hold records of shape {coded[0].public.shape}, not {known.shape}; get others."
         )
     return coded
-
-
-def _tables(known: NamedSet, parts: Sequence[Any], schema: Schema) -> tuple[list[Dataset], tuple[str, ...]]:
-    coded, remarks = zip(*(code(part, schema, name=known.name) for part in parts), strict=True)
-    return list(coded), tuple(dict.fromkeys(remark for some in remarks for remark in some))
 
 
 # Downloads: whole, checked and atomic, or not at all.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from noiseproof.data.arrays import code_arrays, group_array
 from noiseproof.data.dataset import Dataset, Task
 from noiseproof.data.formats import check_file, column_names, extension, read_file, read_table
 from noiseproof.data.library import open_named
-from noiseproof.data.named import ADULT_COLUMNS, named_sets
+from noiseproof.data.named import named_sets
+from noiseproof.data.raw import ADULT_COLUMNS
 from noiseproof.data.schema import Schema, built_in, read_schema
 from noiseproof.data.splits import Split, check_fraction, split
 from noiseproof.data.stored import is_stored, load_stored, store_parquet
@@ -21,14 +22,6 @@ from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from noiseproof.privacy.budget import Neighbours
-
-
-class _Cut(TypedDict):
-    """How a set without a test part of its own is split."""
-
-    seed: int
-    test_fraction: float
-    relation: Neighbours
 
 
 def load(
@@ -83,45 +76,46 @@ def load(
     for the training part is one for the file. With bounds read off the data (`data`) nothing is proven of the loading
     itself. `Split.remarks` and the messages of errors are for the data's owner and are covered by no guarantee.
     """
-    cut = _Cut(seed=seed, test_fraction=test_fraction, relation=neighbours)
     check_fraction(test_fraction)
     if isinstance(name_or_path, str) and name_or_path in named_sets():
-        if schema is not None:
+        if schema is not None or person is not None:
             raise SettingError(
-                f"{name_or_path} has a schema of its own; a schema is for a file, so give the file's path."
+                f"{name_or_path} has a schema of its own and one record a person; a schema and a person are for a file, so "
+                "give the file's path."
             )
-        if person is not None:
-            raise SettingError(f"{name_or_path} has one record a person; leave the person out.")
-        return open_named(name_or_path, target=target, task=task, target_bounds=target_bounds, progress=progress, **cut)
-    path = _path(name_or_path)
-    if path.is_dir() and is_stored(path):
-        if schema is not None or target is not None or person is not None:
-            raise SettingError(f"{path} is a stored set; target, schema and person are for tables, so leave them out.")
-        return load_stored(path, **cut)
-    check_file(path)
-    names = column_names(path)
-    if not names:
-        if schema is not None or target is not None or person is not None:
-            raise SettingError(f"{path} holds arrays; target, schema and person are for tables, so leave them out.")
-        return _load_arrays(path, cut, task, target_bounds)
-    if schema is not None and not isinstance(schema, Schema):
-        schema = read_schema(schema)
-    if schema is not None and target not in (None, schema.target.name):
-        raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
-    if schema is not None:
-        schema = schema.with_task(task, target_bounds).with_person(person)
-    if store is not None:
-        if extension(path) != ".parquet" or schema is None:
-            raise SettingError(
-                "only a Parquet table with a schema can be stored; give --schema, or leave --store away."
-            )
-        remarks = store_parquet(path, schema, Path(store), progress=progress)
-        return replace(load_stored(Path(store), **cut), remarks=remarks)
-    if schema is not None:
-        dataset, remarks = code(read_table(path, schema), schema, name=path.name)
+        parts, remarks = open_named(name_or_path, target=target, task=task, bounds=target_bounds, progress=progress)
     else:
-        dataset, remarks = _load_table(path, names, target, task, target_bounds, person)
-    return split(dataset, remarks=remarks, **cut)
+        path = _path(name_or_path)
+        stored, remarks = path if path.is_dir() and is_stored(path) else None, ()
+        if stored is None:
+            check_file(path)
+        names = () if stored is not None else column_names(path)
+        if not names and (schema, target, person) != (None, None, None):
+            raise SettingError(f"{path} holds arrays; target, schema and person are for tables, so leave them out.")
+        if schema is not None and not isinstance(schema, Schema):
+            schema = read_schema(schema)
+        if schema is not None:
+            if target not in (None, schema.target.name):
+                raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
+            schema = schema.with_task(task, target_bounds).with_person(person)
+        if store is not None:
+            if schema is None or extension(path) != ".parquet":
+                raise SettingError(
+                    "only a Parquet table with a schema can be stored; give --schema, or leave --store away."
+                )
+            stored = Path(store)
+            remarks = store_parquet(path, schema, stored, progress=progress)
+        if stored is not None:
+            found = load_stored(stored, seed=seed, test_fraction=test_fraction, relation=neighbours)
+            return replace(found, remarks=remarks)
+        if not names:
+            parts = _load_arrays(path, task, target_bounds)
+        else:
+            dataset, remarks = _load_table(path, names, target, schema, task, target_bounds, person)
+            parts = [dataset]
+    if len(parts) == 2:
+        return Split(parts[0], parts[1], remarks)
+    return split(parts[0], seed=seed, test_fraction=test_fraction, relation=neighbours, remarks=remarks)
 
 
 def _path(name_or_path: str | Path) -> Path:
@@ -134,7 +128,7 @@ def _path(name_or_path: str | Path) -> Path:
     return path
 
 
-def _load_arrays(path: Path, cut: _Cut, task: Task | None, target_bounds: tuple[float, float] | None) -> Split:
+def _load_arrays(path: Path, task: Task | None, target_bounds: tuple[float, float] | None) -> list[Dataset]:
     arrays = read_file(path)
     assert isinstance(arrays, Mapping)
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
@@ -146,30 +140,31 @@ def _load_arrays(path: Path, cut: _Cut, task: Task | None, target_bounds: tuple[
     names = arrays.get("class_names")
     datasets = code_arrays(
         parts,
+        path.name,
         classes=None if names is None else [str(name) for name in names.reshape(-1)],
         low=arrays.get("low"),
         high=arrays.get("high"),
-        name=path.name,
         task=task,
         target_bounds=target_bounds,
     )
-    if len(datasets) == 2:
-        return Split(datasets[0], datasets[1])
-    whole = datasets[0]
-    if "groups" in arrays:
-        whole = replace(whole, groups=group_array(arrays["groups"], len(whole), path.name))
-    return split(whole, **cut)
+    if "groups" in arrays and len(datasets) == 1:
+        whole = datasets[0]
+        return [replace(whole, groups=group_array(arrays["groups"], len(whole), path.name))]
+    return datasets
 
 
 def _load_table(
     path: Path,
     names: tuple[str, ...],
     target: str | None,
+    schema: Schema | None,
     task: Task | None,
     target_bounds: tuple[float, float] | None,
     person: str | None,
 ) -> tuple[Dataset, tuple[str, ...]]:
     name = path.name
+    if schema is not None:
+        return code(read_table(path, schema), schema, name=name)
     if set(names) - {person} == set(ADULT_COLUMNS):
         adult = built_in("adult").with_target(target or "income").with_task(task, target_bounds).with_person(person)
         notes = ("the columns are Adult's, so its built-in public schema was used.", *named_sets()["adult"].notes)

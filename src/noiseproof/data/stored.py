@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +23,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch.utils._pytree import tree_map
 
-from noiseproof.data.arrays import (
-    Array,
-    code_labels,
-    code_numbers,
-    group_array,
-    label_array,
-    public_bounds,
-    record_array,
-    scaled,
-)
+from noiseproof.data.arrays import Array, Facts, check_lengths, describe, group_array, record_array, scaled
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.formats import readable
 from noiseproof.data.schema import Schema
@@ -67,14 +58,13 @@ def load_stored(
     ----------------
     As for `load` with public bounds; a stored set without them is refused rather than read through. Labels are read.
     """
-    name = path.name
     if (path / _DATASET).is_file():
         whole = _coded(path)
     else:
-        public = _read_json(path / _PUBLIC) if (path / _PUBLIC).is_file() else {}
-        whole = _raw(path, "x.npy", "y.npy", public, name)
+        facts = _facts(path / _PUBLIC)
+        whole = _raw(path, "x.npy", "y.npy", facts)
         if (path / "x_test.npy").is_file():
-            test = _raw(path, "x_test.npy", "y_test.npy", public, name)
+            test = _raw(path, "x_test.npy", "y_test.npy", facts)
             if test.public != whole.public:
                 raise DataError(f"{path} has training and test records of different shapes.")
             return Split(whole, test)
@@ -176,35 +166,30 @@ def _groups(path: Path, records: int) -> torch.Tensor | None:
         return group_array(np.load(path / _GROUPS, allow_pickle=False), records, path.name)
 
 
-def _raw(path: Path, x: str, y: str, public: Mapping[str, Any], name: str) -> Dataset:
-    unknown = sorted(set(public) - {"classes", "low", "high", "task", "target_bounds"})
-    if unknown:
-        raise SettingError(f"{path / _PUBLIC} may have classes, low, high, task and target_bounds, not {unknown[0]!r}.")
-    numeric = "target_bounds" in public
-    if numeric == ("classes" in public):
-        raise SettingError(f"say in {path / _PUBLIC} how many `classes` there are, or their names; or `target_bounds`.")
+def _raw(path: Path, x: str, y: str, facts: Facts) -> Dataset:
+    name = path.name
     with readable(path / x):
         array = np.load(path / x, mmap_mode="r", allow_pickle=False)
     with readable(path / y):
-        labels = label_array(np.load(path / y, allow_pickle=False), name, numeric)
-    if len(array) != len(labels) or not len(labels):
-        raise DataError(f"{path} has {len(array)} records but {len(labels)} labels; give as many of both.")
-    first = record_array(array[:1], name)
-    bounds = public_bounds([first], public.get("low"), public.get("high"), name)
-    if bounds is None:
+        labels = np.load(path / y, allow_pickle=False)
+    check_lengths(len(array), len(labels), name)
+    public, (coded,), bounds = describe([record_array(array[:1], name)], [labels], name, **facts)
+    if public.bounds == "data":
         raise SettingError(
-            f"say in {path / _PUBLIC} between which `low` and `high` the features lie: they are not read off records on disk."
+            f"say in {path / _PUBLIC} how many `classes` there are, or their names (or the `target_bounds` of a number), and "
+            "between which `low` and `high` the features lie: they are not read off records on disk."
         )
-    about = Public(shape=first.shape[1:], classes=(), kind="image" if first.ndim == 4 else "vector")
-    if numeric:
-        low, high = map(float, public["target_bounds"])
-        (coded,) = code_numbers([labels], (low, high), name)
-        about = dataclasses.replace(about, task=public.get("task", "regression"), target_bounds=(low, high))
-    else:
-        (coded,), names = code_labels([labels], public["classes"], name)
-        about = dataclasses.replace(about, classes=names)
     groups = _groups(path, len(labels)) if x == "x.npy" else None
-    return Dataset(name, StoredTensor(MappedArray(path / x, *bounds)), torch.from_numpy(coded), about, groups)
+    return Dataset(name, StoredTensor(MappedArray(path / x, *bounds)), coded, public, groups)
+
+
+def _facts(path: Path) -> Facts:
+    """What the user's own file says is public."""
+    document = _read_json(path) if path.is_file() else {}
+    for name in document:
+        if name not in Facts.__annotations__:
+            raise SettingError(f"{path} may have {', '.join(Facts.__annotations__)}, not {name!r}.")
+    return cast("Facts", document)
 
 
 def _split(dataset: Dataset, path: Path, seed: int, test_fraction: float, relation: Neighbours) -> Split:

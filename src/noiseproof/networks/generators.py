@@ -18,7 +18,9 @@ LATENT = 100
 
 
 class Generator(nn.Module):
-    """Records from latent noise and a label: `body` maps (records, latent + classes) to what `finish` makes records of."""
+    """Records from latent noise and a label: `layers` map (records, latent + classes) to what `finish` makes records of."""
+
+    layers: nn.Module
 
     def __init__(self, classes: int, latent: int = LATENT) -> None:
         super().__init__()
@@ -26,11 +28,7 @@ class Generator(nn.Module):
 
     def forward(self, noise: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Generated records, coded as the discriminator takes them."""
-        return self.finish(self.body(_with_label(noise, labels, self.classes)))
-
-    def body(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The network proper."""
-        raise NotImplementedError
+        return self.finish(self.layers(_with_label(noise, labels, self.classes)))
 
     def finish(self, outputs: torch.Tensor) -> torch.Tensor:
         """Outputs as coded records in [0, 1]."""
@@ -42,12 +40,8 @@ class DenseGenerator(Generator):
 
     def __init__(self, shape: tuple[int, ...], classes: int, latent: int = LATENT, hidden: int = 256) -> None:
         super().__init__(classes, latent)
-        self.shape = shape
-        self.layers = _dense([latent + classes, hidden, hidden, math.prod(shape)], nn.ReLU, norm=True)
-
-    def body(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Three dense layers."""
-        return self.layers(inputs).view(-1, *self.shape)
+        self.layers = _dense([latent + classes, hidden, hidden, math.prod(shape)], norm=True)
+        self.layers.append(nn.Unflatten(1, shape))
 
 
 class ConvGenerator(Generator):
@@ -57,11 +51,12 @@ class ConvGenerator(Generator):
         super().__init__(classes, latent)
         self.shape = shape
         depth, height, width = shape
-        self.start = (2 * channels, math.ceil(height / 4), math.ceil(width / 4))
-        self.project = nn.Sequential(
-            nn.Linear(latent + classes, math.prod(self.start)), nn.BatchNorm1d(math.prod(self.start)), nn.ReLU()
-        )
+        start = (2 * channels, math.ceil(height / 4), math.ceil(width / 4))
         self.layers = nn.Sequential(
+            nn.Linear(latent + classes, math.prod(start)),
+            nn.BatchNorm1d(math.prod(start)),
+            nn.ReLU(),
+            nn.Unflatten(1, start),
             nn.ConvTranspose2d(2 * channels, channels, 4, stride=2, padding=1),
             nn.BatchNorm2d(channels),
             nn.ReLU(),
@@ -71,10 +66,9 @@ class ConvGenerator(Generator):
             nn.ConvTranspose2d(channels // 2, depth, 3, padding=1),
         )
 
-    def body(self, inputs: torch.Tensor) -> torch.Tensor:
+    def finish(self, outputs: torch.Tensor) -> torch.Tensor:
         """The picture, cut to its size where that is no multiple of four."""
-        _, height, width = self.shape
-        return self.layers(self.project(inputs).view(-1, *self.start))[:, :, :height, :width]
+        return super().finish(outputs[:, :, : self.shape[1], : self.shape[2]])
 
 
 class TableGenerator(Generator):
@@ -95,11 +89,7 @@ class TableGenerator(Generator):
         super().__init__(classes, latent)
         self.sizes = list(sizes)
         self.temperature = temperature
-        self.layers = _dense([latent + classes, hidden, hidden, sum(sizes)], nn.ReLU, norm=True)
-
-    def body(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Scores of all slots."""
-        return self.layers(inputs)
+        self.layers = _dense([latent + classes, hidden, hidden, sum(sizes)], norm=True)
 
     def finish(self, outputs: torch.Tensor) -> torch.Tensor:
         """Each column's slots as probabilities, or as a relaxed draw from them."""
@@ -115,7 +105,7 @@ class DenseDiscriminator(nn.Module):
     def __init__(self, shape: tuple[int, ...], classes: int, hidden: int = 256) -> None:
         super().__init__()
         self.classes = classes
-        self.layers = _dense([math.prod(shape) + classes, hidden, hidden, 1], nn.ReLU)
+        self.layers = _dense([math.prod(shape) + classes, hidden, hidden, 1])
 
     def forward(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """One score a record: the larger, the more real."""
@@ -153,11 +143,11 @@ def _with_label(values: torch.Tensor, labels: torch.Tensor, classes: int, scale:
     return torch.cat([values, scale * functional.one_hot(labels, classes).to(values.dtype)], dim=1)
 
 
-def _dense(widths: Sequence[int], activation: type[nn.Module], *, norm: bool = False) -> nn.Sequential:
+def _dense(widths: Sequence[int], *, norm: bool = False) -> nn.Sequential:
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths[:-1]):
         layers.append(nn.Linear(fan_in, fan_out))
         if norm:
             layers.append(nn.BatchNorm1d(fan_out))
-        layers.append(activation())
+        layers.append(nn.ReLU())
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
