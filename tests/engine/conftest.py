@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from noiseproof.engine import PerRecordGradients, RecordGradients
+from noiseproof.engine.persons import Owners
 
 
 def loop_of_autograd(
@@ -83,7 +84,7 @@ def assert_same(batch: RecordGradients, expected: list[torch.Tensor], tolerance:
 
 @pytest.fixture(scope="session")
 def agree() -> Callable[..., PerRecordGradients]:
-    """`agree(module, *inputs)`: the engine's gradients are those of single-record autograd, to 1e-5 or better."""
+    """`agree(module, *inputs)`: the engine's gradients are those of single-record autograd, to 1e-5 or better. So are persons'."""
 
     def check(
         module: nn.Module,
@@ -101,7 +102,16 @@ def agree() -> Callable[..., PerRecordGradients]:
         tolerance = 1e-9 if dtype == torch.float64 else 1e-5
         torch.testing.assert_close(output, plain, rtol=tolerance, atol=tolerance)
         assert all(parameter.grad is None for parameter in module.parameters())
-        assert_same(batch, loop_of_autograd(module, inputs, loss), tolerance)
+        expected = loop_of_autograd(module, inputs, loss)
+        records = len(expected[0])
+        # A person's gradient is the sum of their records': one record, two, and all the others; or as many each.
+        uneven = (torch.arange(records).clamp(max=3) + 1) // 2
+        for owners in (uneven, torch.arange(records) // 2):
+            persons = Owners(owners, int(owners.max()) + 1 if records else 0)
+            summed = [row.new_zeros(persons.persons, *row.shape[1:]).index_add_(0, owners, row) for row in expected]
+            if records:
+                assert_same(batch.by_person(persons), summed, tolerance)
+        assert_same(batch, expected, tolerance)
         return engine
 
     return check

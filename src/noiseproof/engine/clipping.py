@@ -10,6 +10,7 @@ from torch._utils import _unflatten_dense_tensors
 
 from noiseproof import kernels
 from noiseproof.engine.contributions import Contribution, MemoryLimit, matrix_product, widened
+from noiseproof.engine.persons import Owners
 from noiseproof.errors import SettingError
 
 By = Literal["all", "tensor", "layer"]
@@ -138,6 +139,20 @@ class RecordGradients:
         """The gradients of some records, by index."""
         parts = [None if part is None else part.only(records) for part in self._contributions]
         return RecordGradients(len(records), self._flat, self._layers, parts)
+
+    def by_person(self, owners: Owners) -> RecordGradients:
+        """The gradients of persons, each the sum of that person's records'; clipping and sums are then over persons.
+
+        Args:
+            owners: Whose each record is; a person's records lie side by side.
+
+        Returns:
+            What stands where records stood is now a person's.
+        """
+        if owners.even and owners.most == 1:
+            return self
+        parts = [None if part is None else part.by_person(owners) for part in self._contributions]
+        return RecordGradients(owners.persons, self._flat, self._layers, parts)
 
     def _total(self, columns: list[Column]) -> torch.Tensor:
         """(B,), the sum of the columns that are there."""

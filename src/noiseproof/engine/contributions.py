@@ -7,12 +7,14 @@ clipped record's share of a sum is at most the clipping norm whatever the scale 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from math import prod, sqrt
 
 import torch
+
+from noiseproof.engine.persons import Owners
 
 PIECE = 4096
 """Numbers that are summed up at a time. Of more, float32's rounding would add up: of 400,000 equal ones to 2e-5 of the length,
@@ -119,6 +121,10 @@ class Contribution(ABC):
             blocks.append(torch.cat([rows @ other.explicit().flatten(1).T for other in pieces], dim=1))
         return torch.cat(blocks)
 
+    def by_person(self, owners: Owners) -> Contribution:
+        """The gradients of persons, each the sum over that person's records; kinds that need not write out do not."""
+        return WrittenSums(self, owners)
+
     def share(self, memory: MemoryLimit) -> None:
         """Keep what is written out only as far as memory allows; for kinds that keep anything."""
         return
@@ -172,9 +178,64 @@ class Explicit(Contribution):
         """How many records there are, and the bytes of one gradient."""
         return len(self._rows), self._rows.shape[1] * self._rows.element_size()
 
+    def by_person(self, owners: Owners) -> Contribution:
+        """The sums over persons' records, written out."""
+        return Explicit(owners.summed(self._gradients))
+
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B)."""
         return self._rows @ self._rows.T
+
+
+class WrittenSums(Contribution):
+    """h_p = the sum of g_i over a person's records, written out for some persons at a time, or kept where there is room."""
+
+    def __init__(self, records: Contribution, owners: Owners) -> None:
+        self._records, self._owners = records, owners
+        self._kept: Explicit | None = None
+        self._memory = MemoryLimit()
+
+    def explicit(self) -> torch.Tensor:
+        """The gradients themselves, (P, *shape)."""
+        return torch.cat([part.explicit() for _, part in self._parts()])
+
+    def squared_norms(self) -> torch.Tensor:
+        """||h_p||^2 or a little more, (P,)."""
+        if self._kept is None and self._memory.has(prod(self.size)):
+            self._kept = Explicit(self.explicit())
+            self._memory.take(prod(self.size))
+        return torch.cat([part.squared_norms() for _, part in self._parts()])
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """sum_p w_p h_p, of the parameter's shape: of the very numbers that the norms are of."""
+        return torch.stack([part.weighted_sum(weights[some]) for some, part in self._parts()]).sum(0)
+
+    def inner(self, vector: torch.Tensor) -> torch.Tensor:
+        """<h_p, v>, (P,)."""
+        return self._owners.summed(self._records.inner(vector))
+
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some persons, by index."""
+        return Explicit(self.explicit()[records])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many persons there are, and the bytes of one gradient."""
+        return self._owners.persons, self._records.size[1]
+
+    def share(self, memory: MemoryLimit) -> None:
+        """Keep what is written out only as far as memory allows."""
+        self._memory = memory
+
+    def _parts(self) -> Iterator[tuple[slice, Contribution]]:
+        if self._kept is not None:
+            yield slice(None), self._kept
+            return
+        device = self._owners.owners.device
+        for persons, records in self._owners.pieces(in_pieces(self.size[1])):
+            rows = self._records.only(torch.arange(records.start, records.stop, device=device)).explicit()
+            owners = self._owners.owners[records] - persons.start
+            yield persons, Explicit(Owners(owners, persons.stop - persons.start).summed(rows))
 
 
 class Blocks(Contribution):
@@ -216,6 +277,10 @@ class Blocks(Contribution):
         """How many records there are, and the bytes of one gradient."""
         sizes = [part.size for _, part in self._blocks]
         return sizes[0][0], sum(each for _, each in sizes)
+
+    def by_person(self, owners: Owners) -> Contribution:
+        """The sums over persons' records, block by block."""
+        return Blocks([(rows, part.by_person(owners)) for rows, part in self._blocks], self._shape)
 
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B)."""
@@ -284,6 +349,10 @@ class SparseRows(Contribution):
         """How many records there are, and the bytes of one gradient."""
         return self._records, prod(self._shape) * self._values.element_size()
 
+    def by_person(self, owners: Owners) -> Contribution:
+        """The sums over persons' records: the same rows, of other owners."""
+        return SparseRows(self._values, owners.owners[self._owners], self._rows, owners.persons, self._shape)
+
     def plus(self, others: Sequence[Contribution]) -> Contribution:
         """The sum with other uses of the same table: further rows."""
         uses = [self, *(other for other in others if isinstance(other, SparseRows))]
@@ -331,11 +400,18 @@ class Factor:
         """The vectors of records that have only one each, (B, D)."""
         if self.rows is None and self.vectors.shape[1] == 1:
             self.rows = self.vectors[:, 0]
+        self._pooled: tuple[Owners, list[Factor]] | None = None
 
     @cached_property
     def vectors(self) -> torch.Tensor:
         """The vectors at all positions, (B, T, D)."""
         return self._given.unsqueeze(1) if self._given.dim() == 2 else self._given.flatten(1, -2)
+
+    def by_person(self, owners: Owners) -> list[Factor]:
+        """The vectors of persons, at the positions of all their records; one factor for each of the owners' parts."""
+        if self._pooled is None or self._pooled[0] is not owners:
+            self._pooled = owners, [Factor(part) for part in owners.padded(self.vectors)]
+        return self._pooled[1]
 
     @cached_property
     def products(self) -> torch.Tensor:
@@ -444,6 +520,12 @@ class OuterProducts(Contribution):
             return Explicit(self._kept[records])
         return OuterProducts(Factor(self._errors.vectors[records]), Factor(self._activations.vectors[records]))
 
+    def by_person(self, owners: Owners) -> Contribution:
+        """The sums over persons' records: a person's positions are those of all their records."""
+        errors, activations = self._errors.by_person(owners), self._activations.by_person(owners)
+        parts = [OuterProducts(*pair) for pair in zip(errors, activations, strict=True)]
+        return parts[0] if len(parts) == 1 else Parts(list(zip(owners.parts, parts, strict=True)), owners.persons)
+
     @property
     def size(self) -> tuple[int, int]:
         """How many records there are, and the bytes of one gradient."""
@@ -468,6 +550,49 @@ class OuterProducts(Contribution):
         _, positions, rows = self._errors.vectors.shape
         columns = self._activations.vectors.shape[2]
         return self._memory.has(prod(self.size)) and PASS_COST * rows * columns < positions**2 * (rows + columns)
+
+
+class Parts(Contribution):
+    """Gradients of some of the records beside those of others, by their places."""
+
+    def __init__(self, parts: Sequence[tuple[torch.Tensor, Contribution]], records: int) -> None:
+        self._parts, self._records = parts, records
+
+    def explicit(self) -> torch.Tensor:
+        """The gradients themselves, (B, *shape)."""
+        return self._placed([part.explicit() for _, part in self._parts])
+
+    def squared_norms(self) -> torch.Tensor:
+        """||g_i||^2 or a little more, (B,)."""
+        return self._placed([part.squared_norms() for _, part in self._parts])
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """sum_i w_i g_i, of the parameter's shape."""
+        return torch.stack([part.weighted_sum(weights[places]) for places, part in self._parts]).sum(0)
+
+    def inner(self, vector: torch.Tensor) -> torch.Tensor:
+        """<g_i, v>, (B,)."""
+        return self._placed([part.inner(vector) for _, part in self._parts])
+
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        return Explicit(self.explicit()[records])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many records there are, and the bytes of one gradient."""
+        return self._records, self._parts[0][1].size[1]
+
+    def share(self, memory: MemoryLimit) -> None:
+        """Keep what is written out only as far as memory allows."""
+        for _, part in self._parts:
+            part.share(memory)
+
+    def _placed(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        total = values[0].new_empty(self._records, *values[0].shape[1:])
+        for (places, _), value in zip(self._parts, values, strict=True):
+            total[places] = value
+        return total
 
 
 def matrix_product(errors: torch.Tensor, activations: torch.Tensor, out: torch.Tensor) -> None:

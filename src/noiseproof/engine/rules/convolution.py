@@ -290,7 +290,12 @@ class ConvolutionRule(LayerRule):
             inputs, errors = inputs.unsqueeze(-2), errors.unsqueeze(-2)
         pairs = ((layer.kernel_size, 1), (layer.stride, 1), (padding, 0), (layer.dilation, 1))
         shapes: list[Any] = [own if dims == 2 else (high, *own) for own, high in pairs]
-        geometry = Geometry(*[*shapes, layer.groups])
         if layer.transposed:  # the same correlation, with input and error changing places
             inputs, errors = errors, inputs
+            if any(extra >= step for extra, step in zip(layer.output_padding, layer.stride, strict=True)):
+                # The last rows that output padding added are beyond all that the kernel reached.
+                ends = [(pad, pad - extra) for pad, extra in zip(padding, layer.output_padding, strict=True)]
+                inputs = functional.pad(inputs, [side for both in reversed(ends) for side in both])
+                shapes[2] = (0, 0)
+        geometry = Geometry(*[*shapes, layer.groups])
         return [(layer.weight, Correlations(inputs, errors, layer.weight.shape, geometry)), *found]
