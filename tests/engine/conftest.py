@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from noiseproof.engine import PerRecordGradients, RecordGradients
+from noiseproof.engine import PerRecordGradients, RecordGradients, clip_weights
 from noiseproof.engine.persons import Owners
 
 
@@ -82,9 +82,18 @@ def assert_same(batch: RecordGradients, expected: list[torch.Tensor], tolerance:
         close(found, gradient, scale)
 
 
+def assert_bounded(batch: RecordGradients) -> None:
+    """No record, or person, adds more than the clipping norm to a clipped sum."""
+    squared = batch.squared_norms()
+    clip = 0.3 * float(squared.median().sqrt()) + 1e-12
+    weights = clip_weights(squared, clip)
+    for one in torch.eye(len(weights), dtype=weights.dtype):
+        assert float(batch.weighted_vector(weights * one).double().norm()) <= clip
+
+
 @pytest.fixture(scope="session")
 def agree() -> Callable[..., PerRecordGradients]:
-    """`agree(module, *inputs)`: the engine's gradients are those of single-record autograd, to 1e-5 or better. So are persons'."""
+    """`agree(module, *inputs)`: the engine's gradients are single-record autograd's, to 1e-5 or better; persons' too."""
 
     def check(
         module: nn.Module,
@@ -110,7 +119,9 @@ def agree() -> Callable[..., PerRecordGradients]:
             persons = Owners(owners, int(owners.max()) + 1 if records else 0)
             summed = [row.new_zeros(persons.persons, *row.shape[1:]).index_add_(0, owners, row) for row in expected]
             if records:
-                assert_same(batch.by_person(persons), summed, tolerance)
+                pooled = batch.by_person(persons)
+                assert_same(pooled, summed, tolerance)
+                assert_bounded(pooled)
         assert_same(batch, expected, tolerance)
         return engine
 

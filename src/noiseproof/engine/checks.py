@@ -234,10 +234,14 @@ class TwinBatch(TorchDispatchMode):
         name = func._schema.name.split("::")[-1]
         if not followed or self.failed or name.removesuffix("_like") in _FACTORIES:
             return func(*args, **kwargs)
+        # Also what is written by keyword (`out=`): without a twin of its own the twin would write into the batch's.
+        arguments = func._schema.arguments
+        given = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | kwargs
         written = [
             value
-            for value, argument in zip(args, func._schema.arguments, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, torch.Tensor)
+            for argument in arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+            if isinstance(value := given.get(argument.name), torch.Tensor)
         ]
         for value in written:
             if value not in twins:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Literal
 
 import torch
 
 from noiseproof.errors import SettingError
 from noiseproof.privacy.randomness import Randomness
+
+Reduction = Literal["mean", "sum"]
+"""What of a person's records' gradients is clipped."""
 
 _PADDED = 2
 """Padding that makes persons' records at most so many times as many is cheaper than working on persons in parts."""
@@ -56,14 +60,29 @@ class Owners:
             found.append(taken.mul_(there[:, :, None, None]).flatten(1, 2))
         return found
 
+    def to(self, device: torch.device) -> Owners:
+        """The same on another device."""
+        return self if self.owners.device == device else Owners(self.owners.to(device), self.persons)
+
+    def split(self, size: int) -> list[Owners]:
+        """The owners of pieces of about `size` records; one piece, maybe empty, at least."""
+        if len(self.owners) <= size:
+            return [self]
+        return [
+            Owners(self.owners[records] - persons.start, persons.stop - persons.start)
+            for persons, records in self.pieces(size)
+        ]
+
     def pieces(self, size: int) -> Iterator[tuple[slice, slice]]:
-        """Persons and their records in pieces of about `size` records: persons are never cut."""
-        ends = (self.starts + self.counts).tolist()
+        """Persons and their records in pieces of at most `size` records, or of one person: persons are never cut."""
+        ends = self.starts + self.counts
         first = begin = 0
-        for person, end in enumerate(ends):
-            if end - begin >= size or person + 1 == self.persons:
-                yield slice(first, person + 1), slice(begin, end)
-                first, begin = person + 1, end
+        while first < self.persons:
+            # As many persons as fit, at least one.
+            last = max(first + 1, int(torch.searchsorted(ends, begin + size, right=True)))
+            end = int(ends[last - 1])
+            yield slice(first, last), slice(begin, end)
+            first, begin = last, end
 
 
 class PersonSampler:

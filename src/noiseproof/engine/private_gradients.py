@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from noiseproof.engine.checks import FIRST, TwinBatch, is_due
 from noiseproof.engine.clipping import RecordGradients
 from noiseproof.engine.per_record import PerRecordGradients
+from noiseproof.engine.persons import Owners, PersonSampler, Reduction
 from noiseproof.engine.ranks import ALONE, Ranks, unwrapped
 from noiseproof.engine.sampling import PoissonSampler, Schedule, check_loader, with_empty_batches
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
@@ -63,6 +64,9 @@ class BatchGradients(ABC):
         module, self._wrapped = unwrapped(module)
         self._engine = PerRecordGradients(module, vmapped=vmapped)
         self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
+        self._owners: list[Owners] = []
+        """Whose the records of those micro-batches are, where persons are sampled."""
+        self._reduction: Reduction = "mean"
         self._sizes: list[int] = []
         """Sizes of the micro-batches of this step whose losses are still to come."""
         self._records_in_step = 0
@@ -96,24 +100,61 @@ class BatchGradients(ABC):
         ranks.align([*(parameter.detach() for parameter in module.parameters()), *module.buffers()])
 
     def batches(
-        self, *tensors: torch.Tensor, steps: int, micro_batch_size: int | None = None
+        self,
+        *tensors: torch.Tensor,
+        steps: int,
+        micro_batch_size: int | None = None,
+        groups: torch.Tensor | None = None,
+        max_records_per_person: int = 8,
+        reduction: Reduction = "mean",
     ) -> Iterator[tuple[torch.Tensor, ...]]:
         """Poisson batches of the records in `tensors` (equal first dimensions), for `steps` steps.
 
         With `micro_batch_size` a step comes in pieces of at most that many records, so that memory stays bounded: step the
         optimizer when `backward` returns True. An empty batch is yielded like any other: call `backward` with its
         losses, or with None if the network cannot take zero records; the step is then noise alone.
+
+        With `groups` the unit is a person: persons are sampled, and clipped is the mean (or sum) of the gradients of some
+        of a person's records, chosen uniformly and afresh for every step. What was said of records, but for sizes of
+        pieces, then holds of persons: the sampling rate is a person's, sums are divided by the expected number of persons,
+        and the guarantee is for one person with all their records.
+
+        Args:
+            tensors: The private records.
+            steps: How many steps to draw batches for.
+            micro_batch_size: Records in memory at once; a person's are never cut apart, so that it may be exceeded by
+                `max_records_per_person`.
+            groups: Whose each record is, int64 of (records,), from 0 on without gaps.
+            max_records_per_person: How many records of a person a step takes at most.
+            reduction: Whether a person's gradient is the mean over those records, or their sum.
+
+        Yields:
+            The records of each (micro-)batch, in an order of no meaning.
+
+        Raises:
+            SettingError: If the tensors do not have the same number of records, or `groups` does not fit them.
         """
-        records = {len(tensor) for tensor in tensors}
+        records = {len(tensor) for tensor in (*tensors, *(() if groups is None else (groups,)))}
         if len(records) != 1 or records == {0}:
             raise SettingError("give tensors with the same number of records, at least one.")
-        sampler = PoissonSampler(records.pop(), self.sample_rate, steps, self._sampling, self.ranks)
-        self._expect(sampler.records)
-        size = micro_batch_size or sampler.records
-        device = tensors[0].device
+        count, device = records.pop(), tensors[0].device
+        size = micro_batch_size or count
+        if groups is None:
+            sampler = PoissonSampler(count, self.sample_rate, steps, self._sampling, self.ranks)
+            self._expect(sampler.records)
+        else:
+            persons = PersonSampler(groups, max_records_per_person, self._sampling)
+            self._expect(persons.persons, of_persons=True)
+        self._reduction = reduction
         for _ in range(steps):
-            drawn = sampler.draw().to(device)
-            pieces = drawn.split(size) if drawn.shape[0] > size else (drawn,)
+            self._owners = []
+            if groups is None:
+                drawn = sampler.draw().to(device)
+                pieces = drawn.split(size) if drawn.shape[0] > size else (drawn,)
+            else:
+                drawn, owners = persons.draw(self.sample_rate)
+                self._owners = owners.split(size)
+                pieces = drawn.to(device).split([len(each.owners) for each in self._owners])
             self._start([piece.shape[0] for piece in pieces])
             for piece in pieces:
                 batch = tuple([tensor.index_select(0, piece) for tensor in tensors])
@@ -174,8 +215,12 @@ class BatchGradients(ABC):
                 twin.check(losses)
                 self._checked += 1
             thoroughly = twin is not None and (self._checked == 1 or self._checked > FIRST)
-            self._accumulate(self._engine.backward(losses, check=thoroughly))
-            self._records_in_step += expected
+            owners = self._owners.pop(0).to(losses.device) if self._owners else None
+            if owners is not None and self._reduction == "mean":
+                losses = losses / owners.counts[owners.owners]
+            gradients = self._engine.backward(losses, check=thoroughly)
+            self._accumulate(gradients if owners is None else gradients.by_person(owners))
+            self._records_in_step += expected if owners is None else owners.persons
         if self._sizes:
             return False
         if self.steps == 0:
@@ -212,7 +257,12 @@ class BatchGradients(ABC):
         """Take the hooks off the module."""
         self._engine.close()
 
-    def _expect(self, records: int) -> None:
+    def _expect(self, records: int, *, of_persons: bool = False) -> None:
+        if of_persons and self.ranks is not ALONE:
+            raise UnsupportedError(
+                "several ranks cannot share a training on persons yet, since one person's records may lie on two of them; "
+                "train it in one process."
+            )
         if self._wrapped and self.ranks is ALONE:
             raise NoiseproofError(
                 "the network is wrapped in DistributedDataParallel, but these gradients know of no other rank, so each "
