@@ -1,0 +1,371 @@
+"""Estimators with scikit-learn's manners: `PrivateClassifier` and `PrivateSynthesizer`.
+
+What is public (bounds, classes) is an argument. A fit spends a budget, and so does every fit of a clone: in
+`cross_val_score` and searches all fits share one budget, or are refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from noiseproof.data.arrays import READ_BOUNDS, READ_CLASSES, Array, Bound, from_arrays, scaled
+from noiseproof.data.dataset import Dataset, Task
+from noiseproof.errors import BudgetError, SettingError, UnsupportedError
+from noiseproof.privacy.budget import Budget, check_neighbours
+from noiseproof.run.training import train
+
+if TYPE_CHECKING:
+    import torch
+
+    from noiseproof.releases.release import Release
+
+__all__ = ["PrivateClassifier", "PrivateSynthesizer"]
+
+Bounds = tuple[Bound, Bound] | Literal["data"] | None
+
+
+class _Purse:
+    """What share of its budget an estimator and all its clones have spent together."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.lock = threading.Lock()
+
+
+class _PrivateEstimator(BaseEstimator):
+    """What the estimators share: public facts from arguments, one budget for all clones, no pickles."""
+
+    # Their parameters, each set by `__init__` as scikit-learn wants it.
+    method: str
+    epsilon: float
+    delta: float
+    neighbours: str
+    bounds: Bounds
+    settings: Mapping[str, Any] | None
+    fits: int | None
+    random_state: int | None
+
+    release_: Release
+
+    def _fit(self, X: Array, y: Array, task: Task, **options: Any) -> None:
+        """Train on validated arrays, `y` coded; spends the share of one fit."""
+        low, high = self._bounds(X)
+        records = from_arrays(X, y, low=low, high=high, name="the records", task=task, **self._target())
+        notes = (*((READ_BOUNDS,) if self._reads_bounds else ()), *self._read_of_target())
+        if notes:
+            records = replace(records, public=replace(records.public, bounds="data", notes=notes))
+        records = self._named(records)
+        if self.random_state is not None and not isinstance(self.random_state, int | np.integer):
+            raise SettingError("random_state is None for secure randomness, or a whole number for a rehearsal.")
+        terms: Any = {**self._share(), "neighbours": check_neighbours(self.neighbours), **options}
+        seed = None if self.random_state is None else int(self.random_state)
+        self.release_ = train(self.method, records, **terms, seed=seed, **dict(self.settings or {}))
+        if self.fits is not None and self.fits > 1:
+            told = (
+                f"One of {self.fits} fits that share epsilon {self.epsilon:g} and delta {self.delta:g}; choosing among them "
+                "by exact scores is a look at the records that this guarantee does not account for."
+            )
+            card = self.release_.card
+            self.release_.card = card.model_copy(update={"notes": (*card.notes, told)})
+        self._low, self._high = low, high
+
+    def _target(self) -> dict[str, Any]:
+        """What `from_arrays` must hear about the labels."""
+        raise NotImplementedError
+
+    def _read_of_target(self) -> tuple[str, ...]:
+        """Notes on what was read off the labels."""
+        raise NotImplementedError
+
+    def _named(self, records: Dataset) -> Dataset:
+        """The records with their classes' names."""
+        return records
+
+    @property
+    def _reads_bounds(self) -> bool:
+        return isinstance(self.bounds, str)
+
+    def _bounds(self, X: Array) -> tuple[Array, Array]:
+        if self.bounds is None:
+            raise SettingError(
+                "give the public bounds of the features as bounds=(low, high); bounds='data' reads them off the records, "
+                "and then nothing is proven."
+            )
+        if isinstance(self.bounds, str):
+            if self.bounds != "data":
+                raise SettingError(f"bounds is a pair (low, high) or 'data', not {self.bounds!r}.")
+            low, high = X.min(axis=0), X.max(axis=0)
+            return low, np.where(high > low, high, low + 1)
+        low, high = (np.asarray(bound, np.float64) for bound in self.bounds)
+        return low, high
+
+    def _share(self) -> dict[str, float]:
+        """The epsilon and delta of one fit, taken out of what all clones have; refuses where nothing is left."""
+        Budget(self.epsilon, self.delta)
+        if self.fits is None:
+            return {"epsilon": self.epsilon, "delta": self.delta}
+        if self.fits < 1:
+            raise SettingError(
+                f"fits is 1 or more, or None for fits that each spend the whole epsilon; not {self.fits}."
+            )
+        purse = self._purse()
+        with purse.lock:
+            if purse.spent + 1 / self.fits > 1 + 1e-9:
+                raise BudgetError(
+                    f"epsilon {self.epsilon:g} is for {self.fits} fit{'s' if self.fits > 1 else ''} of this estimator and its "
+                    "clones, and is spent; give fits=N to split it among N (folds of cross_val_score, candidates of a "
+                    "search and its last fit), or make a new estimator and add up what both spend."
+                )
+            purse.spent += 1 / self.fits
+        return {"epsilon": self.epsilon / self.fits, "delta": self.delta / self.fits}
+
+    def _purse(self) -> _Purse:
+        found: _Purse = self.__dict__.setdefault("_shared_purse", _Purse())
+        return found
+
+    def __sklearn_clone__(self) -> Self:
+        made = type(self)(**copy.deepcopy(self.get_params(deep=False)))
+        made.__dict__["_shared_purse"] = self._purse()
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise UnsupportedError(
+            "a private estimator is not pickled: a copy would forget what was spent, and whoever loads a pickle runs its "
+            "code; use clone(), release_.save(folder), and one process (n_jobs=1) in searches."
+        )
+
+    def _coded(self, X: Any) -> torch.Tensor:
+        """Rows to predict, coded by the bounds of the fit."""
+        check_is_fitted(self, "release_")
+        return scaled(validate_data(self, X, dtype=np.float64, reset=False), self._low, self._high)
+
+
+class PrivateClassifier(ClassifierMixin, _PrivateEstimator):
+    """A classifier trained within a privacy budget.
+
+    Args:
+        method: A method of `noiseproof methods` that gives a model or predictions.
+        epsilon: The privacy budget of all fits together.
+        delta: The privacy budget of all fits together.
+        neighbours: When two data sets are neighbours.
+        bounds: The public bounds of the features, (low, high), as numbers or one for each; values outside are clipped.
+            `"data"` reads them off the records: nothing is then proven.
+        classes: The public list of classes; `"data"` reads it off the labels: nothing is then proven.
+        network: The network to train, by name; by default one that suits the data.
+        recipe: For dp-sgd: see `noiseproof.methods.recipes`.
+        queries: How many answers a prediction method must be able to give.
+        settings: The method's settings.
+        fits: How many fits the budget is for, of this estimator and its clones together; each gets 1 / fits of it, and one
+            more is refused. None: every fit spends the whole budget, and adding up is yours to do.
+        random_state: None for secure randomness. A whole number makes a rehearsal, which must not leave.
+
+    Attributes:
+        classes_: The classes, sorted.
+        release_: What the fit released; `release_.card` says what is proven, `release_.save` keeps it.
+
+    Formal guarantee
+    ----------------
+    That of the method on the card, for a record of X and y, provided that the steps of a pipeline before it work on each
+    record alone (`Normalizer`, a `OneHotEncoder` of given categories): a `StandardScaler` or a feature selection learns
+    from the records and is not accounted for. All fits of the estimator and its clones together spend at most (epsilon,
+    delta), by basic composition, unless `fits` is None. `score`, `cross_val_score` and searches compare with private
+    labels without noise: their results are for the owner of the records.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.model_selection import cross_val_score
+        >>> from noiseproof.sklearn import PrivateClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = PrivateClassifier(epsilon=3, bounds=(0, 8), classes=[0, 1, 2], fits=3)
+        >>> len(cross_val_score(model, X, y, cv=3))
+        3
+    """
+
+    def __init__(
+        self,
+        method: str = "dp-sgd",
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        neighbours: str = "add-or-remove",
+        bounds: Bounds = None,
+        classes: Sequence[Any] | Literal["data"] | None = None,
+        network: str | None = None,
+        recipe: str = "auto",
+        queries: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        fits: int | None = 1,
+        random_state: int | None = None,
+    ) -> None:
+        self.method = method
+        self.epsilon = epsilon
+        self.delta = delta
+        self.neighbours = neighbours
+        self.bounds = bounds
+        self.classes = classes
+        self.network = network
+        self.recipe = recipe
+        self.queries = queries
+        self.settings = settings
+        self.fits = fits
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on private records.
+
+        Args:
+            X: The features, (records, features).
+            y: A class for each record.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            SettingError: If bounds or classes are missing, or a setting is impossible.
+            BudgetError: If the budget is spent.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        places = _places(self, y)
+        self._fit(X, places, "classification", network=self.network, recipe=self.recipe, queries=self.queries)
+        return self
+
+    def _target(self) -> dict[str, Any]:
+        return {"classes": len(self.classes_)}
+
+    def _read_of_target(self) -> tuple[str, ...]:
+        return (READ_CLASSES,) if isinstance(self.classes, str) else ()
+
+    def _named(self, records: Dataset) -> Dataset:
+        return replace(records, public=replace(records.public, classes=tuple(map(str, self.classes_))))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Class probabilities, (records, classes), in the order of `classes_`; a prediction method spends answers."""
+        coded = self._coded(X)
+        release: Any = self.release_
+        found: Array = release.predict(coded).double().numpy()
+        return found / found.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest class of each row; a prediction method spends answers."""
+        shares = self.predict_proba(X)
+        chosen: Array = self.classes_[shares.argmax(axis=1)]
+        return chosen
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class PrivateSynthesizer(_PrivateEstimator):
+    """Synthetic records in the place of private ones; `sample` gives them.
+
+    Args:
+        method: dp-gan or zero-gan, or another method that makes records.
+        epsilon: The privacy budget of all fits together.
+        delta: The privacy budget of all fits together.
+        neighbours: When two data sets are neighbours.
+        bounds: The public bounds of the features, as for `PrivateClassifier`.
+        classes: The public list of classes, as for `PrivateClassifier`.
+        rows: Synthetic records to make; None as many as there are private ones.
+        settings: The method's settings.
+        fits: As for `PrivateClassifier`.
+        random_state: As for `PrivateClassifier`.
+
+    Attributes:
+        classes_: The classes, sorted.
+        release_: What the fit released.
+
+    Formal guarantee
+    ----------------
+    That of the method on the card, under the terms of `PrivateClassifier`. What is made of the synthetic records costs
+    nothing more.
+    """
+
+    def __init__(
+        self,
+        method: str = "dp-gan",
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        neighbours: str = "add-or-remove",
+        bounds: Bounds = None,
+        classes: Sequence[Any] | Literal["data"] | None = None,
+        rows: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        fits: int | None = 1,
+        random_state: int | None = None,
+    ) -> None:
+        self.method = method
+        self.epsilon = epsilon
+        self.delta = delta
+        self.neighbours = neighbours
+        self.bounds = bounds
+        self.classes = classes
+        self.rows = rows
+        self.settings = settings
+        self.fits = fits
+        self.random_state = random_state
+
+    _target = PrivateClassifier._target
+    _read_of_target = PrivateClassifier._read_of_target
+    _named = PrivateClassifier._named
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn to make records like these; as `PrivateClassifier.fit`."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        places = _places(self, y)
+        self._fit(X, places, "classification", **({} if self.rows is None else {"rows": self.rows}))
+        return self
+
+    def sample(self, n_samples: int | None = None) -> tuple[Array, Array]:
+        """Synthetic features in the units of X, and their classes.
+
+        Args:
+            n_samples: How many of the records that were made; all of them by default.
+
+        Returns:
+            (records, features) and (records,).
+        """
+        check_is_fitted(self, "release_")
+        made: Dataset = self.release_.dataset  # type: ignore[attr-defined]
+        count = len(made) if n_samples is None else n_samples
+        if not 0 < count <= len(made):
+            raise SettingError(f"{len(made)} records were made, so that 1 to {len(made)} can be had, not {count}.")
+        features = made.features[:count].double().numpy()
+        return self._low + features * (self._high - self._low), self.classes_[made.labels[:count].numpy()]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+
+def _places(estimator: Any, y: Array) -> Array:
+    """The labels as places in the sorted list of classes, which is set as `classes_`."""
+    check_classification_targets(y)
+    if estimator.classes is None:
+        raise SettingError(
+            "give the public list of classes as classes=[...]; classes='data' reads it off the labels, and then nothing is "
+            "proven."
+        )
+    if isinstance(estimator.classes, str) and estimator.classes != "data":
+        raise SettingError(f"classes is a list or 'data', not {estimator.classes!r}.")
+    present = np.unique(y)
+    estimator.classes_ = present if isinstance(estimator.classes, str) else np.unique(np.asarray(estimator.classes))
+    if not np.isin(present, estimator.classes_).all():
+        wrong = int((~np.isin(y, estimator.classes_)).sum())
+        raise SettingError(f"{wrong} labels are outside the {len(estimator.classes_)} classes.")
+    if len(present) < 2:
+        raise SettingError("the labels are of one class only; there is nothing to learn.")
+    places: Array = np.searchsorted(estimator.classes_, y)
+    return places
