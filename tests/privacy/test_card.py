@@ -63,6 +63,28 @@ def test_an_audit_above_the_claim_refutes_it(audited, verdict):
     assert card(claimed=claim(1), proven=proof(1)).with_audit(audited).verdict == verdict
 
 
+@pytest.mark.parametrize("claimed", [None, claim(2), claim(100)])
+@pytest.mark.parametrize("randomness", ["secure", "reproducible"])
+def test_an_audit_above_the_proof_refutes_the_card_whatever_is_claimed(claimed, randomness):
+    contradicted = card(randomness, claimed=claimed, proven=proof(1)).with_audit(audit(1.1))
+    assert contradicted.verdict == contradicted.verdict_if_secure == "refuted"
+    assert json.loads(contradicted.to_json())["verdict"] == "refuted"
+    assert contradicted.text.startswith(
+        "Refuted: epsilon 1 at delta 1e-05 is proven, and an audit found at least epsilon 1.1"
+    )
+    assert "the proof, the program or the audit is wrong" in contradicted.text
+    # Neither a later audit that finds less nor one that cannot speak of the proof takes the verdict back.
+    assert contradicted.with_audit(audit(0.2)).verdict == "refuted"
+    assert contradicted.with_audit(audit(5, 1e-9)).verdict == "refuted"
+
+
+def test_a_refuted_claim_with_a_proof_that_stands_says_so_of_the_claim_alone():
+    refuted = card(claimed=claim(1), proven=proof(36)).with_audit(audit(1.3))
+    assert refuted.text == (
+        "Refuted: epsilon 1 at delta 1e-05 is claimed, and an audit found at least epsilon 1.3 at delta 1e-05."
+    )
+
+
 def test_an_audit_at_a_smaller_delta_than_the_claims_says_nothing_of_it():
     assert card(claimed=claim(1), proven=proof(1)).with_audit(audit(1.1, 1e-9)).verdict == "proven"
 
@@ -83,18 +105,17 @@ def test_an_audit_that_refutes_the_claim_stays_whatever_is_found_at_another_delt
 
 
 @pytest.mark.parametrize(
-    ("fields", "verdict", "may_leave"),
+    ("fields", "verdict"),
     [
-        ({"proven": proof(1)}, "rehearsal", False),
-        ({"claimed": claim(1), "proven": proof(2)}, "rehearsal", False),
-        ({"claimed": claim(1), "why": "the proof has a gap"}, "nothing proven", True),
-        ({"claimed": claim(1), "proven": proof(2), "audited": audit(1.1)}, "refuted", True),
+        ({"proven": proof(1)}, "rehearsal"),
+        ({"claimed": claim(1), "proven": proof(2)}, "rehearsal"),
+        ({"claimed": claim(1), "why": "the proof has a gap"}, "nothing proven"),
+        ({"claimed": claim(1), "proven": proof(2), "audited": audit(1.1)}, "refuted"),
     ],
 )
-def test_a_seeded_run_is_a_rehearsal_that_may_not_leave_and_keeps_the_epsilon_it_would_have(fields, verdict, may_leave):
+def test_a_seeded_run_is_a_rehearsal_that_may_not_leave_and_keeps_the_epsilon_it_would_have(fields, verdict):
     seeded, secure = card("reproducible", **fields), card(**fields)
-    assert (seeded.verdict, seeded.may_leave) == (verdict, may_leave)
-    assert secure.may_leave
+    assert seeded.verdict == verdict
     assert seeded.verdict_if_secure == secure.verdict
     assert seeded.proven == secure.proven
     assert json.loads(seeded.to_json())["verdict"] == verdict

@@ -122,8 +122,8 @@ class Card(_Frozen):
     def verdict(self) -> Verdict:
         """What may be said of the release.
 
-        `refuted` if an audit found more than was claimed, `nothing proven` without a proof, `rehearsal` if the
-        randomness was seeded (whoever knows the seed can take the noise off, so that `proven` is what the same run
+        `refuted` if an audit found more than was claimed or proven, `nothing proven` without a proof, `rehearsal` if
+        the randomness was seeded (whoever knows the seed can take the noise off, so that `proven` is what the same run
         would have with secure randomness), else `proven` or `weaker than claimed`.
         """
         found = self.verdict_if_secure
@@ -136,15 +136,16 @@ class Card(_Frozen):
         return verdict(self.claimed, self.proven, self.audited)
 
     @property
-    def may_leave(self) -> bool:
-        """Whether the release may be published, served or handed on; a rehearsal may not."""
-        return self.verdict != "rehearsal"
-
-    @property
     def text(self) -> str:
         """The verdict in a sentence, for people."""
-        if self.verdict == "refuted" and self.claimed and self.audited:
-            return f"Refuted: {_said(self.claimed)} is claimed, and an audit found at least {_said(self.audited)}."
+        if self.verdict == "refuted" and self.audited:
+            found = f"and an audit found at least {_said(self.audited)}"
+            if not (self.proven and self.proven.refuted_by(self.audited)):
+                return f"Refuted: {_said(self.claimed)} is claimed, {found}."
+            return (
+                f"Refuted: {_said(self.proven)} is proven, {found}, at a confidence of {self.audited.confidence:.6g}: the "
+                "proof, the program or the audit is wrong, and until it is known which, nothing is to be relied on."
+            )
         if self.proven is None:
             return f"Nothing proven: {self.why}"
         promise = f"{_said(self.proven)} for one {self.unit} ({self.neighbours})"
@@ -182,7 +183,7 @@ class Card(_Frozen):
 
 def verdict(claimed: Claim | None, proven: Proof | None, audited: Audit | None) -> Verdict:
     """What the three numbers say together; they are only ever compared at one delta (`Claim.epsilon_at`)."""
-    if claimed is not None and audited is not None and claimed.refuted_by(audited):
+    if audited is not None and any(promise.refuted_by(audited) for promise in (claimed, proven) if promise):
         return "refuted"
     if proven is None:
         return "nothing proven"
@@ -191,8 +192,8 @@ def verdict(claimed: Claim | None, proven: Proof | None, audited: Audit | None) 
     return "proven"
 
 
-def _said(promise: _Promise | Audit) -> str:
-    return f"epsilon {promise.epsilon:.3g} at delta {promise.delta:g}"
+def _said(promise: _Promise | Audit | None) -> str:
+    return "nothing" if promise is None else f"epsilon {promise.epsilon:.3g} at delta {promise.delta:g}"
 
 
 @dataclass(frozen=True)

@@ -320,7 +320,7 @@ def recommend(rows: Sequence[Row], budget: Budget) -> tuple[Recommendation, ...]
 
 
 def verdict_sentence(comparison: Comparison) -> str:
-    """The result in a sentence: what keeps how much of the baseline's accuracy, and which claims were refuted."""
+    """The result in a sentence: what keeps how much of the baseline's accuracy, and what was refuted."""
     parts = [_at(comparison, epsilon, first=number == 0) for number, epsilon in enumerate(comparison.epsilons)]
     refuted: dict[str, list[tuple[str, str]]] = {}
     for row in comparison.rows:
@@ -348,6 +348,9 @@ def _refutation(row: Row) -> tuple[str, str]:
     claim, bound = row.card.claimed, row.audit.audited.epsilon
     if claim is not None and claim.refuted_by(row.audit.audited):
         return f"{claim.epsilon:.3g}", f"{bound:.3g}"
+    proof = row.card.proven
+    if proof is not None and proof.refuted_by(row.audit.audited):
+        return f"{proof.epsilon:.3g}, proven", f"{bound:.3g}"
     played = row.audit.claimed
     return f"{played.epsilon if played else 0:.3g} in its game", f"{bound:.3g}"
 
