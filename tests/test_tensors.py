@@ -1,11 +1,14 @@
-"""Numbers that are not finite are found wherever they are, and large ones are not taken for them."""
+"""Numbers that are not finite are found wherever they are, and generators follow every bit of a seed."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from noiseproof.tensors import all_finite
+from noiseproof.tensors import all_finite, seeded, seeded_generator
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
@@ -32,3 +35,28 @@ def test_whole_numbers_and_nothing_are_finite():
     assert all_finite(torch.arange(10))
     assert all_finite(torch.tensor([True, False]))
     assert all_finite(torch.empty(0, 3))
+
+
+@given(st.integers(0, 2**62))
+def test_a_short_seed_is_torchs_own(seed):
+    expected = torch.Generator().manual_seed(seed)
+    assert torch.equal(seeded_generator(seed).get_state(), expected.get_state())
+    before = torch.get_rng_state()
+    with seeded(seed):
+        drawn = torch.rand(3)
+    assert torch.equal(drawn, torch.rand(3, generator=expected))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@given(st.integers(2**64, 2**300), st.integers(0, 299))
+def test_every_bit_of_a_long_seed_counts(seed, bit):
+    drawn = torch.randint(2**62, (2,), generator=seeded_generator(seed))
+    assert torch.equal(drawn, torch.randint(2**62, (2,), generator=seeded_generator(seed)))
+    other = seed ^ 1 << bit if seed ^ 1 << bit >= 2**63 else seed + 1
+    assert not torch.equal(drawn, torch.randint(2**62, (2,), generator=seeded_generator(other)))
+    with seeded(seed):
+        assert torch.equal(drawn, torch.randint(2**62, (2,)))
+    # torch's own seeding knows 2^32 states, in which the first word leaves no freedom to the 623 others.
+    words = seeded_generator(seed).get_state().numpy()[24 : 24 + 8 * 624].view(np.uint64)
+    filled = torch.Generator().manual_seed(int(words[0])).get_state().numpy()[24 : 24 + 8 * 624].view(np.uint64)
+    assert (words[1:] != filled[1:]).all()

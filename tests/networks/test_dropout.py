@@ -9,7 +9,7 @@ from torch import nn
 
 from noiseproof.networks.dropout import RecordRandomness
 from noiseproof.privacy import Reproducible, Secure
-from noiseproof.privacy.randomness import generator_state
+from noiseproof.tensors import generator_state
 
 
 def drawn(module, records, step=0, rng=None, inputs=None, rank=0):

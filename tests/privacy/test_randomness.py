@@ -15,7 +15,14 @@ from scipy import special, stats
 
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.privacy import Randomness, Reproducible, Secure, randomness
-from noiseproof.privacy.randomness import BLOCK, Bits, add_in_blocks, check_value, choose, in_blocks
+from noiseproof.privacy.randomness import (
+    BLOCK,
+    Bits,
+    add_in_blocks,
+    check_value,
+    choose,
+    in_blocks,
+)
 
 KEY = bytes(range(32))
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import Count, Positive, each_trial, public_seed, shuffled
+from noiseproof.methods.common import Count, Positive, each_trial, initial_seed, shuffled
 from noiseproof.networks import Network
 from noiseproof.privacy import Game
 from noiseproof.privacy.card import Place
@@ -54,7 +54,7 @@ class Baseline(Method):
         self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> ModelRelease:
         """Train with Adam on shuffled batches; the budget is not used."""
-        seed = public_seed(rng)
+        seed = initial_seed(rng)
         module = network.build(seed)
         device = default_device()
         module.to(device).train()

@@ -32,8 +32,8 @@ __all__ = [
     "draw_shards",
     "each_trial",
     "first_gradient",
+    "initial_seed",
     "proven_game",
-    "public_seed",
     "seeded_by",
     "shuffled",
 ]
@@ -146,15 +146,19 @@ def proven_game(
     return Game(name, play, near, delta, claimed, proven, gaussian=gaussian)
 
 
-def public_seed(rng: Randomness) -> int:
-    """A seed of initial weights. It is public: it must drive nothing that privacy rests on.
+def initial_seed(rng: Randomness) -> int:
+    """A seed of initial weights, shuffles and sampled labels, for `Network.build` and `seeded_generator`.
+
+    No proof rests on it; but what it drives need not be public either, and what else a run draws does not follow from it.
 
     Args:
         rng: The run's randomness.
 
     Returns:
-        A seed of 31 bits for `Network.build`; what else a run draws does not follow from it.
+        A seed of 256 bits where the randomness is secure, so that it cannot be found by trying; of 31 in a rehearsal.
     """
+    if rng.kind == "secure":
+        return 1 << 256 | sum(int(part) << 32 * place for place, part in enumerate(rng.uniform((8,)) * 2**32))
     return int(torch.randint(2**31, (1,), generator=rng.generator))
 
 

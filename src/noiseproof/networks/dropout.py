@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from noiseproof.privacy.randomness import STATE_WORDS, Bits, generator_state
+from noiseproof.privacy.randomness import Bits
+from noiseproof.tensors import STATE_WORDS, generator_state
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Randomness

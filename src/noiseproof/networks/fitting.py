@@ -18,7 +18,7 @@ from noiseproof.parallel import tasks
 from noiseproof.parallel.tasks import spread_out
 from noiseproof.progress import SILENT, Progress
 from noiseproof.settings import BelowOne, Count, NonNegative, Positive, check_fields
-from noiseproof.tensors import default_device
+from noiseproof.tensors import default_device, seeded_generator
 
 StackedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(k, batch, classes) logits, (k, batch) labels, (k, batch) shares -> (k,) losses.
@@ -135,7 +135,7 @@ class _Schedule:
         self._turns = (self._sizes + self._width - 1) // self._width
         self._totals = (self._turns * training.epochs).tolist()
         self.steps = max(self._totals)
-        self.generators = [torch.Generator().manual_seed(seeds[j] ^ _SHUFFLES) for j in self.order]
+        self.generators = [seeded_generator(seeds[j] ^ _SHUFFLES) for j in self.order]
         self._epoch = torch.zeros(len(members), int(self._turns.max()) * self._width, dtype=torch.int64)
 
     def active(self, step: int) -> int:

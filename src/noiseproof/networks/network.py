@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import nn
 
 from noiseproof.errors import SettingError
 from noiseproof.plugins import load_plugins
 from noiseproof.settings import adapters, read
+from noiseproof.tensors import seeded
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Kind
@@ -77,8 +78,8 @@ class Network:
         """A network around the user's own module, starting from the weights it has now."""
         return cls("custom", input_shape, classes, module=copy.deepcopy(module))
 
-    def build(self, seed: int = 0) -> nn.Module:
-        """A new module, initialised from `seed` (initialisation is public: it depends on no record)."""
+    def build(self, seed: int | None = 0) -> nn.Module:
+        """A new module, initialised from `seed` (None: from torch's generator as it is); it depends on no record."""
         if self.name == "custom":
             if self.module is None:
                 raise SettingError("this bundle holds a network of the user's own: pass the module to load it into.")
@@ -92,8 +93,7 @@ class Network:
             if name not in known:
                 raise SettingError(f"{self.name} has no option {name!r}; it has {', '.join(known) or 'none'}.")
             options[name] = read(self.name, name, value, known[name])
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with nullcontext() if seed is None else seeded(seed):
             return builder(self.input_shape, self.classes, **options)
 
 

@@ -187,7 +187,7 @@ def mapped(
 ) -> nn.Module:
     """The maps (as `data.features.describe` names them), then the named network with its options."""
     feature_map = restore(tuple(maps))
-    return Mapped(feature_map, behind(input_shape, classes, feature_map, network, options).build(torch.initial_seed()))
+    return Mapped(feature_map, behind(input_shape, classes, feature_map, network, options).build(None))
 
 
 def behind(

@@ -116,6 +116,7 @@ class Bits:
     """The bit stream of one ChaCha20 key and nonce (RFC 8439; the nonce has 96 bits). Streams never overlap."""
 
     def __init__(self, key: bytes, nonce: int = 0) -> None:
+        self._key, self._nonce, self._asides = key, nonce, 0
         counter_and_nonce = bytes(4) + nonce.to_bytes(12, "little")
         self._stream = Cipher(algorithms.ChaCha20(key, counter_and_nonce), mode=None).encryptor()
 
@@ -128,6 +129,11 @@ class Bits:
             part = target[start : start + len(_ZEROS)]
             # The key stream is what zeros are encrypted to; the cipher works without the interpreter's lock.
             self._stream.update_into(_ZEROS[: part.size], part.data)
+
+    def aside(self) -> Bits:
+        """Another stream of the same key, from which nothing is taken away here; of a nonce below 2^64."""
+        self._asides += 1
+        return Bits(self._key, self._asides << 64 | self._nonce)
 
     def words(self, count: int) -> npt.NDArray[np.uint64]:
         """`count` independent uniform 64-bit words."""
@@ -205,11 +211,16 @@ def _choose_exactly(logits: npt.NDArray[np.float64], known: int, bits: Bits) -> 
                 return int(possible[order])
 
 
+def pieces(count: int, size: int) -> list[slice]:
+    """So many items in blocks of at most that size, and alike in size, so that threads end together."""
+    number = max(1, -(-count // size))
+    return [slice(*ends) for ends in pairwise(count * piece // number for piece in range(number + 1))]
+
+
 def in_blocks(count: int, streams: Streams, work: Callable[[slice, Bits], None], size: int = BLOCK) -> None:
     """Call `work` once for every block of `count` items, each with a bit stream of its own, on torch's threads."""
-    pieces = max(1, -(-count // size))
-    ends = [count * piece // pieces for piece in range(pieces + 1)]  # alike in size, so that threads end together
-    todo = [(number, slice(start, end)) for number, (start, end) in enumerate(pairwise(ends)) if end > start]
+    blocks = pieces(count, size)
+    todo = [(number, block) for number, block in enumerate(blocks) if block.stop > block.start]
 
     def take() -> None:
         while True:
@@ -219,7 +230,7 @@ def in_blocks(count: int, streams: Streams, work: Callable[[slice, Bits], None],
                 return
             work(block, streams(number))
 
-    helpers = [_pool().submit(take) for _ in range(min(torch.get_num_threads(), pieces) - 1)]
+    helpers = [_pool().submit(take) for _ in range(min(torch.get_num_threads(), len(blocks)) - 1)]
     try:
         take()
     finally:
@@ -314,13 +325,3 @@ def check_scales(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     if scale.numel() and not bool(((scale > 2.0**-_EXPONENTS) & (scale < 2.0**_EXPONENTS)).all()):
         raise SettingError("the scales of noise must all be greater than 0 (and from 2^-900 to 2^900).")
     return scale
-
-
-STATE_WORDS = 624
-"""Of torch's generator of the processor, a Mersenne twister; a seed would fill them from 32 bits."""
-
-
-def generator_state() -> tuple[torch.Tensor, npt.NDArray[np.uint64]]:
-    """A state of torch's generator of the processor, and a view of its 624 words (of 32 bits), to be filled."""
-    state = torch.Generator().get_state()
-    return state, state.numpy()[24 : 24 + 8 * STATE_WORDS].view(np.uint64)

@@ -36,7 +36,8 @@ from noiseproof import kernels
 from noiseproof.errors import SettingError
 from noiseproof.privacy import randomness
 from noiseproof.privacy.discrete_noise import Distribution, gaussian, laplace, sample
-from noiseproof.privacy.randomness import KEY_BYTES, STATE_WORDS, Bits, Floats, Randomness, Streams, generator_state
+from noiseproof.privacy.randomness import KEY_BYTES, Bits, Floats, Randomness, Streams
+from noiseproof.tensors import seeded_generator
 
 _SCALE_BITS = 32
 _LARGEST = 2.0**61
@@ -135,11 +136,7 @@ class Secure(Randomness):
     def generator(self) -> torch.Generator:
         """A torch generator for what privacy does not rest on, seeded by the operating system."""
         if self._generator is None:
-            # Its whole state, since of a seed torch takes 32 bits, which can all be tried.
-            state, words = generator_state()
-            words[:] = np.frombuffer(self._entropy(4 * STATE_WORDS), dtype=np.uint32)
-            self._generator = torch.Generator()
-            self._generator.set_state(state)
+            self._generator = seeded_generator(1 << 8 * KEY_BYTES | int.from_bytes(self._entropy(KEY_BYTES), "little"))
         return self._generator
 
     def spawn(self, key: int) -> Secure:

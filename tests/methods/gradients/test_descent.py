@@ -202,7 +202,7 @@ def test_micro_batches_change_no_mask(seen_losses):
 
 
 def test_nothing_that_a_training_draws_follows_from_the_seed_of_its_initial_weights(seen_losses, monkeypatch):
-    monkeypatch.setattr(method_module, "public_seed", lambda rng: 7)
+    monkeypatch.setattr(method_module, "initial_seed", lambda rng: 7)
     for rng in (Reproducible(3), Reproducible(4)):
         dataset = Dataset("d", torch.ones(4, 6), torch.arange(4) % 2, Public((6,), ("a", "b")))
         network = Network.of(nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 2)), (6,), 2)

@@ -15,7 +15,7 @@ from noiseproof.engine.private_gradients import BatchGradients, Sampling
 from noiseproof.engine.ranks import ALONE, Ranks
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method
-from noiseproof.methods.common import BelowOne, Count, Positive, Share, public_seed
+from noiseproof.methods.common import BelowOne, Count, Positive, Share, initial_seed
 from noiseproof.methods.gradients.descent import (
     AfterStep,
     Augmentations,
@@ -113,7 +113,7 @@ class GradientMethod(Method):
 
         `ranks` share the training, each calling this with the same arguments; `checkpoints` let it be interrupted.
         """
-        module = network.build(public_seed(rng)).to(default_device())
+        module = network.build(initial_seed(rng)).to(default_device())
         records = ranks.records(len(dataset))
         rate, steps = self.rate(records), self.steps(records)
         gradients = self.gradients(module, steps=steps, budget=budget, sample_rate=rate, rng=rng, vmapped=self.vmapped)

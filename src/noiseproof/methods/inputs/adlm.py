@@ -12,7 +12,7 @@ from torch import nn
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import Count, Positive, Rate, each_trial, public_seed
+from noiseproof.methods.common import Count, Positive, Rate, each_trial, initial_seed
 from noiseproof.methods.inputs.layers import LossNoise, bounded, first_units, last_hidden
 from noiseproof.methods.inputs.perturbation import (
     Coefficients,
@@ -114,7 +114,7 @@ class InputMethod(Method):
         look: Look | None = None,
     ) -> BoundedRelease:
         """Perturb the records, and train the network, its hidden units bounded, on what that leaves."""
-        seed = public_seed(rng)  # also of shuffles: all that follows the perturbation is post-processing
+        seed = initial_seed(rng)  # also of shuffles: all that follows the perturbation is post-processing
         module = bounded(network.build(seed))
         _, inputs_epsilon, loss_epsilon = self.parts(budget.epsilon)
         relevance = self._relevance(network, dataset, budget, rng, progress)
@@ -301,7 +301,7 @@ class Adlm(InputMethod):
             spend = Budget(self.network_epsilon, budget.delta, "replace-one")
             return functional_network(dataset, spend, rng, progress)
         if self.relevance == "trained":
-            return trained_network(network, dataset, self.relevance_epochs, public_seed(rng), progress)
+            return trained_network(network, dataset, self.relevance_epochs, initial_seed(rng), progress)
         return bundled_network(self.relevance, dataset.public.shape, public=self.public_network)
 
     def _beta(self, dataset: Dataset, relevance: Relevance | None) -> torch.Tensor:

@@ -17,7 +17,7 @@ from noiseproof.data.dataset import Dataset, Public
 from noiseproof.engine.sampling import Decay, Schedule
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method
-from noiseproof.methods.common import Count, Finite, NonNegative, public_seed
+from noiseproof.methods.common import Count, Finite, NonNegative, initial_seed
 from noiseproof.methods.losses.coding import Coding, check_records
 from noiseproof.networks.generators import (
     ConvDiscriminator,
@@ -30,7 +30,7 @@ from noiseproof.networks.generators import (
 from noiseproof.privacy import Card, Randomness
 from noiseproof.privacy.card import Place
 from noiseproof.releases.release import DataRelease
-from noiseproof.tensors import default_device, seeded
+from noiseproof.tensors import default_device, seeded, seeded_generator
 
 Tuning = Literal["constant", "time", "exp", "step", "ant"]
 Model = Literal["auto", "features", "dense", "conv"]
@@ -50,7 +50,7 @@ class Gan:
         """How often each label is generated."""
         self.device = default_device()
         self._seed = seed
-        self._random = torch.Generator().manual_seed(seed)
+        self._random = seeded_generator(seed)
         with seeded(seed):
             self.generator: Generator = self._build(model, latent, relaxed).to(self.device)
 
@@ -91,7 +91,9 @@ class Gan:
 
     def seeded(self) -> AbstractContextManager[None]:
         """Draws of torch's own generator (Gumbel noise) come from this object's seed while it lasts."""
-        return seeded(int(torch.randint(2**31, (1,), generator=self._random)), self.device)
+        number = int(torch.randint(2**31, (1,), generator=self._random))
+        # With a seed of a secure run's length the number only says which of the seed's streams is meant.
+        return seeded(self._seed << 32 | number if self._seed >> 63 else number, self.device)
 
 
 def suits_convolutions(shape: tuple[int, ...]) -> bool:
@@ -142,7 +144,7 @@ class GanMethod(Method):
     def _start(self, dataset: Dataset, model: Model, rng: Randomness, relaxed: float | None = None) -> Gan:
         """The untrained generator; records that cannot be learned from are refused here, before anything is spent."""
         check_records(dataset)
-        return Gan(dataset.public, model, latent=self.latent, seed=public_seed(rng), relaxed=relaxed)
+        return Gan(dataset.public, model, latent=self.latent, seed=initial_seed(rng), relaxed=relaxed)
 
     def _release(self, gan: Gan, dataset: Dataset, card: Card) -> DataRelease:
         synthetic = gan.sample(len(dataset) if self.rows is None else self.rows, dataset.name)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from noiseproof.data import Dataset
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
-from noiseproof.methods.common import Count, NonNegative, Positive, public_seed, seeded_by
+from noiseproof.methods.common import Count, NonNegative, Positive, initial_seed, seeded_by
 from noiseproof.methods.losses.dp_gan import StepCallback
 from noiseproof.methods.losses.gan import (
     Gan,
@@ -31,7 +31,7 @@ from noiseproof.networks.generators import DenseDiscriminator
 from noiseproof.privacy import Budget, Claim, Game, Randomness
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import DataRelease
-from noiseproof.tensors import seeded
+from noiseproof.tensors import seeded, seeded_generator
 
 PAPER = (
     "Ma, Li, Ding, Liu, Wei, Weng, Poor: RDP-GAN: a Renyi-differential privacy based generative adversarial network. "
@@ -150,7 +150,7 @@ class RdpGan(GanMethod):
         noise = self._noise(first)
         shares = torch.bincount(dataset.labels, minlength=gan.classes).double()
         gan.shares = shares / shares.sum()
-        training = PairTraining(self, gan, gan.discriminator(model), dataset, rng, public_seed(rng))
+        training = PairTraining(self, gan, gan.discriminator(model), dataset, rng, initial_seed(rng))
         classifier = fit_classifier(dataset) if self.tuning == "ant" else None
         spent = 0.0
         with gan.seeded(), progress.task(self.name, self.iterations) as task:
@@ -243,7 +243,7 @@ class PairTraining:
         self._method, self._gan, self._discriminator, self._rng = method, gan, discriminator, rng
         self._records = gan.coding.encode(dataset.features).to(gan.device)
         self._labels = dataset.labels.to(gan.device)
-        self._order = torch.Generator().manual_seed(seed)
+        self._order = seeded_generator(seed)
         self._optimizer, self._generator_optimizer = (adam(m, method.lr) for m in (discriminator, gan.generator))
         self.largest = 0.0
         """The largest loss of a batch so far: the paper's C, before it is rounded up (Table II)."""

@@ -14,7 +14,7 @@ from annotated_types import Ge
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import BelowOne, Count, NonNegative, Positive, Share, public_seed, seeded_by
+from noiseproof.methods.common import BelowOne, Count, NonNegative, Positive, Share, initial_seed, seeded_by
 from noiseproof.methods.parameters.collection import Collection, ParameterLayout
 from noiseproof.methods.parameters.density import (
     Drawn,
@@ -109,7 +109,7 @@ class PublishingMethod(Method):
         Accuracies for `threshold` are measured on the private records, which no guarantee accounts for.
         """
         if collection is None:
-            seed = public_seed(rng)
+            seed = initial_seed(rng)
             collection = train_collection(
                 network, dataset, self.models, self._training(), seed=seed, workers=self.workers, progress=progress
             )

@@ -22,8 +22,8 @@ from noiseproof.methods.common import (
     Positive,
     claim_of,
     draw_shards,
+    initial_seed,
     proven_game,
-    public_seed,
     seeded_by,
 )
 from noiseproof.methods.parameters.collection import Collection, ParameterLayout
@@ -94,7 +94,7 @@ class ShardMethod(Method):
         None by itself: updates are exact. Row j depends on no records but those of shard j.
         """
         count = self.count(len(dataset))
-        seed = public_seed(rng)
+        seed = initial_seed(rng)
         shards = draw_shards(rng, len(dataset), count)
         module = network.build(seed)
         start = ParameterLayout.of(module).flatten(module)

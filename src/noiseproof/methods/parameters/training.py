@@ -19,7 +19,7 @@ from noiseproof.parallel import tasks
 from noiseproof.parallel.tasks import spread_out
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import describe_network
-from noiseproof.tensors import default_device
+from noiseproof.tensors import default_device, seeded_generator
 
 _TOGETHER = 1 << 24
 """Parameters that are trained together: dense networks gain from it until they no longer fit a cache."""
@@ -70,7 +70,9 @@ def train_collection(
     assert collection.done is not None
     first = layout.flatten(module)
     everyone = torch.arange(len(dataset))
-    seeds = torch.randint(2**62, (models,), generator=torch.Generator().manual_seed(seed)).tolist()
+    seeds = torch.randint(2**62, (models,), generator=seeded_generator(seed)).tolist()
+    if seed >> 63:  # of a secure run: each as long as the first
+        seeds = [seed << 62 | own for own in seeds]
     todo = [j for j in range(models) if not collection.done[j]]
     together = max(1, _TOGETHER // layout.size) if _dense(module) else 1
     if spread_out():

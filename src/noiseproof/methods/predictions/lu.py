@@ -22,6 +22,7 @@ from noiseproof.privacy import gaussian_dp
 from noiseproof.privacy.budget import check_epsilon
 from noiseproof.progress import SILENT, Progress
 from noiseproof.settings import Count, Positive, check_fields
+from noiseproof.tensors import seeded_generator
 
 Form = Literal["paper", "code"]
 """`paper`: eq. 22. `code`: what the authors published and, by its numbers, measured with; see `Convexified`."""
@@ -112,7 +113,7 @@ def search_alpha(
     None: the accuracies are those of networks trained without noise on private records. What is chosen this way is
     chosen by private records, and cards say so.
     """
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(dataset), generator=seeded_generator(seed))
     held = max(1, round(validation * len(dataset)))
     kept = order[held:]
     networks = fit_stack(

@@ -18,7 +18,7 @@ from noiseproof.data import Dataset
 from noiseproof.data.dataset import Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import MOST_ANSWERS, Count, Positive, public_seed, seeded_by
+from noiseproof.methods.common import MOST_ANSWERS, Count, Positive, initial_seed, seeded_by
 from noiseproof.methods.predictions import lu
 from noiseproof.networks import Network, Training, fit_stack
 from noiseproof.privacy import Budget, Card, Game, Randomness, Reproducible
@@ -229,7 +229,7 @@ class NeuronMethod(Method):
     ) -> NeuronRelease:
         """Train a dense network on the convexified loss, without noise; its answers get the noise."""
         lu.dense_layers(network.build())  # refuses other networks before the training
-        seed = public_seed(rng)
+        seed = initial_seed(rng)
         notes: tuple[str, ...] = ()
         if self.search:
             alpha = lu.search_alpha(network, dataset, self._training(), self.form, seed=seed, progress=progress)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from noiseproof.data import Dataset
 from noiseproof.data.dataset import Public
 from noiseproof.methods import register
-from noiseproof.methods.common import Count, FixedShards, NonNegative, Positive, draw_shards
+from noiseproof.methods.common import Count, FixedShards, NonNegative, Positive, draw_shards, initial_seed
 from noiseproof.methods.predictions.answers import Answer, ScoreChange, VoteAnswer, calibrate, least_noise, onto_simplex
 from noiseproof.methods.predictions.lu import Convexified
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
@@ -136,7 +136,7 @@ class Teachers(ScoreMethod):
         records, count = len(dataset), self.count(budget, dataset.classes, len(dataset))
         members = self.members or (5 if count == 1 else 1)
         answer = self.noise(budget, dataset.classes, count)
-        seeds = torch.randint(2**31, (count * members,), generator=rng.generator).tolist()
+        seeds = [initial_seed(rng) for _ in range(count * members)]
         shards = draw_shards(rng, records, count)
         # Teacher j is the networks j * members and those after it. Without a shard they stay as they were initialised.
         taught = [index for index in range(count * members) if len(shards[index // members])]
