@@ -281,10 +281,10 @@ def test_secure_noise_on_the_largest_values_is_the_same_to_the_last_bit(dtype, w
 
 @pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 100])
 def test_no_place_is_noted_beyond_the_room_for_them(count):
-    words, ends = np.zeros(count, dtype=np.uint64), (np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.uint64))
+    words, ends, scales = np.zeros(count, dtype=np.uint64), (np.zeros(1), np.ones(1)), np.ones(count)
     certain, drawn = np.zeros(1, dtype=np.uint64), np.empty(count, dtype=np.int64)  # nothing is certain
     places = np.full(count + 1, -1)
-    assert kernels.propose(words, ends, certain, 0, drawn, places[:count]) == count
+    assert kernels.propose_each(words, scales, ends, certain, 0, drawn, places[:count]) == count
     assert places.tolist() == [*range(count), -1]
 
 

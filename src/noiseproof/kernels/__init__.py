@@ -54,14 +54,25 @@ def add_normals(value: torch.Tensor, key: bytes, call: int, scale: float, out: t
     return finite
 
 
-def propose(
-    random: Words, ends: tuple[Integers, Words], accept_below: Words, mask: int, drawn: Integers, undecided: Integers
-) -> int:
-    """`discrete_noise.sample`'s proposals at one scale: how many the first bits leave undecided, whose indices begin it."""
-    addresses = (array.ctypes.data for array in (*ends, accept_below))
-    outputs = drawn.ctypes.data, undecided.ctypes.data
-    found: int = compiled.propose(random.ctypes.data, random.size, *addresses, mask, *outputs)
-    return found
+def add_law(
+    key: bytes,
+    law: tuple[Any, ...],
+    tail: tuple[Any, ...],
+    value: torch.Tensor,
+    out: torch.Tensor,
+    blocks: int,
+    step: float,
+) -> list[int] | None:
+    """`out` becomes `value` on the lattice of that step plus draws of a law (`discrete_noise.AtScale.packed`), by blocks.
+
+    Float32 or float64. The result has the blocks that were left alone, since float64 could not decide a draw; None if a
+    value is not finite.
+    """
+    failed = np.empty(blocks, dtype=np.int64)
+    wide = value.dtype == torch.float64
+    place = value.data_ptr(), out.data_ptr(), wide, value.numel()
+    failures: int = compiled.add_law(key, law, tail, *place, blocks, step, failed.ctypes.data)
+    return failed[:failures].tolist() if failures >= 0 else None
 
 
 def propose_each(
@@ -73,7 +84,10 @@ def propose_each(
     drawn: Integers,
     undecided: Integers,
 ) -> int:
-    """The same with a scale a draw; `ends` are in units of it."""
+    """`discrete_noise.sample`'s proposals with a scale a draw: how many the first bits leave undecided, and which.
+
+    Their indices begin `undecided`; `ends` are in units of the scale.
+    """
     addresses = (array.ctypes.data for array in (scale, *ends, accept_below))
     outputs = drawn.ctypes.data, undecided.ctypes.data
     found: int = compiled.propose_each(random.ctypes.data, random.size, *addresses, mask, *outputs)

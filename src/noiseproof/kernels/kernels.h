@@ -11,12 +11,34 @@ int add_normals(const uint32_t key[8], uint64_t call, const float *old, float *n
 /* normals.c: what `add_normals` makes of ChaCha20's bits, read as integers: standard normals over sqrt(2). */
 void make_normals(const int32_t *whole, int64_t count, float *normals);
 
-/* lattice.c: discrete_noise.py's `_propose` at one scale. `drawn` gets a proposal a random word; the result says how many
- * of them their first bits leave undecided, and `undecided` (of length `count`) gets their indices, in order. */
-int64_t propose(const uint64_t *random, int64_t count, const int64_t *left, const uint64_t *width,
-                const uint64_t *accept_below, uint64_t mask, int64_t *drawn, int64_t *undecided);
+/* normals.c: `kibibytes` times 1,024 bytes of ChaCha20's key stream, from its block number `counter` (of 64 bytes) on. */
+void fill_stream(const uint32_t key[8], const uint32_t nonce[3], uint32_t counter, int kibibytes, uint32_t *stream);
 
-/* The same with a scale a draw; `left` and `right` are the intervals' ends in units of the scale. */
+#define ENTRIES 1024 /* of a law's table, for either side */
+
+/* A law at one scale, as discrete_noise.py's `AtScale` has it. */
+typedef struct Law {
+    const int64_t *left;     /* where the interval of each entry begins */
+    const uint32_t *width;   /* how wide it is; 0 for entries of the tail */
+    const uint32_t *certain; /* half of the value below which the first bits of the fraction accept a proposal */
+    int two_sided;
+    int squared;     /* whether -log w(x) is (x / scale)^2 / 2, else |x| / scale */
+    double scale;    /* s */
+    double constant; /* C */
+    double tail_log; /* log of K C (1 - e^(-1/h)) */
+    const struct Law *tail; /* the geometric law over the tail, whose scale is h */
+} Law;
+
+/* lattice.c: secure.py's `add` at one scale, with the blocks' streams and boundaries of randomness.py's `in_blocks`: out is
+ * value, rounded to multiples of `step`, plus draws of the law. `wide` says that numbers are doubles. Blocks with a draw
+ * that float64 cannot decide are left alone; `failed` (of length `blocks`) gets their numbers, in any order, and the result
+ * is how many they are, or -1 if some value is not finite. */
+int64_t add_law(const uint32_t key[8], const Law *law, const void *value, void *out, int wide, int64_t count,
+                int64_t blocks, double step, int64_t *failed);
+
+/* discrete_noise.py's `_propose` with a scale a draw: `drawn` gets a proposal a random word; the result says how many
+ * of them their first bits leave undecided, and `undecided` (of length `count`) gets their indices, in order. `left` and
+ * `right` are the intervals' ends in units of the scale. */
 int64_t propose_each(const uint64_t *random, int64_t count, const double *scale, const double *left, const double *right,
                      const uint64_t *accept_below, uint64_t mask, int64_t *drawn, int64_t *undecided);
 

@@ -6,19 +6,28 @@
 
 #define ADDRESS(name) ((void *)(uintptr_t)(name))
 
-static PyObject *py_add_normals(PyObject *self, PyObject *args) {
-    const char *key;
+/* "O&" of arguments: a key of 32 bytes as little-endian words, whatever the machine is. */
+static int read_key(PyObject *given, void *to) {
+    char *key;
     Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(given, &key, &length) < 0) return 0;
+    if (length != 32) {
+        PyErr_Format(PyExc_ValueError, "a key has 32 bytes, not %zd", length);
+        return 0;
+    }
+    for (int i = 0; i < 8; i++) {
+        const unsigned char *at = (const unsigned char *)key + 4 * i;
+        ((uint32_t *)to)[i] = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    }
+    return 1;
+}
+
+static PyObject *py_add_normals(PyObject *self, PyObject *args) {
+    uint32_t parts[8];
     unsigned long long call, old, new;
     long long count;
     float scale;
-    if (!PyArg_ParseTuple(args, "y#KKKLf", &key, &length, &call, &old, &new, &count, &scale)) return NULL;
-    if (length != 32) return PyErr_Format(PyExc_ValueError, "a key has 32 bytes, not %zd", length);
-    uint32_t parts[8];
-    for (int i = 0; i < 8; i++) { /* little-endian, whatever the machine is */
-        const unsigned char *at = (const unsigned char *)key + 4 * i;
-        parts[i] = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-    }
+    if (!PyArg_ParseTuple(args, "O&KKKLf", read_key, parts, &call, &old, &new, &count, &scale)) return NULL;
     int finite;
     Py_BEGIN_ALLOW_THREADS;
     finite = add_normals(parts, call, ADDRESS(old), ADDRESS(new), count, scale);
@@ -36,17 +45,34 @@ static PyObject *py_make_normals(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *py_propose(PyObject *self, PyObject *args) {
-    unsigned long long random, left, width, accept_below, mask, drawn, undecided;
-    long long count;
-    if (!PyArg_ParseTuple(args, "KLKKKKKK", &random, &count, &left, &width, &accept_below, &mask, &drawn, &undecided))
+/* "O&" of arguments: a law as `discrete_noise.AtScale.packed` has it, the one over its tail not included. */
+static int read_law(PyObject *given, void *to) {
+    unsigned long long left, width, certain;
+    Law law = {0};
+    if (!PyArg_ParseTuple(given, "KKKppddd", &left, &width, &certain, &law.two_sided, &law.squared, &law.scale,
+                          &law.constant, &law.tail_log))
+        return 0;
+    law.left = ADDRESS(left), law.width = ADDRESS(width), law.certain = ADDRESS(certain);
+    *(Law *)to = law;
+    return 1;
+}
+
+static PyObject *py_add_law(PyObject *self, PyObject *args) {
+    uint32_t key[8];
+    Law law, tail;
+    unsigned long long value, out, failed;
+    long long count, blocks;
+    int wide;
+    double step;
+    if (!PyArg_ParseTuple(args, "O&O&O&KKpLLdK", read_key, key, read_law, &law, read_law, &tail, &value, &out, &wide, &count,
+                          &blocks, &step, &failed))
         return NULL;
-    int64_t found;
+    law.tail = tail.tail = &tail; /* a geometric law's tail is that law again */
+    int64_t failures;
     Py_BEGIN_ALLOW_THREADS;
-    found = propose(ADDRESS(random), count, ADDRESS(left), ADDRESS(width), ADDRESS(accept_below), mask, ADDRESS(drawn),
-                    ADDRESS(undecided));
+    failures = add_law(key, &law, ADDRESS(value), ADDRESS(out), wide, count, blocks, step, ADDRESS(failed));
     Py_END_ALLOW_THREADS;
-    return PyLong_FromLongLong(found);
+    return PyLong_FromLongLong(failures);
 }
 
 static PyObject *py_propose_each(PyObject *self, PyObject *args) {
@@ -119,7 +145,7 @@ static PyObject *py_answer(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"add_normals", py_add_normals, METH_VARARGS, "See kernels.h."},
     {"make_normals", py_make_normals, METH_VARARGS, "See kernels.h."},
-    {"propose", py_propose, METH_VARARGS, "See kernels.h."},
+    {"add_law", py_add_law, METH_VARARGS, "See kernels.h."},
     {"propose_each", py_propose_each, METH_VARARGS, "See kernels.h."},
     {"add_on_lattice", py_add_on_lattice, METH_VARARGS, "See kernels.h."},
     {"clip_layers", py_clip_layers, METH_VARARGS, "See kernels.h."},

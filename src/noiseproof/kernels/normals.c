@@ -6,6 +6,16 @@
 int has_wide_normals(void);
 int add_wide_group(const uint32_t key[8], uint64_t call, int64_t group, const float *old, float *new, int64_t count,
                    float scale);
+void wide_key_stream(const uint32_t key[8], const uint32_t nonce[3], uint32_t counter, int kibibytes, uint32_t *stream);
+
+CLONED static void short_key_stream(const uint32_t key[8], const uint32_t nonce[3], uint32_t counter, int kibibytes,
+                                    uint32_t *stream) {
+    key_stream_run(key, nonce, counter, kibibytes, stream);
+}
+
+void fill_stream(const uint32_t key[8], const uint32_t nonce[3], uint32_t counter, int kibibytes, uint32_t *stream) {
+    (has_wide_normals() ? wide_key_stream : short_key_stream)(key, nonce, counter, kibibytes, stream);
+}
 
 CLONED void make_normals(const int32_t *whole, int64_t count, float *normals) {
     for (int64_t first = 0; first < count; first += LANES) {

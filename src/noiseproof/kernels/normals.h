@@ -7,7 +7,7 @@
 
 #include "vectors.h"
 
-#define BLOCK (1 << 17)    /* coordinates that share a nonce, as in blocks.py */
+#define BLOCK (1 << 17)    /* coordinates that share a nonce, as in randomness.py */
 #define GROUP (16 * LANES) /* coordinates made at a time */
 
 HELPER words rotate(words x, int by) { return (x << by) | (x >> (32 - by)); }
@@ -77,6 +77,11 @@ HELPER void key_stream(const uint32_t key[8], const uint32_t nonce[3], uint32_t 
     for (int word = 0; word < 16; word += 8) {
         for (int lane = 0; lane < LANES; lane += 8) transpose(by_word + LANES * word + lane, stream + 16 * lane + word);
     }
+}
+
+/* `kibibytes` times 1,024 bytes of the key stream, from its block number `counter` on. */
+HELPER void key_stream_run(const uint32_t key[8], const uint32_t nonce[3], uint32_t counter, int kibibytes, uint32_t *stream) {
+    for (int done = 0; done < 16 * kibibytes; done += LANES) key_stream(key, nonce, counter + (uint32_t)done, stream + 16 * done);
 }
 
 /* The inverse error function of numbers strictly between -1 and 1, in float32 (Giles 2010). */

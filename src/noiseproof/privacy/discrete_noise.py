@@ -22,6 +22,11 @@ is at least a known number on the whole interval; then 32 more bits and float64 
 enough (once in some 2^26 draws), more bits are taken and more precision until the answer is certain. No table has a
 rounded probability in it, so no total variation is left over.
 
+The order in which draws take words from a stream is part of the definition: a word for every draw, one more for those
+that it leaves open, those of the tails' geometric draws, then all over again for what was not accepted. Bits beyond these
+come from streams aside. So which draws float64 leaves undecided moves no other's words, a draw is a function of the key
+alone, and the compiled sampler, which hands back whole blocks with a draw that it cannot decide, gives the same integers.
+
 What the float64 part rests on, for scales s in [2^28, 2^32), is checked in tests against exact arithmetic:
 C = A s (1 + 2^-16) keeps every bound at most 1 (widths and edges are off by one integer in at least 2^17), the
 threshold of the first 33 bits is below every bound of its interval, and the float64 bound is within 2^-29 of the true.
@@ -33,7 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
@@ -53,7 +58,7 @@ _FLOAT_ERROR = 2.0**-28
 _CHUNK = 1 << 15
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Distribution:
     """Weights on the integers, and the table of intervals that covers them, in units of the scale."""
 
@@ -68,12 +73,12 @@ class Distribution:
     """By entry, the intervals' ends; both are the last edge for a tail. The second half mirrors the first."""
     accept_below: Words
     """By entry, below which value the first bits of the fraction make a draw certain to be accepted."""
-    exponent: Callable[[Reals, Reals], Reals]
-    """-log w(x) at a scale, in float64; exact enough to leave few draws undecided."""
     weight: Callable[[int, Any], Any]
     """w(x) at a scale, in mpmath's numbers at its present precision."""
     tail_scale: Callable[[Any, Any], Any]
     """The scale h of the geometric law that lies over the tail, from the distribution's and where the tail begins."""
+    squared: bool = False
+    """Whether -log w(x) is nearly (x / s)^2 / 2, or |x| / s."""
     sides: int = 2
 
     @classmethod
@@ -106,7 +111,10 @@ class Distribution:
         begin, end = edges[:-1], edges[1:]
         least = np.array([math.exp(density_exponent(a) - density_exponent(b)) for a, b in zip(begin, end, strict=True)])
         # A fraction known to be in [low, low + m) / 2^33 is below the bound if low < 2^33 bound - m, for every scale.
-        certain = np.floor(2.0**_FIRST_BITS * least * (1 - 2.0**-14) - (end - begin) * LARGEST_SCALE - 2)
+        # Even, so that compiled code may keep the half of it in 32 bits.
+        certain = 2 * np.floor(
+            2.0 ** (_FIRST_BITS - 1) * least * (1 - 2.0**-14) - (end - begin) * LARGEST_SCALE / 2 - 1
+        )
         tails = np.full(tail, edges[-1])
         left, right = np.concatenate([begin, tails]), np.concatenate([end, tails])
         accept_below = np.tile(np.concatenate([certain, np.zeros(tail)]), 2).astype(np.uint64)
@@ -132,6 +140,42 @@ class Distribution:
     def constant(self, scale: Any) -> Any:
         """The constant C of the module's docstring; the very same float64 wherever it is needed."""
         return self.area * scale * _MARGIN
+
+    def exponent(self, x: Reals, scale: float | Reals) -> Reals:
+        """-log w(x) in float64, exact enough to leave few draws undecided."""
+        z = np.abs(x) / scale
+        return z * z / 2 if self.squared else z
+
+    def tail_log(self, scale: Any, tail_scale: Any) -> Any:
+        """log of K C (1 - e^(-1/h)), in float64."""
+        return np.log(-self.tail * self.constant(scale) * np.expm1(-1 / tail_scale))
+
+
+@dataclass(frozen=True)
+class AtScale:
+    """A distribution at one scale, as the compiled sampler takes it."""
+
+    left: Integers
+    width: npt.NDArray[np.uint32]
+    certain: npt.NDArray[np.uint32]
+    facts: tuple[bool, bool, float, float, float]
+    """Whether it has two sides, whether it is squared, s, C and `tail_log`."""
+
+    @property
+    def packed(self) -> tuple[Any, ...]:
+        """kernels.h's Law; valid for as long as this object lives."""
+        return (*(table.ctypes.data for table in (self.left, self.width, self.certain)), *self.facts)
+
+
+@lru_cache(maxsize=64)  # a training draws at one scale, step after step
+def at_scale(law: Distribution, scale: float) -> tuple[AtScale, AtScale]:
+    """A distribution and the geometric one over its tail, at one scale."""
+    left, width = law.intervals(np.arange(_ENTRIES), scale)
+    tail_scale = float(law.tail_scale(scale, float(left[-1])))
+    certain = (law.accept_below[:_ENTRIES] >> 1).astype(np.uint32)
+    facts = law.sides == 2, law.squared, scale, law.constant(scale), float(law.tail_log(scale, tail_scale))
+    made = AtScale(left, width.astype(np.uint32), certain, facts)
+    return made, made if law is geometric() else at_scale(geometric(), tail_scale)[0]
 
 
 def _gaussian_weight(x: int, scale: Any) -> Any:
@@ -159,10 +203,10 @@ def gaussian() -> Distribution:
         lambda z: math.exp(-z * z / 2) / z,
         far=6,
         tail=4,
-        exponent=lambda x, scale: (x / scale) ** 2 / 2,
         weight=_gaussian_weight,
         # exp(-x^2 / 2 s^2) falls faster than exp(-y / h) beyond x = edge if h is s^2 / edge or more.
         tail_scale=lambda scale, edge: scale * scale / edge * (1 + 2.0**-30),
+        squared=True,
     )
 
 
@@ -178,7 +222,6 @@ def laplace() -> Distribution:
         lambda z: math.exp(-z),
         far=10,
         tail=8,
-        exponent=lambda x, scale: np.abs(x) / scale,
         weight=_laplace_weight,
         tail_scale=lambda scale, _: scale,
     )
@@ -214,14 +257,10 @@ def _propose(law: Distribution, scale: float | Reals, count: int, bits: Bits) ->
         words, product, width = buffers[:, : part.size]
         bits.fill(words)
         own = np.ascontiguousarray(scale[start : start + _CHUNK]) if not isinstance(scale, float) else None
-        if kernels.compiled is not None:
+        if kernels.compiled is not None and own is not None:
             places = product.view(np.int64)
-            rest = (law.accept_below, law.entry_mask, part, places)
-            if own is not None:
-                found = kernels.propose_each(words, own, (law.left, law.right), *rest)
-            elif table is not None:
-                found = kernels.propose(words, table, *rest)
-            places = places[:found]
+            ends = law.left, law.right
+            places = places[: kernels.propose_each(words, own, ends, law.accept_below, law.entry_mask, part, places)]
         else:
             entries = law.entries(words)
             if own is not None:
@@ -275,7 +314,7 @@ def _accept(law: Distribution, scale: Reals, words: Words, bits: Bits) -> tuple[
     for i in np.flatnonzero(undecided):
         known = (int(words[i]) >> (64 - _FIRST_BITS) << 32) | int(fresh[i])
         proposal = _Proposal(law, float(scale[i]), int(entries[i]), int(left[i]), int(width[i]), int(excess[i]))
-        drawn[i], accepted[i] = proposal.decide(known, _FIRST_BITS + 32, bits)
+        drawn[i], accepted[i] = proposal.decide(known, _FIRST_BITS + 32, bits.aside())
     return drawn, accepted
 
 
@@ -286,8 +325,7 @@ def _limits(
     constant = law.constant(scale)
     in_tail = entries % _ENTRIES >= _ENTRIES - law.tail
     tail_scale = law.tail_scale(scale, np.abs(left) + ~in_tail)  # no division by 0 where there is no tail
-    over = -law.tail * constant * np.expm1(-1 / tail_scale)
-    offset = np.where(in_tail, excess / tail_scale - np.log(over), np.log(width / constant))
+    offset = np.where(in_tail, excess / tail_scale - law.tail_log(scale, tail_scale), np.log(width / constant))
     return np.exp(offset - law.exponent(drawn.astype(np.float64), scale))
 
 

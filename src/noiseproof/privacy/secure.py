@@ -35,15 +35,15 @@ import torch
 from noiseproof import kernels
 from noiseproof.errors import SettingError
 from noiseproof.privacy import randomness
-from noiseproof.privacy.discrete_noise import Distribution, gaussian, laplace, sample
+from noiseproof.privacy.discrete_noise import Distribution, at_scale, gaussian, laplace, sample
 from noiseproof.privacy.randomness import KEY_BYTES, Bits, Floats, Randomness, Streams
-from noiseproof.tensors import seeded_generator
+from noiseproof.tensors import all_finite, seeded_generator
 
 _SCALE_BITS = 32
 _LARGEST = 2.0**61
 _SAMPLE_BLOCK = 1 << 20
-_NOISE_BLOCK = 1 << 19
-"""Larger than others': what a block's few undecided draws cost is the same for any size, and threads wait for them."""
+_NOISE_BLOCK = 1 << 15
+"""Coordinates of a stream: what their draws take of memory stays in a core's cache."""
 
 
 class Secure(Randomness):
@@ -99,18 +99,29 @@ class Secure(Randomness):
     def _add(
         self, law: Distribution, value: torch.Tensor, scale: float | torch.Tensor, out: torch.Tensor | None
     ) -> torch.Tensor:
-        randomness.check_value(value, out)
+        randomness.check_kind(value, out)
         scales: float | npt.NDArray[np.float64]
         if isinstance(scale, torch.Tensor) and scale.numel() != 1:
             checked = randomness.check_scales(scale, value.shape)
             scales = checked.cpu().expand(value.shape).reshape(-1).numpy()
         else:
             scales = randomness.check_scale(float(scale))
+        key, count = self._entropy(KEY_BYTES), value.numel()
+        size = _block_size(count)
+        if kernels.compiled is not None and isinstance(scales, float):
+            source, result = randomness.on_cpu(value, out)
+            laws, blocks = at_scale(law, math.frexp(scales)[0] * 2.0**_SCALE_BITS), randomness.pieces(count, size)
+            failed = kernels.add_law(key, laws[0].packed, laws[1].packed, source, result, len(blocks), step(scales))
+            randomness.check_finite(failed is not None)
+            for block in failed or ():
+                add(law, source.numpy()[blocks[block]], scales, Bits(key, block), result.numpy()[blocks[block]])
+            return randomness.returned(value, out, result)
+        randomness.check_finite(all_finite(value))
 
         def noisy(old: Floats, where: slice, bits: Bits, new: Floats) -> None:
             add(law, old, scales if isinstance(scales, float) else scales[where], bits, new)
 
-        return randomness.add_in_blocks(value, out, self._streams(), noisy, _NOISE_BLOCK)
+        return randomness.add_in_blocks(value, out, lambda block: Bits(key, block), noisy, size)
 
     def _sample(self, records: int, rate: float, streams: Streams) -> npt.NDArray[np.int64]:
         """The probability is exactly the float64 `rate`."""
@@ -168,6 +179,11 @@ def _below(limit: Fraction, bits: Bits) -> bool:
 def step(scale: float) -> float:
     """The power of two of which noise of this scale is a multiple: between 2^-32 and 2^-31 of the scale."""
     return math.ldexp(1.0, math.frexp(randomness.check_scale(scale))[1] - _SCALE_BITS)
+
+
+def _block_size(count: int) -> int:
+    """How many of so many coordinates share a stream: such that threads have blocks of a size, and caches hold them."""
+    return -(-count // (4 * -(-count // (4 * _NOISE_BLOCK)))) if count > _NOISE_BLOCK // 4 else _NOISE_BLOCK
 
 
 def add(law: Distribution, value: Floats, scale: float | npt.NDArray[np.float64], bits: Bits, out: Floats) -> None:
