@@ -20,7 +20,7 @@ from noiseproof.engine import PerRecordGradients, clip_weights
 from noiseproof.errors import NoiseproofError
 from noiseproof.methods.predictions import NeuronNoise
 from noiseproof.methods.predictions.neuron import NoiseAhead
-from noiseproof.privacy import Reproducible, Secure
+from noiseproof.privacy import Reproducible, Secure, discrete_noise
 
 pytestmark = pytest.mark.skipif(
     kernels.compiled is None, reason="no C compiler was there when noiseproof was installed"
@@ -295,3 +295,72 @@ def test_secure_noise_reaches_rows_that_lie_apart(without):
         return Secure._for_test(bytes(32)).add_gaussian(value, 1.0, out=value.clone())
 
     assert torch.equal(noisy(), without(noisy))
+
+
+def test_blocks_that_float64_cannot_decide_are_drawn_exactly(monkeypatch, without):
+    value = torch.zeros(100_000)
+
+    def noisy():
+        return Secure._for_test(bytes(range(32))).add_gaussian(value, 1.0)
+
+    expected, handed_back = noisy(), []
+    original = kernels.add_law
+
+    def undecided(key, law, tail, value, out, blocks, step):
+        # As if compiled code had left two blocks alone.
+        before = out.clone()
+        assert original(key, law, tail, value, out, blocks, step) == []
+        for block in (1, 3):
+            where = slice(out.numel() * block // blocks, out.numel() * (block + 1) // blocks)
+            out[where] = before[where]
+            handed_back.append(block)
+        return handed_back
+
+    monkeypatch.setattr(kernels, "add_law", undecided)
+    assert torch.equal(noisy(), expected)
+    assert handed_back == [1, 3]
+    assert torch.equal(without(noisy), expected)
+
+
+def test_draws_take_the_same_words_whatever_float64_leaves_undecided(monkeypatch, without):
+    # A hundred thousand times as many draws are decided exactly, by bits aside: 1 in 600 or so.
+    def noisy():
+        return Secure._for_test(bytes(range(32))).add_gaussian(torch.zeros(20_000), 1.0)
+
+    expected = noisy()
+    monkeypatch.setattr(discrete_noise, "_FLOAT_ERROR", 2.0**-11)
+    discrete_noise.at_scale.cache_clear()
+    left_alone = []
+    original = kernels.add_law
+    monkeypatch.setattr(kernels, "add_law", lambda *given: left_alone.append(original(*given)) or left_alone[-1])
+    try:
+        assert torch.equal(noisy(), expected)
+        assert sorted(left_alone[0]) == [0, 1, 2, 3]  # each of them holds such a draw
+        assert torch.equal(without(noisy), expected)
+    finally:
+        discrete_noise.at_scale.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", [0, 7, 50_001, 99_999])
+def test_secure_noise_is_refused_for_a_value_that_is_not_finite(dtype, bad, place, without):
+    value = torch.zeros(100_000, dtype=dtype)
+    value[place] = bad
+    for refused in (lambda add: add(), without):
+        with pytest.raises(NoiseproofError, match="NaN or infinite"):
+            refused(lambda: Secure().add_gaussian(value, 1.0))
+
+
+def test_secure_noise_does_not_depend_on_the_number_of_threads():
+    def noisy():
+        return Secure._for_test(bytes(range(32))).add_gaussian(torch.zeros(300_000), 1.0)
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = noisy()
+        torch.set_num_threads(4)
+        assert torch.equal(noisy(), alone)
+    finally:
+        torch.set_num_threads(before)

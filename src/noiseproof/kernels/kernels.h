@@ -26,6 +26,7 @@ typedef struct Law {
     double scale;    /* s */
     double constant; /* C */
     double tail_log; /* log of K C (1 - e^(-1/h)) */
+    double doubt;    /* what float64 may be off by */
     const struct Law *tail; /* the geometric law over the tail, whose scale is h */
 } Law;
 

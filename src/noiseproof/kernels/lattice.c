@@ -78,7 +78,6 @@ CLONED void add_doubles_on_lattice(const double *value, const int64_t *noise, in
 
 #define KIBIBYTES 8 /* of a stream made at a time: what a core's first cache takes besides the tables */
 #define AHEAD (128 * KIBIBYTES)
-#define FLOAT_ERROR 0x1p-28 /* as in discrete_noise.py */
 
 /* The words of one key and nonce, in order. */
 typedef struct {
@@ -139,8 +138,8 @@ static int settle(const Law *law, uint64_t word, uint64_t fresh, int64_t excess,
     const double limit = within ? (double)width / law->constant * exp(-exponent)
                                 : exp((double)excess / law->tail->scale - law->tail_log - exponent);
     const double low = (double)fraction * 0x1p-63, high = (double)(fraction + (width >> 2) + 2) * 0x1p-63;
-    if (high < limit - FLOAT_ERROR) return 1;
-    return low < limit + FLOAT_ERROR || high >= 1 - FLOAT_ERROR ? -1 : 0;
+    if (high < limit - law->doubt) return 1;
+    return low < limit + law->doubt || high >= 1 - law->doubt ? -1 : 0;
 }
 
 /* discrete_noise.py's `sample` at one scale, word for word; 0 if some draw cannot be decided in float64, or for want of

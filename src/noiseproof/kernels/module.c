@@ -49,8 +49,8 @@ static PyObject *py_make_normals(PyObject *self, PyObject *args) {
 static int read_law(PyObject *given, void *to) {
     unsigned long long left, width, certain;
     Law law = {0};
-    if (!PyArg_ParseTuple(given, "KKKppddd", &left, &width, &certain, &law.two_sided, &law.squared, &law.scale,
-                          &law.constant, &law.tail_log))
+    if (!PyArg_ParseTuple(given, "KKKppdddd", &left, &width, &certain, &law.two_sided, &law.squared, &law.scale,
+                          &law.constant, &law.tail_log, &law.doubt))
         return 0;
     law.left = ADDRESS(left), law.width = ADDRESS(width), law.certain = ADDRESS(certain);
     *(Law *)to = law;

@@ -158,8 +158,8 @@ class AtScale:
     left: Integers
     width: npt.NDArray[np.uint32]
     certain: npt.NDArray[np.uint32]
-    facts: tuple[bool, bool, float, float, float]
-    """Whether it has two sides, whether it is squared, s, C and `tail_log`."""
+    facts: tuple[bool, bool, float, float, float, float]
+    """Whether it has two sides, whether it is squared, s, C, `tail_log`, and what float64 may be off by."""
 
     @property
     def packed(self) -> tuple[Any, ...]:
@@ -173,8 +173,8 @@ def at_scale(law: Distribution, scale: float) -> tuple[AtScale, AtScale]:
     left, width = law.intervals(np.arange(_ENTRIES), scale)
     tail_scale = float(law.tail_scale(scale, float(left[-1])))
     certain = (law.accept_below[:_ENTRIES] >> 1).astype(np.uint32)
-    facts = law.sides == 2, law.squared, scale, law.constant(scale), float(law.tail_log(scale, tail_scale))
-    made = AtScale(left, width.astype(np.uint32), certain, facts)
+    numbers = scale, law.constant(scale), float(law.tail_log(scale, tail_scale)), _FLOAT_ERROR
+    made = AtScale(left, width.astype(np.uint32), certain, (law.sides == 2, law.squared, *numbers))
     return made, made if law is geometric() else at_scale(geometric(), tail_scale)[0]
 
 
