@@ -21,7 +21,7 @@ def test_the_document_has_what_the_contract_asks(finished):
     assert [(row["method"], row["epsilon"]) for row in document["rows"]] == [("none", 1), ("dp-sgd", 1), ("dp-sgd", 4)]
     for row in document["rows"]:
         assert {"method", "accuracy", "card", "attack", "seconds"} <= row.keys()
-    assert document["sentence"].startswith("At epsilon 1 on breast-cancer, dp-sgd keeps")
+    assert document["sentence"].startswith("At epsilon 1 on breast-cancer, dp-sgd has a ROC AUC of")
 
 
 def test_compare_ends_with_the_table_the_page_and_the_sentence(noiseproof, finished):

@@ -50,6 +50,38 @@ def test_each_need_gets_the_most_accurate_that_is_proven():
     assert found == {"publish a model": "b", "answer queries": "labels", "publish records": "records"}
 
 
+def measured(auc, accuracy=0.97, error=0.01, **more):
+    found = {"ranked_by": "roc_auc", "standard_error": error, "records": 1000, "roc_auc": auc, "accuracy": accuracy}
+    return {"accuracy": accuracy, "measures": {**found, "majority": 0.97, **more}}
+
+
+def test_where_classes_are_rare_the_auc_ranks_and_what_names_one_class_is_named():
+    """At 3% positives a generator of one class alone used to be recommended for everything, by its 97.2%."""
+    rows = (
+        row("none", proven=None, **measured(0.86)),
+        row("zero-gan", "data", **measured(0.42, accuracy=0.972, only_class="no")),
+        row("dp-sgd", **measured(0.81)),
+    )
+    found = {each.need: each for each in recommend(rows, BUDGET)}
+    assert found["publish a model"].method == found["answer queries"].method == "dp-sgd"
+    assert (found["publish a model"].measure, found["publish a model"].value) == ("roc_auc", 0.81)
+    assert "best ROC AUC of the 2 proven" in found["publish a model"].why
+    assert "names one class alone, no" in found["publish records"].why
+    said = comparison(*rows)
+    assert said.sentence.startswith("At epsilon 3 on digits, dp-sgd has a ROC AUC of 0.810 (the baseline's: 0.860)")
+    assert said.remarks == [
+        "To name the commonest class always is 97.0% accurate.",
+        "One class alone, no, is named by zero-gan.",
+    ]
+
+
+def test_differences_within_the_standard_error_are_said_to_be_ties():
+    rows = (row("a", **measured(0.80)), row("b", **measured(0.81)), row("c", **measured(0.70)))
+    found = recommend(rows, BUDGET)[0]
+    assert (found.method, found.ties) == ("b", ("a",))
+    assert "a tie with a, within the standard error" in found.why
+
+
 def test_a_model_answers_queries_if_it_is_better_but_answers_are_no_model():
     found = chosen(row("model", accuracy=0.9), row("labels", "prediction", accuracy=0.8))
     assert found["answer queries"] == "model"

@@ -97,36 +97,43 @@ def _epsilons(given: str) -> tuple[float, ...]:
 
 def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
     """Print a comparison as a table, what to take for which need and how to make it, and its one sentence."""
+    from noiseproof.releases.measures import NAMES, stated
+
     several = len(comparison.epsilons) > 1
+    ranked_by = comparison.ranked_by
+    # Beside the measure that ranks the accuracy, where there is one: it is what people know.
+    measures = list(dict.fromkeys((ranked_by, *(["accuracy"] if comparison.baseline is not None else []))))
     rows = []
     for row in comparison.rows:
         cells = [row.method, *(["—" if row.method == "none" else f"{row.epsilon:g}"] if several else [])]
         if row.card is None or row.attack is None:
-            cells += ["—", "—", "—", "—", "failed", "—"]
+            cells += [*(["—"] * (3 + len(measures))), "failed", "—"]
         else:
             promises = map(output.guarantee, (row.card.claimed, row.card.proven, row.card.audited))
-            cells += [f"{row.accuracy:.1%}", *promises, str(row.verdict), f"{row.attack.auc:.3f}"]
+            values = [stated(name, row.value if name == ranked_by else row.accuracy) for name in measures]
+            cells += [*values, *promises, str(row.verdict), f"{row.attack.auc:.3f}"]
         rows.append((*cells, f"{row.seconds:.1f}"))
     asked = ", ".join(f"{value:g}" for value in comparison.epsilons)
     output.show(
         f"Every method on {comparison.data} at epsilon {asked}, delta {comparison.delta:g}",
         (
-            *("method|", *(["asked ε"] if several else []), "accuracy|"),
-            *("claimed ε", "proven ε", "audited ε ≥", "verdict", "AUC", "s"),
+            *("method|", *(["asked ε"] if several else []), *(f"{NAMES[name]}|" for name in measures)),
+            *("claimed ε", "proven ε", "audited ε ≥", "verdict", "attack", "s"),
         ),
         rows,
         caption="claimed: by the method's authors; proven and verdict: for what ran, had its randomness been secure; "
         "audited: what an attack showed, at 95% confidence; "
-        f"AUC: of the {comparison.plan['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
+        f"attack: AUC of the {comparison.plan['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
         f"of {comparison.queries} answers.",
         narrow=True,
     )
     lines = [f"{row.method}: {row.error or row.problem}" for row in comparison.rows if row.error or row.problem]
+    lines += comparison.remarks
     made: dict[str, str] = {}
     for found in comparison.recommendations:
         if found.method is not None:
             at = f" at epsilon {found.epsilon:g}" if several else ""
-            lines.append(f"To {found.need}{at}: {found.method} ({found.accuracy:.1%}; {found.why}).")
+            lines.append(f"To {found.need}{at}: {found.method} ({stated(found.measure, found.value)}; {found.why}).")
             command = comparison.release_command(found, plan.data, plan.schema, folder)
             made.setdefault(str(command), found.method)
     lines.append(comparison.caution)
@@ -165,8 +172,10 @@ class _Bars:
         self._remove(key)
         self.bars.advance(self._rows)
         if not output.stderr.is_terminal:
+            from noiseproof.releases.measures import stated
+
             how = "kept" if kept else f"{row.seconds:.1f} s"
-            found = f"{row.accuracy:.1%}, {row.verdict}" if row.done else row.error
+            found = f"{stated(row.ranked_by, row.value)}, {row.verdict}" if row.done else row.error
             output.stderr.print(f"{key.name}: {found} ({how})", markup=False, highlight=False, soft_wrap=True)
 
     def trouble(self, sentence: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from noiseproof.cli import options as o
 from noiseproof.cli import output
 from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError, UnsupportedError
+
+if TYPE_CHECKING:
+    from noiseproof.releases import Measures
 
 
 @command(
@@ -107,12 +110,12 @@ def run(
     terms: Any = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours, "queries": queries}
     terms |= {"network": network, "progress": progress}
 
-    def measure(release: releases.Release) -> float:
+    def measure(release: releases.Release) -> releases.Measures:
         if not isinstance(release, releases.ModelRelease | releases.PredictionRelease):
             raise UnsupportedError(
                 f"{release.method} gives a {release.kind} release, whose accuracy `train` cannot measure."
             )
-        return releases.accuracy(release, split.test)
+        return releases.evaluate(release, split.test)
 
     started = time.perf_counter()
     with ExitStack() as stack:
@@ -129,18 +132,50 @@ def run(
         release.save(out)
     output.note(*(f"{sentence} The one before it was used." for sentence in (kept.damaged if kept else ())))
     o.caution(release, out)
-    accuracy = measure(release)
-    reference = accuracy if method == BASELINE else None
+    measures = measure(release)
+    reference = measures if method == BASELINE else None
     if baseline and reference is None:
         # Not a release: it is measured here and thrown away.
         reference = measure(train(BASELINE, split.train, **terms, seed=seed or 0))
     o.answer_release(
         json,
         release,
-        {"method": method, "data": split.train.name, "accuracy": accuracy, "baseline_accuracy": reference},
+        {
+            **{"method": method, "data": split.train.name},
+            **{"accuracy": measures.accuracy, "baseline_accuracy": reference and reference.accuracy},
+            **{"measures": measures, "baseline_measures": reference},
+        },
         f"{method} on {split.train.name} ({len(split.train)} records)",
-        {"accuracy": accuracy, "baseline": reference},
+        _headline(measures, reference),
         delta=delta,
         seconds=seconds,
         out=out,
+    )
+    if not json:
+        _show_measures(method, measures, reference)
+
+
+def _headline(measures: Measures, reference: Measures | None) -> dict[str, str]:
+    """The measure that ranks, with that of the baseline."""
+    from noiseproof.releases.measures import NAMES, stated
+
+    ranked_by = measures.ranked_by
+    plain = None if reference is None else reference.value
+    return {NAMES[ranked_by]: stated(ranked_by, measures.value), "baseline": stated(ranked_by, plain)}
+
+
+def _show_measures(method: str, measures: Measures, reference: Measures | None) -> None:
+    """Print all measures, those of the baseline beside them."""
+    from noiseproof.releases.measures import NAMES, stated
+
+    rows = [
+        (name, stated(field, found), *([] if reference is None else [stated(field, getattr(reference, field))]))
+        for field, name in NAMES.items()
+        if (found := getattr(measures, field)) is not None
+    ]
+    output.show(
+        f"on {measures.records} test records, for their owner only",
+        ("measure", method, *([] if reference is None else ["baseline"])),
+        rows,
+        caption=f"{method} {measures.remark}." if measures.remark else None,
     )

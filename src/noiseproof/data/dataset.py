@@ -70,6 +70,8 @@ class Public:
     """What the target is: one of `classes`, or a number (`regression`; `count` for whole numbers from 0)."""
     target_bounds: tuple[float, float] | None = None
     """The bounds by which a numeric target is coded to [0, 1]; None for classes."""
+    class_shares: tuple[float, ...] = ()
+    """How common each class is, where that is public knowledge; empty where nobody declared it."""
     person: str | None = None
     """The column that tells whose a record is, where several may be one person's. It is never a feature."""
 

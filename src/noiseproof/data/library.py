@@ -107,8 +107,8 @@ def open_named(
     if sizes != known.sizes:
         here, whole = (" and ".join(f"{size:,}" for size in some) for some in (sizes, known.sizes))
         notes = (*notes, f"this copy of {name} holds {here} records, where the published set has {whole}.")
-    noted = [replace(part, public=replace(part.public, bounds=known.bounds, notes=notes)) for part in parts]
-    return noted, tuple(remarks)
+    told: Any = {"bounds": known.bounds, "notes": notes, "class_shares": known.shares}
+    return [replace(part, public=replace(part.public, **told)) for part in parts], tuple(remarks)
 
 
 def _entry(known: NamedSet) -> Entry:

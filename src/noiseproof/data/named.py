@@ -68,8 +68,15 @@ class NamedSet:
     notes: tuple[str, ...] = ()
     bounds: Literal["public", "data"] = "public"
     """`data` where features or classes were chosen by looking at the records, as clusters are."""
+    even: bool = False
+    """Whether its classes are about equally common, by the set's own description."""
     family: str | None = None
     """The set whose files it shares, if it is a variant of one."""
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """How common each class is, where the set's description says it."""
+        return tuple(1 / len(self.classes) for _ in self.classes) if self.even else ()
 
     @property
     def folder(self) -> str:

@@ -59,6 +59,8 @@ class TargetSchema(_Part):
     """Whether a numeric target holds whole numbers."""
     task: Task = "classification"
     """`regression` or `count` for a number; what is not said is told by `classes` or the bounds."""
+    shares: tuple[float, ...] = ()
+    """How common each class is, where that is public knowledge: never read off the records."""
 
     @model_validator(mode="before")
     @classmethod
@@ -73,6 +75,12 @@ class TargetSchema(_Part):
             if self.low is not None or self.high is not None or len(self.classes) < 2:
                 raise ValueError("a target has at least two classes, or low and high")
             _distinct(self.classes, "classes")
+            if self.shares and (len(self.shares) != len(self.classes) or min(self.shares) <= 0):
+                raise ValueError("shares are one number above 0 for each class")
+            if self.shares and abs(sum(self.shares) - 1) > 1e-3:
+                raise ValueError("the shares of the classes add up to 1")
+        elif self.shares:
+            raise ValueError("only classes have shares")
         elif self.classes or self.low is None or self.high is None or not self.low < self.high:
             raise ValueError(f"the target of a {self.task} has low and high, the first the lesser, and no classes")
         elif self.task == "count" and self.low < 0:

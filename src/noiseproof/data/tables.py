@@ -83,6 +83,7 @@ def code(
         notes=(*notes, READ_OFF) if schema.drafted else notes,
         task=schema.target.task,
         target_bounds=schema.target.bounds,
+        class_shares=schema.target.shares,
         person=schema.person,
     )
     labels, beyond = _code_labels(frame[schema.target.name], schema, marks)

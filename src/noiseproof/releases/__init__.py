@@ -1,6 +1,7 @@
 """What leaves the trusted side: release kinds, each with its card, and bundles, which are releases on disk."""
 
 from noiseproof.releases.bundles import load as load_bundle
+from noiseproof.releases.measures import Measures, evaluate, measure, ranking
 from noiseproof.releases.release import (
     DataRelease,
     ModelRelease,
@@ -16,6 +17,7 @@ from noiseproof.releases.release import (
 
 __all__ = [
     "DataRelease",
+    "Measures",
     "ModelRelease",
     "PredictionRelease",
     "Release",
@@ -23,7 +25,10 @@ __all__ = [
     "accuracy",
     "check_features",
     "describe_network",
+    "evaluate",
     "load_bundle",
     "logits",
+    "measure",
+    "ranking",
     "restore_network",
 ]

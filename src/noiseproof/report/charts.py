@@ -9,7 +9,9 @@ from itertools import pairwise
 from typing import Literal
 
 from noiseproof.palette import PALETTE
+from noiseproof.releases.measures import NAMES, PERCENT, stated
 from noiseproof.run import Comparison, Row
+from noiseproof.run.results import BASELINE
 
 KINDS = ("claimed", "proven", "audited")
 
@@ -149,9 +151,25 @@ def _by_method(comparison: Comparison) -> Iterator[tuple[int, str, list[Row]]]:
             yield number, name, sorted(rows, key=lambda row: row.epsilon)
 
 
+def _baseline(comparison: Comparison) -> float | None:
+    """The measure that ranks of training without privacy."""
+    if comparison.ranked_by == "accuracy":
+        return comparison.baseline
+    return next((row.value for row in comparison.rows if row.method == BASELINE), None)
+
+
+def _told(row: Row) -> str:
+    return f"{NAMES[row.ranked_by]} {stated(row.ranked_by, row.value)}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _epsilons(comparison: Comparison) -> Chart:
-    """Accuracy against each kind of epsilon; what is missing or infinite has no point."""
-    series, baseline = [], comparison.baseline
+    """The measure that ranks against each kind of epsilon; what is missing or infinite has no point."""
+    name_of, shown = NAMES[comparison.ranked_by], comparison.ranked_by in PERCENT
+    series, baseline = [], _baseline(comparison)
     for number, name, rows in _by_method(comparison):
         points = []
         for row in rows:
@@ -159,19 +177,19 @@ def _epsilons(comparison: Comparison) -> Chart:
                 promise = getattr(row.card, kind)
                 if promise is not None and math.isfinite(promise.epsilon):
                     how = "at least " if kind == "audited" else ""
-                    text = f"{name}: {kind} epsilon {how}{promise.epsilon:.3g}, accuracy {row.accuracy:.1%}"
-                    points.append(Point(promise.epsilon, row.accuracy or 0.0, text, kind))
+                    text = f"{name}: {kind} epsilon {how}{promise.epsilon:.3g}, {_told(row)}"
+                    points.append(Point(promise.epsilon, row.value or 0.0, text, kind))
         series.append(Series(name, number, tuple(points)))
     asked = comparison.epsilons
     found = [point for one in series for point in one.points]
     return Chart(
         "accuracy-by-kind-of-epsilon",
-        "Accuracy against claimed, proven and audited epsilon",
+        f"{_capital(name_of)} against claimed, proven and audited epsilon",
         "Circles: what the authors claim. Squares: what is proven for what ran. Arrows: what an attack showed; the true "
         "epsilon is there or further right. An arrow to the right of its circle refutes the claim.",
         # An audit that found nothing must not push everything else into a corner: its arrow is drawn at the left end.
         Axis.around("epsilon (log scale)", [*asked, *(p.x for p in found)], low=min(asked) / 10, log=True),
-        Axis.around("accuracy", [point.y for point in found], percent=True),
+        Axis.around(name_of, [point.y for point in found], percent=shown),
         series,
         "rows",
         [
@@ -206,22 +224,22 @@ def _roc(comparison: Comparison) -> Chart:
 
 
 def _sweep(comparison: Comparison) -> Chart:
-    """Accuracy by asked epsilon; empty where only one was run."""
-    baseline, series = comparison.baseline, []
+    """The measure that ranks by asked epsilon; empty where only one was run."""
+    name_of, shown = NAMES[comparison.ranked_by], comparison.ranked_by in PERCENT
+    baseline, series = _baseline(comparison), []
     for number, name, rows in _by_method(comparison):
         points = tuple(
-            Point(row.epsilon, row.accuracy or 0.0, f"{name}: accuracy {row.accuracy:.1%} at epsilon {row.epsilon:g}")
-            for row in rows
+            Point(row.epsilon, row.value or 0.0, f"{name}: {_told(row)} at epsilon {row.epsilon:g}") for row in rows
         )
         if name != "none" and len(comparison.epsilons) > 1:
             series.append(Series(name, number, points))
     found = [point for one in series for point in one.points]
     return Chart(
         "accuracy-by-epsilon",
-        "Accuracy by epsilon",
+        f"{_capital(name_of)} by epsilon",
         "Each point is a training of its own at that budget.",
         Axis.around("asked epsilon (log scale)", [point.x for point in found], log=True),
-        Axis.around("accuracy", [*(point.y for point in found), baseline or 0.5], percent=True),
+        Axis.around(name_of, [*(point.y for point in found), baseline or 0.5], percent=shown),
         series,
         "straight",
         [] if baseline is None else [Guide("baseline", y=baseline)],

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from noiseproof.palette import PALETTE
 from noiseproof.privacy.card import Audit, Claim, Proof
+from noiseproof.releases.measures import NAMES, stated
 from noiseproof.report.charts import KINDS, Chart, Drawing, charts
 from noiseproof.run import Comparison
 
@@ -55,8 +56,8 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(marks=MARKS)
-    environment.filters.update(text=text, epsilon=epsilon, px="{:.1f}".format, share="{:.1%}".format)
+    environment.globals.update(marks=MARKS, names=NAMES, stated=stated)
+    environment.filters.update(text=text, epsilon=epsilon, px="{:.1f}".format)
     environment.filters["fields"] = lambda value: (
         value.model_dump(mode="json") if isinstance(value, BaseModel) else value
     )

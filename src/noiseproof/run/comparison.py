@@ -193,6 +193,7 @@ def _facts(split: Split) -> DataFacts:
         test_records=len(split.test),
         shape=public.shape,
         classes=len(public.classes),
+        task=public.task,
         kind=public.kind,
         bounds=public.bounds,
         notes=public.notes,

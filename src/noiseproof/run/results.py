@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, computed_field, fie
 from noiseproof.errors import DataError
 from noiseproof.privacy.budget import Budget, Neighbours
 from noiseproof.privacy.card import Audit, Card, Claim, Proof, Verdict
+from noiseproof.releases.measures import NAMES, Measures, is_tie, stated
 
 BASELINE = "none"
 """The method that everything is measured against; it has no budget and runs once."""
@@ -82,7 +84,8 @@ class Row(_Result):
 
     Attributes:
         status: `done`, or `failed`; then `error` says why and most other fields are None.
-        accuracy: On the test records, exact, for the eyes of their owner.
+        accuracy: On the test records, exact, for the eyes of their owner; None for a numeric target.
+        measures: That and what else tells how good the answers are; None in results of earlier versions.
         verdict: What the card would say had the randomness been secure; `refuted` also where only the game refutes it.
         bundle: The bundle's folder within the folder of the comparison.
         problem: What went wrong beside the training: an audit that failed, a bundle that could not be saved.
@@ -95,6 +98,7 @@ class Row(_Result):
     error: str | None = None
     kind: str | None = None
     accuracy: float | None = None
+    measures: Measures | None = None
     network: str | None = None
     settings: dict[str, Any] | None = None
     queries: int | None = None
@@ -112,6 +116,16 @@ class Row(_Result):
     def done(self) -> bool:
         """Whether the method came to a result."""
         return self.status == "done"
+
+    @property
+    def ranked_by(self) -> str:
+        """The measure by which rows are compared."""
+        return self.measures.ranked_by if self.measures else "accuracy"
+
+    @property
+    def value(self) -> float | None:
+        """That measure: the larger, the better."""
+        return self.measures.value if self.measures else self.accuracy
 
     @field_validator("card", mode="before")
     @classmethod
@@ -134,12 +148,16 @@ class Row(_Result):
 
 
 class Recommendation(_Result):
-    """The most accurate proven method for a need at an epsilon, or why there is none."""
+    """The best proven method for a need at an epsilon, by the measure that ranks, or why there is none."""
 
     need: str
     epsilon: float
     method: str | None = None
     accuracy: float | None = None
+    measure: str = "accuracy"
+    value: float | None = None
+    ties: tuple[str, ...] = ()
+    """Proven methods for the need that are worse by no more than the standard error: as good, for all that is known."""
     proven: float | None = None
     why: str
     command: str | None = None
@@ -154,6 +172,7 @@ class DataFacts(_Result):
     test_records: int
     shape: tuple[int, ...]
     classes: int
+    task: str = "classification"
     kind: str
     bounds: str
     notes: tuple[str, ...] = ()
@@ -183,6 +202,30 @@ class Comparison(_Result):
         "exact accuracies is a look at the private records that no guarantee accounts for (`noiseproof.privacy.select` makes a "
         "choice that is paid for)."
     )
+
+    @property
+    def ranked_by(self) -> str:
+        """The measure by which methods are compared."""
+        return next((row.ranked_by for row in self.rows if row.measures), "accuracy")
+
+    @property
+    def measured(self) -> dict[str, str]:
+        """The measures that a row has, and what they are called."""
+        has = [row.measures for row in self.rows if row.measures]
+        return {field: name for field, name in NAMES.items() if any(getattr(one, field) is not None for one in has)}
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the measures alone do not tell: how accurate it is to name one class always, and which methods do."""
+        plain = next((row.measures for row in self.rows if row.measures and row.measures.majority), None)
+        constant = [row for row in self.rows if row.measures and row.measures.only_class is not None]
+        found = []
+        if plain is not None and (plain.ranked_by != "accuracy" or constant):
+            found.append(f"To name the commonest class always is {plain.majority:.1%} accurate.")
+        for one_class in dict.fromkeys(row.measures.only_class for row in constant if row.measures):
+            names = [row.method for row in constant if row.measures and row.measures.only_class == one_class]
+            found.append(f"One class alone, {one_class}, is named by {', '.join(dict.fromkeys(names))}.")
+        return found
 
     @property
     def choice(self) -> str:
@@ -287,28 +330,35 @@ class Comparison(_Result):
 
 
 def recommend(rows: Sequence[Row], budget: Budget) -> tuple[Recommendation, ...]:
-    """For each need, the row of the best accuracy among those run at the budget's epsilon and proven within it.
+    """For each need, the best row among those run at the budget's epsilon and proven within it.
 
-    Of equal accuracies the smaller proven epsilon at the budget's delta wins, then the name. Accuracies are measured on
-    the same test records; a difference smaller than their standard error, some sqrt(a (1 - a) / records), is no reason
-    to prefer one.
+    The measure that ranks follows from the task and what is public of the classes (`releases.measures`). Of equal values
+    the smaller proven epsilon at the budget's delta wins, then the name. Values are measured on the same test records; a
+    difference within the standard error is a tie, and the recommendation names its ties.
     """
     asked = [row for row in rows if row.method != BASELINE and row.epsilon == budget.epsilon]
-    proven = [(row, row.accuracy, row.card.proven) for row in asked if row.card and row.card.proven]
-    proven = [each for each in proven if each[0].is_proven(budget)]
+    proven = [(row, row.card.proven) for row in asked if row.card and row.card.proven and row.is_proven(budget)]
     found = []
     for need, kinds in NEEDS.items():
         able = [each for each in proven if each[0].kind in kinds]
         if able:
-            best, accuracy, proof = min(
-                able, key=lambda each: (-(each[1] or 0), each[2].epsilon_at(budget.delta), each[0].method)
+            best, proof = min(
+                able, key=lambda each: (-_worth(each[0]), each[1].epsilon_at(budget.delta), each[0].method)
             )
-            why = f"best accuracy of the {len(able)} proven at epsilon {budget.epsilon:g}"
+            ties = tuple(row.method for row, _ in able if row is not best and _tied(row, best))
+            why = f"best {NAMES[best.ranked_by]} of the {len(able)} proven at epsilon {budget.epsilon:g}"
+            if ties:
+                why += f"; a tie with {', '.join(ties)}, within the standard error"
+            if best.measures and best.measures.remark:
+                why += f"; it {best.measures.remark}"
             if best.kind != kinds[0]:
                 why += "; its model can answer any number of queries" if best.kind == "model" else "; by its records"
             taken: dict[str, Any] = {
                 "method": best.method,
-                "accuracy": accuracy,
+                "accuracy": best.accuracy,
+                "measure": best.ranked_by,
+                "value": best.value,
+                "ties": ties,
                 "proven": proof.epsilon_at(budget.delta),
             }
         else:
@@ -317,6 +367,14 @@ def recommend(rows: Sequence[Row], budget: Budget) -> tuple[Recommendation, ...]
             taken = {}
         found.append(Recommendation(need=need, epsilon=budget.epsilon, why=why, **taken))
     return tuple(found)
+
+
+def _worth(row: Row) -> float:
+    return -math.inf if row.value is None else row.value
+
+
+def _tied(row: Row, best: Row) -> bool:
+    return bool(row.measures and best.measures and is_tie(row.measures, best.measures))
 
 
 def verdict_sentence(comparison: Comparison) -> str:
@@ -355,6 +413,9 @@ def _refutation(row: Row) -> tuple[str, str]:
     return f"{played.epsilon if played else 0:.3g} in its game", f"{bound:.3g}"
 
 
+_ARTICLES = {"roc_auc": "a ROC AUC", "r2": "an R²"}
+
+
 def _at(comparison: Comparison, epsilon: float, *, first: bool) -> str:
     chosen = {found.need: found for found in comparison.recommendations if found.epsilon == epsilon and found.method}
     where = f"{'At' if first else 'at'} epsilon {epsilon:g}" + (f" on {comparison.data}" if first else "")
@@ -362,6 +423,11 @@ def _at(comparison: Comparison, epsilon: float, *, first: bool) -> str:
         return f"{where} nothing that was run is proven"
     best = chosen.get("publish a model") or chosen["answer queries"]
     answers = "" if "publish a model" in chosen else f" for {comparison.queries} answers"
+    if best.measure != "accuracy":
+        plain = next((row.value for row in comparison.rows if row.method == BASELINE), None)
+        than = "" if plain is None else f" (the baseline's: {stated(best.measure, plain)})"
+        value = stated(best.measure, best.value)
+        return f"{where}, {best.method} has {_ARTICLES[best.measure]} of {value}{than}{answers}, proven"
     accuracy, baseline = best.accuracy or 0.0, comparison.baseline
     if not baseline:
         return f"{where}, {best.method} is {accuracy:.1%} accurate{answers}, proven"

@@ -12,7 +12,8 @@ from noiseproof.methods import recipes
 from noiseproof.privacy import Reproducible, accountants
 from noiseproof.privacy.events import EventLog
 from noiseproof.progress import Progress
-from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease, Release, accuracy, check_features
+from noiseproof.releases.measures import Measures, evaluate, measure
+from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease, Release, check_features
 from noiseproof.run.plan import Plan, RowKey
 from noiseproof.run.results import BASELINE, AttackSummary, AuditSummary, Curve, Row, Spending
 from noiseproof.run.training import resolve
@@ -54,8 +55,8 @@ class Rehearsal:
 def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tuple[Row, Release]:
     """Everything that the comparison says about one method at one epsilon, and the release, with its audited card.
 
-    The seed makes the row reproducible whatever ran before it. Accuracy, attack and audit are for the data's owner.
-    Answers of a `PredictionRelease` are rehearsed: its accuracy is measured on the whole test part with the noise of
+    The seed makes the row reproducible whatever ran before it. Measures, attack and audit are for the data's owner.
+    Answers of a `PredictionRelease` are rehearsed: it is measured on the whole test part with the noise of
     `plan.queries` answers, its attacker asks `plan.queries` of them, and the release has all its queries left.
     Synthetic records are measured by the baseline trained on them alone.
     """
@@ -67,7 +68,7 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
     fitting = resolve(key.method, split.train, epsilon=key.epsilon, recipe=recipe)
     release = fitting.fit(split.train, budget, rng=Reproducible(plan.seed), progress=progress)
     fitted = time.perf_counter()
-    measured = _accuracy(release, split, plan)
+    measured = _measure(release, split, plan)
     attacked = _attack(release, split, plan)
     audited, problem = None, None
     try:
@@ -86,7 +87,8 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
         delta=plan.delta,
         status="done",
         kind=release.kind,
-        accuracy=measured,
+        accuracy=measured.accuracy,
+        measures=measured,
         network=fitting.network_name,
         settings=fitting.method.settings(),
         queries=plan.queries if isinstance(release, PredictionRelease) else None,
@@ -102,17 +104,16 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
     return row, release
 
 
-def _accuracy(release: Release, split: Split, plan: Plan) -> float:
+def _measure(release: Release, split: Split, plan: Plan) -> Measures:
     if isinstance(release, ModelRelease):
-        return accuracy(release, split.test)
+        return evaluate(release, split.test)
     if isinstance(release, PredictionRelease):
-        answers = Rehearsal(release, plan.seed).predict(split.test.features)
-        return float((answers.argmax(dim=1) == split.test.labels).double().mean())
+        return measure(Rehearsal(release, plan.seed).predict(split.test.features), split.test)
     assert isinstance(release, DataRelease)
     baseline = resolve(BASELINE, release.dataset, epsilon=1.0)
     trained = baseline.fit(release.dataset, plan.budget(1.0), rng=Reproducible(plan.seed))
     assert isinstance(trained, ModelRelease)
-    return accuracy(trained, split.test)
+    return evaluate(trained, split.test)
 
 
 def _attack(release: Release, split: Split, plan: Plan) -> AttackResult:
