@@ -22,13 +22,18 @@ Reals = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
 
+_VERSION = 2
+"""That of kernels.h: in a checkout the library may have been built from older sources."""
+
+
 def _load() -> Any:
     if os.environ.get("NOISEPROOF_KERNELS") == "off":
         return None
     try:
-        return import_module("noiseproof.kernels._compiled")
+        found = import_module("noiseproof.kernels._compiled")
     except ImportError:
         return None
+    return found if getattr(found, "VERSION", None) == _VERSION else None
 
 
 compiled = _load()

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#define VERSION 2 /* of the functions below; __init__.py leaves a library of another version alone */
+
 /* normals.c: new[i] = old[i] + scale * (a standard normal), for i below count; 0 if some old[i] is not finite, else 1.
  * The bits are ChaCha20's, under `key`; the nonce is the number of the block of 2^17 coordinates, then `call`. */
 int add_normals(const uint32_t key[8], uint64_t call, const float *old, float *new, int64_t count, float scale);

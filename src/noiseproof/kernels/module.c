@@ -157,7 +157,8 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_compiled", NULL
 
 PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module && (PyModule_AddIntMacro(module, MOST_CLASSES) < 0 || PyModule_AddIntMacro(module, MOST_LAYERS) < 0))
+    if (module && (PyModule_AddIntMacro(module, MOST_CLASSES) < 0 || PyModule_AddIntMacro(module, MOST_LAYERS) < 0 ||
+                   PyModule_AddIntMacro(module, VERSION) < 0))
         Py_CLEAR(module);
     return module;
 }
