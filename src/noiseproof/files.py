@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from noiseproof.errors import SettingError
 
 
 @contextmanager
@@ -51,6 +53,28 @@ def write_whole(path: str | Path, content: bytes | str, *, mode: int | None = No
     """
     with whole_file(path, mode=mode) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def check_out(out: str | Path, *, force: bool = False, inputs: Iterable[str | Path | None] = ()) -> None:
+    """Refuse, before any work is done, to write over something.
+
+    Args:
+        out: Where a file or a folder is to be written.
+        force: Whether what is there may be replaced.
+        inputs: Files that are read. They are never written over, whatever `force` says and whatever `out` calls them.
+
+    Raises:
+        SettingError: If `out` is one of the inputs, or exists and is not to be replaced.
+    """
+    out = Path(out)
+    if any(given is not None and _same(out, Path(given)) for given in inputs):
+        raise SettingError(f"{out} is a file that is read here and would be lost; choose another name.")
+    if not force and (out.is_symlink() or out.is_file() or (out.is_dir() and any(out.iterdir()))):
+        raise SettingError(f"{out} exists; choose another name, or replace it with --force.")
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 def sync_folder(path: str | Path) -> None:

@@ -11,6 +11,7 @@ from noiseproof.cli import options as o
 from noiseproof.cli import output
 from noiseproof.cli.registry import command
 from noiseproof.errors import DataError, SettingError
+from noiseproof.files import check_out
 
 
 @command("attack", "Example: noiseproof attack model --data people.csv --target income --attack lira --roc roc.png")
@@ -33,6 +34,7 @@ def run(
     jobs: o.Jobs = None,
     ray: o.RayOption = None,
     roc: Annotated[Path | None, typer.Option(help="Draw the ROC curve with log axes to this PNG, PDF or SVG.")] = None,
+    force: o.Force = False,
     seed: o.Seed = 0,
     json: o.Json = False,
 ) -> None:
@@ -46,6 +48,8 @@ def run(
     from noiseproof.releases import bundles
     from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease
 
+    if roc is not None:
+        check_out(roc, force=force, inputs=(data, schema))
     if attack not in attack_names():
         raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
     release = bundles.load(bundle)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import output
-from noiseproof.cli.options import Json, Target
+from noiseproof.cli.options import Force, Json, Target
 from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError
 
@@ -20,6 +20,7 @@ def run(
     draft_schema: Annotated[
         Path | None, typer.Option(help="Write a schema for FILE here, read off its records: check it before use.")
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """List the named data sets; or draft the schema of a table, for you to check and make public.
@@ -30,7 +31,7 @@ def run(
     from noiseproof.data import catalogue
 
     if file is not None:
-        _draft(file, target, draft_schema, json)
+        _draft(file, target, draft_schema, force, json)
         return
     rows = catalogue()
     columns = ("data", "records", "features", "classes", "here", "where, or how to get it")
@@ -41,15 +42,14 @@ def run(
     output.answer(json, rows, None, columns, cells)
 
 
-def _draft(file: Path, target: str | None, out: Path | None, json: bool) -> None:
+def _draft(file: Path, target: str | None, out: Path | None, force: bool, json: bool) -> None:
     from noiseproof.data.formats import read_table
     from noiseproof.data.tables import draft
-    from noiseproof.files import write_whole
+    from noiseproof.files import check_out, write_whole
 
     if target is None or out is None:
         raise SettingError("to draft a schema give the table, --target COLUMN and --draft-schema FILE.")
-    if out.exists():
-        raise SettingError(f"{out} exists; choose another name for the draft.")
+    check_out(out, force=force, inputs=(file,))
     schema = draft(read_table(file), target, name=file.name)
     write_whole(out, schema.to_json() + "\n")
     output.note(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noiseproof.cli import output
-from noiseproof.cli.options import Delta, Epsilon, Json, LedgerOption
+from noiseproof.cli.options import Delta, Epsilon, Force, Json, LedgerOption
 from noiseproof.cli.registry import group
 
 if TYPE_CHECKING:
@@ -116,17 +116,19 @@ def verify(
 def export(
     ledger: LedgerOption = "noiseproof-ledger.db",
     out: Annotated[Path | None, typer.Option(help="File for the lines; without it they go to stdout.")] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Write every entry of every history, in order, as a line of JSON (with --json: all as one document)."""
     import json as codec
 
     with open_ledger(ledger) as database:
-        from noiseproof.files import whole_file
+        from noiseproof.files import check_out, whole_file
         from noiseproof.serve.ledger import History
 
         entries = History(database).export()
         if out is not None:
+            check_out(out, force=force, inputs=(ledger,))
             with whole_file(out) as file:
                 count = sum(bool(file.write(codec.dumps(entry).encode() + b"\n")) for entry in entries)
             output.tell(json, {"entries": count, "out": str(out)}, f"{count} entries are in {out}.")

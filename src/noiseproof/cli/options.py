@@ -79,6 +79,9 @@ ReleaseSeed = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the bundle; without it nothing is saved.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace what is there already; a file that is read is never replaced.")
+]
 ChosenBy = Annotated[
     Path | None,
     typer.Option(

@@ -68,10 +68,14 @@ def show(
         caption: Stands below it.
         narrow: Whether to do without lines between columns, for tables of many.
     """
-    headers = [Column(name.removesuffix("|"), overflow="fold", no_wrap=name.endswith("|")) for name in columns]
+    # Texts, not markup: names of columns, files and data sets may hold brackets.
+    headers = [Column(Text(name.removesuffix("|")), overflow="fold", no_wrap=name.endswith("|")) for name in columns]
     justify: Any = {"title_justify": "left", "caption_justify": "left"}
     frame: Any = {"box": SIMPLE_HEAD, "collapse_padding": True} if narrow else {}
-    table = Table(*headers, title=title, caption=caption, **justify, **frame)
+    above, below = (
+        text and Text(text, style=f"table.{part}") for text, part in ((title, "title"), (caption, "caption"))
+    )
+    table = Table(*headers, title=above, caption=below, **justify, **frame)
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     stdout.print(table)
@@ -137,7 +141,7 @@ def bars(*more: ProgressColumn) -> Bars:
     from rich.progress import Progress as Bars
 
     return Bars(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), *more),
         console=stderr,
         disable=not stderr.is_terminal,
@@ -156,7 +160,7 @@ class _RichTask(Task):
     def __init__(self, description: str, total: int) -> None:
         from rich.progress import TextColumn
 
-        self._bars = bars(TextColumn("{task.fields[status]}"))
+        self._bars = bars(TextColumn("{task.fields[status]}", markup=False))
         self._id = self._bars.add_task(description, total=total, status="")
 
     def advance(self, steps: int = 1, **status: float | str) -> None:

@@ -12,6 +12,7 @@ from noiseproof.cli import options as o
 from noiseproof.cli import output
 from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError
+from noiseproof.files import check_out
 
 
 @command(
@@ -24,6 +25,7 @@ def run(
     epsilon: o.Epsilon = 1.0,
     delta: o.Delta = 1e-5,
     out: o.Out = None,
+    force: o.Force = False,
     data: Annotated[
         str | None, typer.Option("--data", help="Measure accuracy on the test part of this set or file.")
     ] = None,
@@ -61,6 +63,7 @@ def run(
     if (data is None) != (network is None):
         raise SettingError("--data and --network go together: accuracy is measured on records, with an architecture.")
     if out is not None:
+        check_out(out, force=force, inputs=(data, schema))
         bundles.check_writable(out)
     progress = output.RichProgress()
     test = (

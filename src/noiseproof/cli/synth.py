@@ -33,6 +33,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="CSV or Parquet for a table, npz for the rest; without it nothing is saved.")
     ] = None,
+    force: o.Force = False,
     settings: o.Settings = None,
     measure: Annotated[bool, typer.Option("--quality/--no-quality", help="Also compare with real records.")] = True,
     chosen_by: o.ChosenBy = None,
@@ -76,7 +77,7 @@ def run(
         person=person,
     )
     if out is not None:
-        coding.check_target(out, split.train)
+        coding.check_target(out, split.train, force=force, inputs=(data, schema))
     output.note(*split.train.public.notes, *split.remarks)
     started = time.perf_counter()
     terms: Any = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours, **given}
@@ -84,7 +85,7 @@ def run(
     seconds = time.perf_counter() - started
     assert isinstance(release, DataRelease)
     release.card = o.with_choice(release.card, chosen)
-    written = coding.write(release, out) if out is not None else []
+    written = coding.write(release, out, force=force) if out is not None else []
     o.caution(release, out)
     found = quality(release.dataset, split.train, split.test, seed=seed or 0) if measure else None
     output.note(*(found.warnings if found else ()))

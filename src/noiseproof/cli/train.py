@@ -13,6 +13,7 @@ from noiseproof.cli import options as o
 from noiseproof.cli import output
 from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.files import check_out
 
 if TYPE_CHECKING:
     from noiseproof.releases import Measures
@@ -34,6 +35,7 @@ def run(
     delta: o.Delta = 1e-5,
     neighbours: o.NeighboursOption = "add-or-remove",
     out: o.Out = None,
+    force: o.Force = False,
     network: o.NetworkOption = None,
     recipe: o.RecipeOption = "auto",
     settings: o.Settings = None,
@@ -88,6 +90,7 @@ def run(
     first_rank = distributed.is_first_rank()
     kept = None if checkpoint is None else Checkpoints(checkpoint, every=every, resume=resume or not first_rank)
     if out is not None:
+        check_out(out, force=force, inputs=(data, schema))
         bundles.check_writable(out)
     progress = output.RichProgress() if first_rank else SILENT
     split = load(

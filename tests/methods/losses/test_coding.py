@@ -133,26 +133,25 @@ def test_a_file_that_could_not_be_written_is_refused_at_once(table, tmp_path, na
         coding.check_target(tmp_path / name, table)
 
 
-def test_what_is_not_synthetic_records_is_never_written_over(table, pictures, tmp_path):
+def test_nothing_is_written_over_unless_it_is_said_so(table, tmp_path):
     made = DataRelease(table, CARD, {})
     for name in ("made.csv", "made.csv.card.json", "made.csv.png"):
         (tmp_path / name).write_text("{}")
-        with pytest.raises(SettingError, match="choose another --out"):
+        with pytest.raises(SettingError, match="exists"):
             coding.write(made, tmp_path / "made.csv")
         assert (tmp_path / name).read_text() == "{}"
         (tmp_path / name).unlink()
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(SettingError, match="exists"):
-        coding.write(made, tmp_path / "folder.csv")
-    other = CARD.model_copy(update={"place": "gradients"})
-    (tmp_path / "made.csv").write_text("a release of another kind")
-    (tmp_path / "made.csv.card.json").write_text(other.to_json())
+    with pytest.raises(SettingError, match="is a folder"):
+        coding.write(made, tmp_path / "folder.csv", force=True)
+    coding.write(made, tmp_path / "made.csv")
     with pytest.raises(SettingError, match="exists"):
         coding.write(made, tmp_path / "made.csv")
+    assert len(coding.write(made, tmp_path / "made.csv", force=True)) == 2
 
 
-def test_synthetic_records_are_replaced_by_newer_ones(table, tmp_path):
+def test_synthetic_records_are_replaced_by_newer_ones_by_force(table, tmp_path):
     for rows in (20, 10):
-        coding.write(DataRelease(table.take(torch.arange(rows)), CARD, {}), tmp_path / "made.csv")
+        coding.write(DataRelease(table.take(torch.arange(rows)), CARD, {}), tmp_path / "made.csv", force=True)
     assert len(pd.read_csv(tmp_path / "made.csv")) == 10
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made.csv", "made.csv.card.json"]

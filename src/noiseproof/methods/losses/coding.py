@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,8 @@ from torch.nn import functional
 
 from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.data.tables import decode, layout
-from noiseproof.errors import BundleError, DataError, SettingError
-from noiseproof.files import whole_file, write_whole
-from noiseproof.privacy import Card
+from noiseproof.errors import DataError, SettingError
+from noiseproof.files import check_out, whole_file
 from noiseproof.releases.release import DataRelease
 
 _STEPS, _HALVINGS = 16, 12
@@ -165,16 +165,17 @@ def sheet_path(out: Path) -> Path:
     return out.with_name(out.name + ".png")
 
 
-def check_target(out: Path, dataset: Dataset) -> None:
-    """Refuse, before any budget is spent, a file that does not suit the records, cannot be written or is somebody's.
+def check_target(out: Path, dataset: Dataset, *, force: bool = False, inputs: Sequence[str | Path | None] = ()) -> None:
+    """Refuse, before any budget is spent, a file that does not suit the records, cannot be written or exists.
 
     Args:
         out: Where the synthetic records are to go; their card, and a contact sheet of pictures, go beside it.
         dataset: The records that the synthetic ones stand for.
+        force: Whether files that are there may be replaced.
+        inputs: Files that are read and must not be written over.
 
     Raises:
-        SettingError: If the ending does not suit the records, the folder is missing, or there is a file that was not
-            written here. Synthetic records are known by the card beside them.
+        SettingError: If the ending does not suit the records, the folder is missing, or there is a file.
     """
     table = dataset.public.kind == "table"
     fitting = (".csv", ".parquet") if table else (".npz",)
@@ -183,27 +184,19 @@ def check_target(out: Path, dataset: Dataset) -> None:
         raise SettingError(f"{what} {' or '.join(fitting)}, not {out.name}; rename --out.")
     if not out.parent.is_dir():
         raise SettingError(f"there is no folder {out.parent}; make it, or choose another --out.")
-    theirs = [path for path in (out, card_path(out), sheet_path(out)) if path.exists()]
-    if theirs and not _is_own(out):
-        raise SettingError(
-            f"{theirs[0]} exists and is no file of synthetic records with its card; choose another --out, or move it away."
-        )
+    for path in (out, card_path(out), sheet_path(out)):
+        if path.is_dir():
+            raise SettingError(f"{path} is a folder; choose another --out.")
+        check_out(path, force=force, inputs=inputs)
 
 
-def _is_own(out: Path) -> bool:
-    """Whether a card of synthetic records lies beside the file."""
-    try:
-        return Card.from_json(card_path(out).read_bytes()).place == "losses" and not out.is_dir()
-    except (OSError, BundleError):
-        return False
-
-
-def write(release: DataRelease, out: Path) -> list[Path]:
+def write(release: DataRelease, out: Path, *, force: bool = False) -> list[Path]:
     """Write synthetic records, their card and, of pictures, a contact sheet, each file whole or not at all.
 
     Args:
         release: The records and their card.
         out: A `.csv`, `.parquet` or `.npz` file.
+        force: Whether files that are there may be replaced.
 
     Returns:
         The files written.
@@ -212,10 +205,11 @@ def write(release: DataRelease, out: Path) -> list[Path]:
         SettingError: As `check_target`.
     """
     records = release.dataset
-    check_target(out, records)
-    # The card first: what is interrupted after it is known as this command's own.
-    write_whole(card_path(out), release.card.to_json() + "\n")
-    with whole_file(out) as file:
+    check_target(out, records, force=force)
+    # Both or neither: records do not lie about without their card, nor a card without its records.
+    with whole_file(card_path(out)) as card, whole_file(out) as file:
+        card.write(release.card.to_json().encode() + b"\n")
+        card.flush()
         if out.suffix == ".npz":
             arrays = {"x": records.features.numpy(), "y": records.labels.numpy()}
             np.savez_compressed(file, allow_pickle=False, class_names=np.array(records.public.classes), **arrays)
