@@ -31,3 +31,13 @@ def test_other_records_than_the_bundles_are_refused(noiseproof, bundle):
 
 def test_an_unknown_attack_is_bad_usage(noiseproof, bundle):
     assert noiseproof("attack", bundle, "--attack", "telepathy").code == 2
+
+
+def test_an_attack_with_another_split_than_the_trainings_is_noticed(noiseproof, tmp_path):
+    given = ("--data", "breast-cancer")
+    noiseproof("train", "none", *given, "--seed", "3", "--set", "epochs=2", "--out", tmp_path / "m", "--no-baseline")
+    same = noiseproof("attack", tmp_path / "m", *given, "--seed", "3", "--attack", "loss", "--json")
+    assert same.document["trained_on"] is True
+    other = noiseproof("attack", tmp_path / "m", *given, "--seed", "0", "--attack", "loss", "--json")
+    assert other.document["trained_on"] is False
+    assert "members cannot be told from others" in other.err

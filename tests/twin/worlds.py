@@ -44,6 +44,7 @@ Record = Mapping[str, Any]
 DECLARED: Mapping[str, str] = {
     r"stdout:(accuracy|baseline_accuracy|quality|disagreement|warnings)\b.*": "for the eyes of the records' owner, no release",
     r"stdout:seconds": "time",
+    r".*\.private\.json:.*": "for the eyes of the records' owner: it lies beside the bundle, readable by nobody else",
     r".*settings\.json:digests\..*": "digests of files that are compared by themselves",
     r".*card(\.json:|\.)ran\.scale on a feature.*": "computed from relevances that were released with noise",
     r".*weights\.safetensors:\d+\.(low|high)": "bounds of hidden units over records that were noised one by one",

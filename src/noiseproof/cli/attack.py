@@ -47,6 +47,7 @@ def run(
     from noiseproof.parallel.tasks import asked
     from noiseproof.releases import bundles
     from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease
+    from noiseproof.run.cautions import trained_on
 
     if roc is not None:
         check_out(roc, force=force, inputs=(data, schema))
@@ -69,6 +70,12 @@ def run(
     )
     if split.train.public.shape != release.public.shape or split.train.public.classes != release.public.classes:
         raise DataError(f"the bundle was made from other records than {split.train.name}: shapes or classes differ.")
+    matches = trained_on(bundle, split.train)
+    if matches is False:
+        output.note(
+            f"the training part of {split.train.name} is not what {bundle} was trained on: members cannot be told from others, "
+            "and what follows says nothing; give the --data, --target, --schema and --seed of the training."
+        )
     size = min(len(split.train), len(split.test))
     records = AttackSplit(split.train, split.test)
     if isinstance(release, PredictionRelease):
@@ -86,7 +93,12 @@ def run(
         result.plot_roc(roc)
     output.answer(
         json,
-        {"method": release.method, **result.to_json(), "roc": None if roc is None else str(roc)},
+        {
+            "method": release.method,
+            "trained_on": matches,
+            **result.to_json(),
+            "roc": None if roc is None else str(roc),
+        },
         f"{result.attack} against {release.method} ({len(records.members)} members, {len(records.nonmembers)} others)",
         ("measure", "value", "95% interval"),
         [(name, found.value, f"{found.low:.4f} to {found.high:.4f}") for name, found in result.measures.items()],

@@ -52,6 +52,7 @@ def run(
     from noiseproof.methods.losses.quality import quality
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.releases.release import DataRelease
+    from noiseproof.run import cautions
     from noiseproof.run.training import train
 
     # Everything that can be refused is refused before records are read or budget is spent.
@@ -79,6 +80,7 @@ def run(
     if out is not None:
         coding.check_target(out, split.train, force=force, inputs=(data, schema))
     output.note(*split.train.public.notes, *split.remarks)
+    output.note(*cautions.about_budget(len(split.train), budget), *cautions.about_split(split))
     started = time.perf_counter()
     terms: Any = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours, **given}
     release = train(method, split.train, **terms, seed=seed, progress=progress)

@@ -71,7 +71,7 @@ def run(
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.progress import SILENT
     from noiseproof.releases import bundles
-    from noiseproof.run import distributed
+    from noiseproof.run import cautions, distributed
     from noiseproof.run.checkpoints import Checkpoints
     from noiseproof.run.results import BASELINE
     from noiseproof.run.training import check_network, train
@@ -108,6 +108,7 @@ def run(
     found = recipes.resolve(recipe, split.train, method=method, network=network is not None)
     if first_rank:
         output.note(*split.train.public.notes, *split.remarks)
+        output.note(*cautions.about_budget(len(split.train), budget), *cautions.about_split(split))
         if found is not None:
             output.note(f"recipe {found.name}: {found.summary}")
     terms: Any = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours, "queries": queries}
@@ -133,6 +134,7 @@ def run(
     if out is not None:
         # Before anything else, which might be interrupted: it has been paid for.
         release.save(out)
+        cautions.keep_fingerprint(out, split.train)
     output.note(*(f"{sentence} The one before it was used." for sentence in (kept.damaged if kept else ())))
     o.caution(release, out)
     measures = measure(release)

@@ -18,6 +18,7 @@ from noiseproof.parallel import tasks
 from noiseproof.parallel.tasks import Lost, Placement
 from noiseproof.privacy.budget import check_neighbours
 from noiseproof.releases import bundles
+from noiseproof.run import cautions
 from noiseproof.run.plan import ERRORS, REPORT, Folder, Plan, RowKey
 from noiseproof.run.results import RESULTS, Comparison, DataFacts, Row
 
@@ -89,7 +90,12 @@ def compare(
     keys, facts, versions = plan.rows(registered), _facts(split), _versions()
     records = hashlib.sha256((split.train.fingerprint() + split.test.fingerprint()).encode()).hexdigest()
     folder.begin(plan, records, versions)
-    watch.loaded(facts, keys, split.remarks)
+    doubts = dict.fromkeys(
+        sentence
+        for epsilon in plan.epsilons
+        for sentence in cautions.about_budget(len(split.train), plan.budget(epsilon))
+    )
+    watch.loaded(facts, keys, (*split.remarks, *doubts, *cautions.about_split(split)))
     rows = {key: row for key in keys if (row := folder.kept(key)) is not None}
     for key, row in rows.items():
         watch.finished(key, row, True)
