@@ -23,19 +23,21 @@ _HOMES = {
     "PrivateGradients": "noiseproof.engine",
     "accuracy": "noiseproof.releases",
     "compare": "noiseproof.run",
+    "fix": "noiseproof.integrations",
     "load": "noiseproof.data",
     "load_bundle": "noiseproof.releases",
-    "make_private": "noiseproof.engine",
+    "make_private": "noiseproof.integrations",
     "train": "noiseproof.run",
 }
-_MODULES = ("attacks", "audits", "data", "engine", "methods", "networks", "privacy", "releases", "run")
+_MODULES = ("attacks", "audits", "data", "engine", "integrations", "methods", "networks", "privacy", "releases", "run")
 
 __all__ = [*_HOMES, *_MODULES]
 
 if TYPE_CHECKING:
-    from noiseproof import attacks, audits, data, engine, methods, networks, privacy, releases, run
+    from noiseproof import attacks, audits, data, engine, integrations, methods, networks, privacy, releases, run
     from noiseproof.data import Dataset, load
-    from noiseproof.engine import PrivateGradients, make_private
+    from noiseproof.engine import PrivateGradients
+    from noiseproof.integrations import fix, make_private
     from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Card
     from noiseproof.releases import accuracy, load_bundle

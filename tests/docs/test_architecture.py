@@ -20,7 +20,7 @@ LAYERS = (
     ("methods",),
     ("attacks", "audits"),
     ("run",),
-    ("report", "serve", "sklearn"),
+    ("integrations", "report", "serve", "sklearn"),
     ("cli",),
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

@@ -13,11 +13,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-import noiseproof as npf
 from noiseproof.engine import LayerRule, register_rule
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.sampling import PoissonSampler, Schedule
-from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
+from noiseproof.errors import NoiseproofError, UnsupportedError
 from noiseproof.methods.gradients import AdaptiveGradients
 from noiseproof.privacy import Reproducible, Secure, accountants
 from noiseproof.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -248,7 +247,7 @@ def test_a_count_of_an_interrupted_step_is_not_added_to_the_next():
     for batch in gradients.batches(x, y, steps=1, micro_batch_size=4):
         gradients.backward(losses(network, *batch))
         break
-    gradients._start([12])
+    gradients.forget_waiting()
     assert gradients._count == 0
 
 
@@ -318,47 +317,6 @@ def test_the_examples_in_the_docstrings_run():
         found = doctest.testmod(where)
         assert found.attempted > 0
         assert found.failed == 0
-
-
-def private_parts(network, **changes):
-    x, y = records(40)
-    options = {"epsilon": 2.0, "delta": 1e-5, "epochs": 3, "max_grad_norm": 1.0, "rng": Reproducible(0)}
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    return npf.make_private(network, optimizer, DataLoader(TensorDataset(x, y), batch_size=10), **options | changes)
-
-
-def test_an_ordinary_loop_made_private_spends_the_budget_and_no_more():
-    network = module()
-    engine, optimizer, loader = private_parts(network)
-    assert isinstance(engine, npf.PrivateGradients)
-    assert len(loader) == 4
-    for _ in range(3):
-        for x, y in engine.load(loader):
-            engine.backward(losses(network, x, y))
-            optimizer.step()
-    assert 1.9 < engine.epsilon(1e-5) <= 2
-    batches = engine.load(loader)
-    x, y = next(batches)
-    with pytest.raises(NoiseproofError, match="12 steps"):
-        engine.backward(losses(network, x, y))
-
-
-def test_an_optimizer_made_private_does_not_step_without_a_private_gradient():
-    network = module()
-    _, optimizer, _ = private_parts(network)
-    x, y = records()
-    losses(network, x, y).mean().backward()
-    with pytest.raises(NoiseproofError, match="no new private gradient"):
-        optimizer.step()
-
-
-def test_an_optimizer_with_other_parameters_is_not_made_private():
-    network = module()
-    optimizer = torch.optim.SGD([*network.parameters(), torch.nn.Parameter(torch.ones(2))], lr=0.1)
-    x, y = records()
-    loader = DataLoader(TensorDataset(x, y), batch_size=4)
-    with pytest.raises(SettingError, match="not the model's"):
-        npf.make_private(network, optimizer, loader, epsilon=2, delta=1e-5, epochs=1, max_grad_norm=1.0)
 
 
 class Scale(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from noiseproof.engine.clipping import RecordGradients, clip_weights
 from noiseproof.engine.contributions import Contribution
 from noiseproof.engine.per_record import PerRecordGradients
-from noiseproof.engine.private_gradients import PrivateGradients, make_private
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.rules import LayerRule, register_rule
 from noiseproof.engine.sampling import PoissonSampler
 
@@ -17,6 +17,5 @@ __all__ = [
     "PrivateGradients",
     "RecordGradients",
     "clip_weights",
-    "make_private",
     "register_rule",
 ]

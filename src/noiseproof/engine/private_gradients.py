@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Required, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Required, TypedDict
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from noiseproof.engine.persons import Owners, PersonSampler, Reduction
 from noiseproof.engine.ranks import ALONE, Ranks, unwrapped
 from noiseproof.engine.sampling import PoissonSampler, Schedule, check_loader, with_empty_batches
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
-from noiseproof.privacy import Gaussian, Neighbours, Secure, accountants, calibration
+from noiseproof.privacy import Gaussian, Neighbours, Secure, accountants
 from noiseproof.privacy.events import DpEvent, EventLog, sampled_gaussian
 
 if TYPE_CHECKING:
@@ -33,6 +33,16 @@ class Sampling(TypedDict, total=False):
     sample_rate: Required[float]
     rng: Required[Randomness]
     vmapped: Collection[str]
+
+
+class _Waiting(NamedTuple):
+    """A batch whose losses are to come."""
+
+    records: int
+    last: bool
+    tensors: Sequence[torch.Tensor]
+    owners: Owners | None = None
+    """Whose the records are, where persons are sampled."""
 
 
 class BatchGradients(ABC):
@@ -64,16 +74,17 @@ class BatchGradients(ABC):
         module, self._wrapped = unwrapped(module)
         self._engine = PerRecordGradients(module, vmapped=vmapped)
         self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
-        self._owners: list[Owners] = []
-        """Whose the records of those micro-batches are, where persons are sampled."""
         self._reduction: Reduction = "mean"
-        self._sizes: list[int] = []
-        """Sizes of the micro-batches of this step whose losses are still to come."""
+        self._waiting: deque[_Waiting] = deque()
+        """The micro-batches that were handed over and whose losses are still to come, in order."""
+        self.in_step = False
+        """Whether some micro-batches of a step have come, and not yet its last."""
         self._records_in_step = 0
         self._sum: torch.Tensor | None = None
         self._checked = 0
         self._twin: TwinBatch | None = None
         """What follows the batch that is out now, if it is one to be checked."""
+        self._left: TwinBatch | None = None
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
@@ -91,7 +102,7 @@ class BatchGradients(ABC):
                 f"{type(self).__name__} cannot be shared among ranks, since it does more to a batch than clip and sum its "
                 "records; train it in one process."
             )
-        if self.steps or self._sizes:
+        if self.steps or self._waiting:
             raise NoiseproofError("ranks join a training before its first batch, not in the middle of it.")
         self.ranks = ranks
         self._sampling, self._rng = ranks.randomness(self._rng)
@@ -147,19 +158,20 @@ class BatchGradients(ABC):
             self._expect(persons.persons, of_persons=True)
         self._reduction = reduction
         for _ in range(steps):
-            self._owners = []
+            owned: Sequence[Owners | None] = ()
             if groups is None:
                 drawn = sampler.draw().to(device)
                 pieces = drawn.split(size) if drawn.shape[0] > size else (drawn,)
+                owned = [None] * len(pieces)
             else:
                 drawn, owners = persons.draw(self.sample_rate)
-                self._owners = owners.split(size)
-                pieces = drawn.to(device).split([len(each.owners) for each in self._owners])
-            self._start([piece.shape[0] for piece in pieces])
-            for piece in pieces:
+                owned = owners.split(size)
+                pieces = drawn.to(device).split([len(each.owners) for each in owned if each is not None])
+            self.forget_waiting()
+            for piece, whose in zip(pieces, owned, strict=True):
                 batch = tuple([tensor.index_select(0, piece) for tensor in tensors])
-                yield from self._given(batch, batch, piece.shape[0])
-            self._check_finished()
+                waiting = _Waiting(piece.shape[0], piece is pieces[-1], batch, whose)
+                yield from self._given(batch, waiting)
 
     def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
         """Batches of a loader, if it samples with `PoissonSampler` at this rate.
@@ -176,10 +188,8 @@ class BatchGradients(ABC):
             first = batch
             while not isinstance(first, torch.Tensor):
                 first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
-            self._start([len(first)])
-            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()]
-            yield from self._given(batch, [leaf for leaf in tensors if len(leaf) == len(first)], len(first))
-            self._check_finished()
+            self.forget_waiting()
+            yield from self._given(batch, _Waiting(len(first), True, record_tensors(batch, len(first))))
 
     def backward(self, losses: torch.Tensor | None) -> bool:
         """Take one loss a record of the batch that was drawn last.
@@ -195,33 +205,34 @@ class BatchGradients(ABC):
             UnsupportedError: If no gradient can be had for each record by itself; nothing is released then.
         """
         twin = self._leave_twin()
-        if not self._sizes:
+        if not self._waiting:
             raise NoiseproofError(
                 "these losses belong to no batch drawn by `batches` or `load`; the sampling that is accounted for must be "
                 "the one that ran, so draw the records there and call `backward` once for each batch."
             )
         if self.most_steps is not None and self.steps >= self.most_steps:
             raise NoiseproofError(f"the {self.most_steps} steps that the budget was planned for have been taken.")
-        expected = self._sizes[0]
+        expected, last, _, owners = self._waiting[0]
         found = 0 if losses is None else (losses.shape[0] if losses.dim() == 1 else -1)
         if found != expected:
             raise NoiseproofError(
                 f"the batch has {expected} records, but the losses have shape "
                 f"{None if losses is None else tuple(losses.shape)}; give one loss a record (reduction='none')."
             )
-        self._sizes.pop(0)
+        self._waiting.popleft()
         if losses is not None and expected > 0:
             if twin is not None:
                 twin.check(losses)
                 self._checked += 1
             thoroughly = twin is not None and (self._checked == 1 or self._checked > FIRST)
-            owners = self._owners.pop(0).to(losses.device) if self._owners else None
+            owners = None if owners is None else owners.to(losses.device)
             if owners is not None and self._reduction == "mean":
                 losses = losses / owners.counts[owners.owners]
             gradients = self._engine.backward(losses, check=thoroughly)
             self._accumulate(gradients if owners is None else gradients.by_person(owners))
             self._records_in_step += expected if owners is None else owners.persons
-        if self._sizes:
+        self.in_step = not last
+        if not last:
             return False
         if self.steps == 0:
             self.ranks.agree("what a step costs", self._event())
@@ -229,7 +240,40 @@ class BatchGradients(ABC):
         for parameter, gradient in zip(self.parameters, self._engine.split(self._finish()), strict=True):
             parameter.grad = gradient.to(parameter.dtype)
         self.steps += 1
+        self._records_in_step = 0
         return True
+
+    @property
+    def module(self) -> nn.Module:
+        """The network, without what DistributedDataParallel puts around it."""
+        return self._engine.module
+
+    @property
+    def pending(self) -> int:
+        """How many batches were handed over whose losses are to come."""
+        return len(self._waiting)
+
+    @property
+    def waiting(self) -> int | None:
+        """How many records the batch has whose losses come next; None if none was handed over."""
+        return self._waiting[0].records if self._waiting else None
+
+    def hand_over(self, tensors: Sequence[torch.Tensor], records: int, *, last: bool = True) -> None:
+        """Say that a batch was drawn as is accounted for, and that its losses are to come; for loaders.
+
+        Args:
+            tensors: What the batch consists of, records first; for the checks that no record's loss depends on others.
+            records: How many there are, which may be none.
+            last: Whether it is the last piece of its step's sample.
+        """
+        self._waiting.append(_Waiting(records, last, tensors))
+        self.settle()
+
+    def forget_waiting(self) -> None:
+        """Drop batches whose losses never came, and what an interrupted step has left: the next step is a new one."""
+        self._leave_twin()
+        self._waiting.clear()
+        self._records_in_step, self._sum, self.in_step = 0, None, False
 
     @property
     def randomness(self) -> tuple[Randomness, ...]:
@@ -271,35 +315,43 @@ class BatchGradients(ABC):
         together = self.ranks.records(records)
         self.expected_batch = self.expected_batch or self.sample_rate * together
 
-    def _given(self, batch: Any, tensors: Sequence[torch.Tensor], records: int) -> Iterator[Any]:
-        """The batch, followed by a twin until its losses come if it is one to be checked."""
-        if records > 1 and is_due(self._checked):
-            self._twin = TwinBatch(tensors, records, self._checked, self._engine.module)
-            self._twin.enter()
+    def _given(self, batch: Any, waiting: _Waiting) -> Iterator[Any]:
+        """The batch, whose losses must have come before the next is drawn."""
+        self._waiting.append(waiting)
+        self.settle()
         try:
             yield batch
         except GeneratorExit:
             # Whoever drew the batch does not want any more; its losses could not be checked.
-            self._sizes = []
+            self.forget_waiting()
             raise
         finally:
             self._leave_twin()
+        if self._waiting:
+            raise NoiseproofError(
+                "a batch was drawn but `backward` was not called with its losses; call it once for each."
+            )
+
+    def settle(self) -> None:
+        """Let a twin follow the batch whose losses come next, if it is one to be checked, and no other any more.
+
+        For loops whose `backward` is called while autograd runs, which puts back what follows operations.
+        """
+        if self._left is not None:
+            self._left.leave()
+            self._left = None
+        if self._twin is None and self._waiting:
+            records, _, tensors, _ = self._waiting[0]
+            if records > 1 and is_due(self._checked):
+                self._twin = TwinBatch(tensors, records, self._checked, self._engine.module)
+                self._twin.enter()
 
     def _leave_twin(self) -> TwinBatch | None:
         twin, self._twin = self._twin, None
         if twin is not None:
             twin.leave()
+            self._left = twin
         return twin
-
-    def _start(self, sizes: list[int]) -> None:
-        # What an interrupted step has left must not be added to this one.
-        self._sizes, self._records_in_step, self._sum = sizes, 0, None
-
-    def _check_finished(self) -> None:
-        if self._sizes:
-            raise NoiseproofError(
-                "a batch was drawn but `backward` was not called with its losses; call it once for each."
-            )
 
     def _add(self, vector: torch.Tensor) -> None:
         self._sum = vector if self._sum is None else self._sum.add_(vector)
@@ -417,83 +469,7 @@ def bounded(gradient: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
     return gradient * (max_grad_norm / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp(max=1)
 
 
-def make_private(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loader: DataLoader[Any],
-    *,
-    epsilon: float,
-    delta: float,
-    epochs: int,
-    max_grad_norm: float,
-    rng: Randomness | None = None,
-    vmapped: Collection[str] = (),
-) -> tuple[PrivateGradients, torch.optim.Optimizer, DataLoader[Any]]:
-    """What an ordinary training loop needs to become a private one that spends at most (epsilon, delta).
-
-    >>> network = torch.nn.Linear(4, 2)
-    >>> optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    >>> data = torch.utils.data.TensorDataset(torch.randn(100, 4), torch.randint(2, (100,)))
-    >>> engine, optimizer, loader = make_private(
-    ...     network, optimizer, DataLoader(data, batch_size=10), epsilon=3, delta=1e-5, epochs=2, max_grad_norm=1.0
-    ... )
-    >>> for epoch in range(2):
-    ...     for x, y in engine.load(loader):
-    ...         losses = torch.nn.functional.cross_entropy(network(x), y, reduction="none")
-    ...         if engine.backward(losses):
-    ...             optimizer.step()
-    >>> engine.epsilon(1e-5) <= 3
-    True
-
-    Args:
-        model: The network.
-        optimizer: Its optimizer, which from now on refuses to step where no new private gradient is.
-        loader: Whose data set, batch size (the expected one from now on) and way of loading are taken over.
-        epsilon: What `epochs` epochs may spend, at `delta`; further steps are refused.
-        delta: See `epsilon`.
-        epochs: How often the loader will be run through.
-        max_grad_norm: The L2 norm that each record's gradient is clipped to.
-        rng: Where samples and noise come from; `Secure()` if not given.
-        vmapped: See `PrivateGradients`.
-
-    Returns:
-        The engine, the optimizer, and a loader that samples as is accounted for, for `engine.load`.
-
-    Raises:
-        SettingError: If the loader has no batch size, or the optimizer has parameters that are not the model's.
-
-    Formal guarantee
-    ----------------
-    That of `PrivateGradients`, at the noise with which `epochs` epochs of steps spend (epsilon, delta), add-or-remove.
-    """
-    if loader.batch_size is None:
-        raise SettingError("make_private needs a loader with a batch size, from which the sampling rate follows.")
-    records = len(loader.dataset)  # type: ignore[arg-type]
-    rate = min(1.0, loader.batch_size / records)
-    steps = math.ceil(1 / rate)
-    sigma = calibration.sigma(epsilon, delta, rate, epochs * steps).sigma
-    engine = PrivateGradients(
-        model, max_grad_norm=max_grad_norm, noise_multiplier=sigma, sample_rate=rate, rng=rng, vmapped=vmapped
-    )
-    engine.most_steps = epochs * steps
-    own = {id(parameter) for parameter in model.parameters()}
-    if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
-        engine.close()
-        raise SettingError(
-            "the optimizer has parameters that are not the model's, which would be updated without noise."
-        )
-    taken = 0
-
-    def before_step(*_: Any) -> None:
-        nonlocal taken
-        if engine.steps == taken:
-            raise NoiseproofError(
-                "there is no new private gradient to step with; call the engine's `backward` with the losses first."
-            )
-        taken = engine.steps
-
-    optimizer.register_step_pre_hook(before_step)
-    sampler = PoissonSampler(records, rate, steps, engine.randomness[0])
-    names = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-    options = {name: getattr(loader, name) for name in (*names, "prefetch_factor", "persistent_workers")}
-    return engine, optimizer, DataLoader(loader.dataset, batch_sampler=sampler, **options)
+def record_tensors(batch: Any, records: int) -> list[torch.Tensor]:
+    """The tensors at any depth of a batch whose first dimension counts its records."""
+    leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    return [leaf for leaf in leaves if len(leaf) == records]

@@ -53,6 +53,11 @@ class Ranks:
 ALONE = Ranks()
 
 
+def shared_by_ranks(module: nn.Module) -> bool:
+    """Whether the network is one that several processes train together."""
+    return isinstance(module, nn.parallel.DistributedDataParallel)
+
+
 def unwrapped(module: nn.Module) -> tuple[nn.Module, bool]:
     """The network inside a `DistributedDataParallel`, and whether there was one; sharded networks are refused.
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -54,7 +55,9 @@ def pack(release: Release) -> Contents:
     """The files of a release's bundle."""
     import noiseproof
 
-    weights = save_tensors({name: tensor.contiguous() for name, tensor in release.tensors().items()})
+    # Copies, since safetensors takes no tensors that share their memory, as tied weights do.
+    copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in release.tensors().items()}
+    weights = save_tensors(copies)
     card = release.card.to_json().encode()
     settings: dict[str, Any] = {
         "format": FORMAT,

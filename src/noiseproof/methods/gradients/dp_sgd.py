@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from noiseproof.privacy import Card, Randomness
 
 
-_ASSUMPTIONS = (
+ASSUMPTIONS = (
     "batches are Poisson samples drawn by the library and kept secret",
     "the number of records is public: sampling rate and the divisor of sums are computed from it",
     "each record's loss depends on that record and public state alone (layers that mix records are refused)",
@@ -143,7 +143,7 @@ class DpSgd(GradientMethod):
         assert isinstance(gradients, PrivateGradients)
         terms = {"accountant": self.accountant, "neighbours": budget.neighbours}
         spent = accountants.epsilon(gradients.events.event, budget.delta, **terms)
-        assumptions = (*_ASSUMPTIONS, _OF_STATISTICS) if self.precondition else _ASSUMPTIONS
+        assumptions = (*ASSUMPTIONS, _OF_STATISTICS) if self.precondition else ASSUMPTIONS
         proven = spent.proof(*assumptions, *rng.assumptions)
         calibrated = self.noise_multiplier is None
         source = "the budget that the noise was calibrated to" if calibrated else "Abadi et al. 2016"
@@ -283,8 +283,9 @@ class AdaptiveGradients(PrivateGradients):
         super().restore(state)
         self._norm = state["norm"]
 
-    def _start(self, sizes: list[int]) -> None:
-        super()._start(sizes)
+    def forget_waiting(self) -> None:
+        """Drop what an interrupted step has left."""
+        super().forget_waiting()
         self._count = 0.0
 
     def _accumulate(self, gradients: RecordGradients) -> None:

@@ -49,8 +49,9 @@ class QuantileGradients(BatchGradients):
         self._quantile, self._by = quantile, by
         self._batch: RecordGradients | None = None
 
-    def _start(self, sizes: list[int]) -> None:
-        super()._start(sizes)
+    def forget_waiting(self) -> None:
+        """Drop what an interrupted step has left."""
+        super().forget_waiting()
         self._batch = None
 
     def _accumulate(self, gradients: RecordGradients) -> None:

@@ -1,0 +1,8 @@
+"""Private training for people who have a loop: plain torch, Hugging Face, Lightning."""
+
+from __future__ import annotations
+
+from noiseproof.integrations.layers import fix
+from noiseproof.integrations.loop import PrivateTraining, make_private
+
+__all__ = ["PrivateTraining", "fix", "make_private"]

@@ -1,0 +1,106 @@
+"""The user's own DataLoader, changed in place so that it hands over Poisson samples."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from noiseproof.engine.ranks import Ranks
+from noiseproof.engine.sampling import PoissonSampler
+from noiseproof.errors import UnsupportedError
+from noiseproof.privacy import Randomness
+
+
+class Drawn(NamedTuple):
+    """A piece of a step's sample: its records, and whether it is the last."""
+
+    records: int
+    last: bool
+
+
+class LoopSampler(PoissonSampler):
+    """Batches of indices for one epoch, each a piece of a step's Poisson sample; `drawn` has them in order.
+
+    A piece without records is given the index 0, so that networks need not take batches of none; whoever hands it over
+    knows from `drawn` that it counts for nothing.
+
+    Formal guarantee
+    ----------------
+    That of `PoissonSampler`; how a sample is cut into pieces depends on its size alone, and all pieces are one step.
+    """
+
+    def __init__(
+        self,
+        records: int,
+        sample_rate: float,
+        steps: int,
+        rng: Randomness,
+        ranks: Ranks,
+        *,
+        pieces: int = 1,
+        most: int | None = None,
+    ) -> None:
+        super().__init__(records, sample_rate, steps, rng, ranks)
+        self.pieces, self.most = pieces, most
+        self.drawn: deque[Drawn] = deque()
+
+    def __len__(self) -> int:
+        return self.steps * self.pieces
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.drawn.clear()
+        for _ in range(self.steps):
+            pieces: list[torch.Tensor] = list(self.draw().tensor_split(self.pieces))
+            if self.most is not None:
+                pieces = [part for piece in pieces for part in piece.split(self.most)] or pieces
+            for number, piece in enumerate(pieces, 1):
+                self.drawn.append(Drawn(len(piece), number == len(pieces)))
+                yield piece.tolist() or [0]
+
+
+def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """The DataLoader that draws, if it is one whose batches can be drawn as is accounted for.
+
+    Raises:
+        UnsupportedError: If it is not; the message says what can be done.
+    """
+    inner = getattr(loader, "base_dataloader", loader)  # accelerate keeps it there
+    if not isinstance(inner, DataLoader):
+        raise UnsupportedError(f"a {type(loader).__name__} cannot be made private; give a torch DataLoader.")
+    if isinstance(inner.dataset, IterableDataset):
+        raise UnsupportedError(
+            "the loader's data set is iterable, so that no record can be drawn by chance, as the accounted sampling needs; make "
+            "it a map-style data set with __len__ and __getitem__ (datasets: without streaming)."
+        )
+    if inner.batch_sampler is None:
+        raise UnsupportedError("the loader has no batch size, from which the sampling rate follows; give it one.")
+    sampler = getattr(inner.batch_sampler, "sampler", inner.batch_sampler)
+    known = (RandomSampler, SequentialSampler, DistributedSampler)
+    if not isinstance(sampler, known) and type(sampler).__name__ != "SeedableRandomSampler":
+        raise UnsupportedError(
+            f"the loader draws its records by a {type(sampler).__name__}, in place of which private training would draw all "
+            "alike; use shuffle=True, and weights on the records' losses where you need them."
+        )
+    if inner.batch_size is None:
+        # A loader that was given its batch sampler; accelerate's are.
+        inner.__dict__["batch_size"] = getattr(inner.batch_sampler, "batch_size", None) or 1
+    return inner
+
+
+def convert_loader(loader: DataLoader[Any], sampler: LoopSampler, training: Any) -> None:
+    """Let a loader draw by `sampler` and tell `training` what it hands over."""
+    own = type(loader)
+
+    class Private(own):  # type: ignore[misc, valid-type]
+        def __iter__(self) -> Iterator[Any]:
+            return training.hand_over(super().__iter__())
+
+    Private.__name__ = f"Private{own.__name__}"
+    # DataLoader forbids to change these once it is made; its batches have not begun.
+    loader.__dict__["batch_sampler"] = sampler
+    loader.__class__ = Private

@@ -1,0 +1,81 @@
+"""The release of a training loop of the user's own, with its card."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from noiseproof.data.dataset import Public
+from noiseproof.methods.common import claim_of
+from noiseproof.methods.gradients.dp_sgd import ASSUMPTIONS
+from noiseproof.networks import Network
+from noiseproof.privacy import Card, accountants
+from noiseproof.releases.release import ModelRelease
+
+if TYPE_CHECKING:
+    from noiseproof.integrations.loop import Preprocessing, PrivateTraining
+
+_UNDECLARED = (
+    "Nobody has declared that what came before the loader (vocabularies, scales, starting weights, settings) was made "
+    "without the private records; release with preprocessing='public' if that is so, and this training is"
+)
+_FROM_DATA = (
+    "What came before the loader was made from the private records without noise, for which nothing is proven; made from "
+    "public ones this training would be"
+)
+_SEEDED = "The randomness was seeded, for research: whoever knows the seed can undo it; do not release."
+_OWN_LOOP = (
+    "the loop trains on what its loader handed over, and the network's own random numbers cannot be predicted",
+    "preprocessing, starting weights and settings depend on no private record, as was declared",
+)
+
+
+def release_of(
+    training: PrivateTraining,
+    delta: float,
+    *,
+    preprocessing: Preprocessing | None,
+    classes: tuple[str, ...],
+    notes: tuple[str, ...],
+) -> ModelRelease:
+    """See `PrivateTraining.release`."""
+    gradients, events = training.gradients, training.events
+    rng = gradients.randomness[-1]
+    spent = accountants.epsilon(events.event, delta, neighbours=training.neighbours)
+    proven = spent.proof(*ASSUMPTIONS, *_OWN_LOOP, *rng.assumptions)
+    why = None
+    if preprocessing != "public":
+        said = _UNDECLARED if preprocessing is None else _FROM_DATA
+        why = f"{said} ({proven.epsilon:.4g}, {proven.delta:.3g})-differentially private."
+    ranks = gradients.ranks
+    card = Card(
+        method="dp-sgd",
+        place="gradients",
+        neighbours=training.neighbours,
+        randomness=rng.kind,
+        claimed=None if training.budget is None else claim_of(training.budget),
+        proven=proven if why is None else None,
+        why=why,
+        ran={
+            "records": training.records,
+            "steps": len(events),
+            "sample_rate": gradients.sample_rate,
+            "sampler": "poisson",
+            "parameters": gradients.coordinates,
+            "noise_multiplier": gradients.sigma_at(0),
+            "max_grad_norm": gradients.max_grad_norm,
+            "batch_size": gradients.expected_batch,
+            "loop": "the user's own",
+            **({} if ranks.size == 1 else {"ranks": ranks.size}),
+        },
+        notes=(*notes, *((_SEEDED,) if rng.kind == "reproducible" else ())),
+    )
+    bounds = "public" if preprocessing == "public" else "data"
+    public = Public(training.record_shape, classes, bounds=bounds)  # type: ignore[arg-type]
+    # The hooks of the training are functions that do nothing in a copy.
+    module = copy.deepcopy(training.module).cpu()
+    network = Network.of(module, public.shape, max(1, len(classes)))
+    settings = {name: card.ran[name] for name in ("sample_rate", "noise_multiplier", "max_grad_norm", "batch_size")}
+    release = ModelRelease(module, network, card, public, settings)
+    release.event_log = events.runs
+    return release
