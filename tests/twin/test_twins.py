@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
 from noiseproof import methods
 from noiseproof.data import Split, formats, load
+from noiseproof.engine import PrivateGradients
 from noiseproof.networks import Network
+from noiseproof.privacy import Gaussian
+from noiseproof.privacy.mechanisms import Exponential
 from noiseproof.releases import bundles
+from noiseproof.serve import Settings, create_app
+from noiseproof.serve.ledger import Database, History, Keys
 from tests.twin import worlds
 
 QUICK = {
@@ -51,6 +57,83 @@ def leaks(arguments, pair, folder, restart, extension=".csv", **options):
 @pytest.mark.parametrize("method", list(methods.registry()))
 def test_nothing_of_a_release_tells_two_neighbouring_files_apart(method, pair, tmp_path, fixed_randomness):
     assert leaks(command(method), pair, tmp_path, fixed_randomness) == []
+
+
+@pytest.mark.parametrize("method", list(methods.registry()))
+def test_with_the_same_draws_nothing_differs_and_what_was_noised_costs_no_more_than_is_proven(
+    method, tmp_path, fixed_randomness, monkeypatch
+):
+    # Accuracies are rehearsed for the owner's eyes: those answers are no release.
+    monkeypatch.setattr("noiseproof.releases.accuracy", lambda *_: 0.0)
+    proven, tape, found = replayed(method, tmp_path, fixed_randomness)
+    if proven is not None:
+        assert (tape.differing, found) == ([], [])
+        assert tape.epsilon(proven["delta"]) <= proven["epsilon"] * (1 + 1e-6)
+        assert tape.events or method == "teachers"  # whose votes one record seldom changes
+
+
+def replayed(method, folder, restart, ask=None):
+    """What the card of the first of two files proves, what the second drew in the place of its draws, and what differs.
+
+    The files differ in one record, under replace-one, where all others keep their places; every record is in every batch,
+    so that a card's epsilon owes nothing to sampling. The release is asked, too.
+    """
+    tape, left, proven = worlds.Tape(), [], None
+    measured = "--no-quality" if methods.get(method).place == "losses" else "--no-baseline"
+    for name, one in zip(("one", "other"), worlds.EXTREMES, strict=True):
+        given = (*worlds.write_world(folder / name, one), "--neighbours", "replace-one", measured)
+        restart()
+        with tape.running():
+            left.append(worlds.run(folder / name, command(method), given))
+            proven = json.loads(left[-1]["stdout"])["card"]["proven"]
+            if proven is None:
+                break
+            if (folder / name / "release").is_dir():
+                left[-1] |= (ask or asked_in_python)(folder / name)
+    return proven, tape, [] if proven is None else worlds.leaks(*left, folder / "one", noised=False)
+
+
+QUESTIONS = torch.linspace(0, 1, 25).view(5, 5)
+
+
+def asked_in_python(folder):
+    return {"answers": bundles.load(folder / "release").predict(QUESTIONS).numpy().tobytes()}
+
+
+@pytest.mark.parametrize("method", ["votes", "logits"])
+def test_what_a_service_says_logs_and_exports(method, tmp_path, fixed_randomness, monkeypatch, caplog):
+    """Answers, cards, budgets and metrics over HTTP, the ledger's export and the service's log."""
+    monkeypatch.setattr("noiseproof.releases.accuracy", lambda *_: 0.0)
+
+    def ask(folder):
+        return asked_over_http(folder, caplog)
+
+    proven, tape, found = replayed(method, tmp_path, fixed_randomness, ask)
+    assert (tape.differing, found) == ([], [])
+    assert 0 < tape.epsilon(proven["delta"]) <= proven["epsilon"] * (1 + 1e-6)
+
+
+def asked_over_http(folder, caplog):
+    caplog.clear()
+    url = f"sqlite:///{folder / 'ledger.db'}"
+    app = create_app(Settings(ledger=url), {"model": bundles.load(folder / "release")})
+    found = {}
+    with caplog.at_level("INFO", "noiseproof.serve"), TestClient(app) as http:
+        database = Database(url)
+        keys = {"Authorization": f"Bearer {Keys(database).create('ops', operator=True)}"}
+        said = [http.post("/v1/models/model/predictions", json={"inputs": QUESTIONS.tolist()}, headers=keys)]
+        said += [
+            http.get(f"/v1/models{path}", headers=keys) for path in ("", "/model", "/model/budget", "/model/clients")
+        ]
+        said += [http.get("/metrics", headers=keys)]
+        assert [response.status_code for response in said] == [200] * 6
+        entries = list(History(database).export())
+        database.close()
+    for number, response in enumerate(said):
+        found[f"response {number}"] = worlds.without_times(response.text)
+    found["log"] = worlds.without_times("\n".join(record.getMessage() for record in caplog.records))
+    found["export"] = worlds.without_times(json.dumps(entries))
+    return found
 
 
 @pytest.mark.parametrize("extension", list(formats._formats()))
@@ -194,6 +277,48 @@ def test_a_planted_leak_is_caught(leak, named, leaky_fit, pair, tmp_path, fixed_
     leaky_fit(leak)
     found = leaks((*command("dp-sgd"), "--no-baseline"), pair, tmp_path, fixed_randomness)
     assert any(named in each for each in found), found
+
+
+def _after_the_noise(release, dataset):
+    with torch.no_grad():
+        next(release.module.parameters()).view(-1)[0] += 1e-3 * float(dataset.features.mean())
+
+
+def test_what_is_added_after_the_noise_is_caught(leaky_fit, tmp_path, fixed_randomness):
+    leaky_fit(_after_the_noise)
+    _, tape, found = replayed("dp-sgd", tmp_path, fixed_randomness)
+    assert tape.differing == []
+    assert any("weights.safetensors" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "name"),
+    [("dp-sgd", PrivateGradients, "_take_sum"), ("functional", Gaussian, "release"), ("votes", Exponential, "release")],
+)
+def test_values_that_differ_by_more_than_their_sensitivity_are_caught(
+    method, kind, name, tmp_path, fixed_randomness, monkeypatch
+):
+    """As if each record counted twice in what is noised: a norm that was too small, a record in two batches."""
+    monkeypatch.setattr("noiseproof.releases.accuracy", lambda *_: 0.0)
+    real = getattr(kind, name)
+
+    def twice(self, *value):
+        return 2 * real(self) if not value else real(self, 2 * value[0], *value[1:])
+
+    monkeypatch.setattr(kind, name, twice)
+    proven, tape, _ = replayed(method, tmp_path, fixed_randomness)
+    assert tape.epsilon(proven["delta"]) > 1.2 * proven["epsilon"]
+
+
+def test_noise_whose_scale_depends_on_the_records_is_caught(tmp_path, fixed_randomness, monkeypatch):
+    real = Gaussian.release
+
+    def scaled(self, value, rng, *, out=None):
+        return real(dataclasses.replace(self, sigma=self.sigma * (1 + float(value.abs().mean()))), value, rng, out=out)
+
+    monkeypatch.setattr(Gaussian, "release", scaled)
+    _, tape, _ = replayed("functional", tmp_path, fixed_randomness)
+    assert "the scale of add_gaussian" in tape.differing
 
 
 def test_a_buffer_that_holds_a_statistic_is_caught(leaky_fit, pair, tmp_path, fixed_randomness, monkeypatch):

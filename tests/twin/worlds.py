@@ -20,9 +20,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from safetensors.torch import load as load_tensors
 
 from noiseproof.cli import main
+from noiseproof.privacy import Secure, accountants
+from noiseproof.privacy.events import ComposedDpEvent, DpEvent, GaussianDpEvent, LaplaceDpEvent, PureDpEvent
 from noiseproof.privacy.randomness import Bits
 
 KEY = bytes(range(32))
@@ -36,20 +39,31 @@ SCHEMA = {
     "target": {"name": "label", "classes": ["no", "yes"]},
 }
 
+EXTREMES = (
+    {"age": 0.0, "hours": 0.0, "city": "a", "label": "no"},
+    {"age": 100.0, "hours": 60.0, "city": "c", "label": "yes"},
+)
+"""Two records as different as can be."""
+
 OTHERS = 140
 """Records that both files have, beside the one in the middle."""
 
 Record = Mapping[str, Any]
 
-DECLARED: Mapping[str, str] = {
-    r"stdout:(accuracy|baseline_accuracy|quality|disagreement|warnings)\b.*": "for the eyes of the records' owner, no release",
+ALWAYS: Mapping[str, str] = {
     r"stdout:seconds": "time",
     r".*\.private\.json:.*": "for the eyes of the records' owner: it lies beside the bundle, readable by nobody else",
-    r".*settings\.json:digests\..*": "digests of files that are compared by themselves",
+    r".*settings\.json:digests\..*": "digests of files that are compared by themselves, or stay inside",
+}
+"""What may differ between the worlds even if they share all draws, as `file:path within it`, and why."""
+
+DECLARED: Mapping[str, str] = {
+    **ALWAYS,
+    r"stdout:(accuracy|baseline_accuracy|quality|disagreement|warnings)\b.*": "for the eyes of the records' owner, no release",
     r".*card(\.json:|\.)ran\.scale on a feature.*": "computed from relevances that were released with noise",
     r".*weights\.safetensors:\d+\.(low|high)": "bounds of hidden units over records that were noised one by one",
 }
-"""What may differ between the worlds, as `file:path within it`, and why."""
+"""What may differ where each world draws its own noise."""
 
 UNPROVEN: Mapping[str, str] = {
     r".*card(\.json:|\.)(notes\.\d+|ran\.grid points)": "dp-pg and dp-pgp measure the networks' densities, as published",
@@ -66,6 +80,82 @@ def fixed_randomness(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(os, "urandom", lambda count: bits.words(-(-count // 8)).tobytes()[:count])
 
     return restart
+
+
+class Tape:
+    """What two worlds noise: the values of both, and the first world's draws, which the second gets as well.
+
+    With the same draws everything after a draw, later releases included, is a function of the same numbers, so that in the
+    second world nothing that leaves may differ at all; and what the worlds' values differ by, in units of the noise, is
+    all that tells them apart. What that costs is accounted exactly and held against the card.
+    """
+
+    def __init__(self) -> None:
+        self._drawn: list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self._place: int | None = None
+        self.events: list[DpEvent] = []
+        """What each draw costs, from the pair of values."""
+        self.differing: list[str] = []
+        """Draws of the second world that are not the first's: of another shape or scale, one more or one fewer."""
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """While it lasts secure noise is recorded, or, the second time, played again."""
+        with pytest.MonkeyPatch.context() as patch:
+            for kind in ("add_gaussian", "add_laplace", "choose"):
+                patch.setattr(Secure, kind, self._instead(kind, getattr(Secure, kind)))
+            yield
+        if self._place is not None and self._place != len(self._drawn):
+            self.differing.append("the number of draws")
+        self._place = 0
+
+    def _instead(self, kind: str, real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def draw(
+            rng: Secure, value: torch.Tensor, scale: Any = 1.0, *, out: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            given, drawn = value.detach().double().clone(), None
+            scales = torch.as_tensor(scale).detach().double().clone()
+            if self._place is not None:
+                drawn = self._again(kind, given, scales)
+            if drawn is None:
+                drawn = real(rng, value) if kind == "choose" else real(rng, value, scale)
+                self._drawn.append((kind, given, scales, drawn.clone()))
+            return drawn.clone() if out is None else out.copy_(drawn)
+
+        return draw
+
+    def _again(self, kind: str, given: torch.Tensor, scale: torch.Tensor) -> torch.Tensor | None:
+        """The first world's draw at this place; None if it drew something else."""
+        if self._place >= len(self._drawn) or self.differing:
+            self.differing.append("one draw more")
+            return None
+        was, before, before_scale, drawn = self._drawn[self._place]
+        self._place += 1
+        if (kind, given.shape, scale.shape) != (was, before.shape, before_scale.shape):
+            self.differing.append(f"{was} of {tuple(before.shape)} is {kind} of {tuple(given.shape)}")
+            return None
+        if not scale.equal(before_scale):
+            self.differing.append(f"the scale of {kind}")
+        self.events += _costs(kind, before, given, scale)
+        return drawn
+
+    def epsilon(self, delta: float) -> float:
+        """What telling the worlds apart by everything that was drawn costs."""
+        return accountants.epsilon(ComposedDpEvent(self.events), delta).epsilon if self.events else 0.0
+
+
+def _costs(kind: str, one: torch.Tensor, other: torch.Tensor, scale: torch.Tensor) -> Iterator[DpEvent]:
+    if kind == "choose":
+        for ratio in (one.log_softmax(-1) - other.log_softmax(-1)).reshape(-1, one.shape[-1]):
+            ratio = ratio[ratio.isfinite()]
+            if ratio.abs().max() > 0:
+                yield PureDpEvent(float(ratio.max() - ratio.min()), bounded_range=True)
+        return
+    distance = (one - other).abs() / scale
+    if kind == "add_gaussian" and distance.any():
+        yield GaussianDpEvent(1 / float(distance.norm()))
+    elif distance.any():
+        yield LaplaceDpEvent(1 / float(distance.sum()))
 
 
 def table(one: Record | None) -> pd.DataFrame:
@@ -130,6 +220,14 @@ def twins(folder: Path, extension: str = ".csv") -> tuple[Record, Record]:
     return found[0], found[1]
 
 
+def without_times(text: str) -> bytes:
+    """A text without times, durations and sizes of the process, and without hexadecimal ids and hashes, which hold a time."""
+    text = re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.]+", "TIME", text)
+    text = re.sub(r'("(?:at|ms|paid_at)": ?)[\d.]+', r"\1TIME", text)
+    text = re.sub(r"[0-9a-f]{16,}", "ID", text)
+    return re.sub(r"(?m)^\w*(seconds|bytes|process|python|created)\w*[ {].*$", "PROCESS", text).encode()
+
+
 Left = dict[str, bytes]
 """Everything that a command left behind: stdout, stderr, and files by their path in the world's folder."""
 
@@ -162,32 +260,34 @@ def _living_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def leaks(first: Left, second: Left, folder: Path, *, asked: str = "release") -> list[str]:
+def leaks(first: Left, second: Left, folder: Path, *, asked: str = "release", noised: bool = True) -> list[str]:
     """What differs between two worlds' leavings and is not declared; nothing may.
 
     `folder` is the first world's. `asked` is what the names of files begin with that the command was asked to write:
-    anything elsewhere (a cache, a log) is named, too.
+    anything elsewhere (a cache, a log) is named, too. What is `noised` differs; not so where the worlds shared all draws.
     """
     found = [f"{name} is there in one world only" for name in sorted(first.keys() ^ second.keys())]
     for name in sorted(first.keys() & second.keys()):
-        if name not in ("stdout", "stderr") and not name.startswith(asked):
+        if "." in name and not name.startswith(asked):
             found.append(f"{name} was written unasked")
         if first[name] != second[name]:
-            found += [f"{name}:{where} differs" for where in _differences(name, first, second, folder)]
+            found += [f"{name}:{where} differs" for where in _differences(name, first, second, folder, noised)]
+    if not noised:
+        return [what for what in found if not any(re.fullmatch(f"{pattern} differs", what) for pattern in ALWAYS)]
     cards = [content for name, content in first.items() if name.endswith("card.json")]
     proven = any(json.loads(card)["proven"] is not None for card in cards)
     declared = DECLARED if proven else {**DECLARED, **UNPROVEN}
     return [what for what in found if not any(re.fullmatch(f"{pattern} differs", what) for pattern in declared)]
 
 
-def _differences(name: str, first: Left, second: Left, folder: Path) -> Iterator[str]:
+def _differences(name: str, first: Left, second: Left, folder: Path, noised: bool) -> Iterator[str]:
     """Where within a file two worlds differ."""
     one, other = first[name], second[name]
     if name.endswith(".safetensors"):
-        yield from _tensors(name, first, second, folder)
+        yield from _tensors(name, first, second, folder, noised)
     elif name.endswith((".json", "stdout")) and one[:1] == b"{":
         yield from _paths(json.loads(one), json.loads(other))
-    elif not re.fullmatch(r"release\.(csv|npz|parquet|png)", name):
+    elif not noised or not re.fullmatch(r"release\.(csv|npz|parquet|png)", name):
         # What `synth` was asked to write are the noised records themselves; their card lies beside them.
         yield "all"
 
@@ -204,7 +304,7 @@ def _paths(one: Any, other: Any, at: str = "") -> Iterator[str]:
         yield at
 
 
-def _tensors(name: str, first: Left, second: Left, folder: Path) -> Iterator[str]:
+def _tensors(name: str, first: Left, second: Left, folder: Path, noised: bool) -> Iterator[str]:
     """Parameters of a network are what a method noises; buffers and everything else in a public bundle must be equal."""
     from noiseproof.releases import ModelRelease, load_bundle
 
@@ -213,5 +313,5 @@ def _tensors(name: str, first: Left, second: Left, folder: Path) -> Iterator[str
     if one.keys() != other.keys() or any(one[key].shape != other[key].shape for key in one):
         yield "names or shapes"
     elif not release.stays_inside and isinstance(release, ModelRelease):
-        noised = {key for key, _ in release.module.named_parameters()}
-        yield from (key for key in one if key not in noised and not one[key].equal(other[key]))
+        parameters = {key for key, _ in release.module.named_parameters()} if noised else set()
+        yield from (key for key in one if key not in parameters and not one[key].equal(other[key]))

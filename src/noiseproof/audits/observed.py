@@ -63,7 +63,9 @@ def observe_records(path: Path, world: World) -> Observed:
     else:
         import pandas as pd
 
-        made = code(pd.read_parquet(path), read_schema(world.schema), name=path.name)[0]
+        # Coded with the world's own rows behind them: synthetic ones may all be of one class, which is no table to learn from.
+        frames = [pd.read_parquet(path), pd.read_parquet(world.data)]
+        made = code(pd.concat(frames), read_schema(world.schema), name=path.name)[0].take(torch.arange(len(frames[0])))
         features, labels, classes = made.features, made.labels, made.classes
     label = world.canary[1]
     distances = (features - world.canary[0]).flatten(1).norm(dim=1)
