@@ -61,10 +61,8 @@ def test_nothing_of_a_release_tells_two_neighbouring_files_apart(method, pair, t
 
 @pytest.mark.parametrize("method", list(methods.registry()))
 def test_with_the_same_draws_nothing_differs_and_what_was_noised_costs_no_more_than_is_proven(
-    method, tmp_path, fixed_randomness, monkeypatch
+    method, tmp_path, fixed_randomness
 ):
-    # Accuracies are rehearsed for the owner's eyes: those answers are no release.
-    monkeypatch.setattr("noiseproof.releases.accuracy", lambda *_: 0.0)
     proven, tape, found = replayed(method, tmp_path, fixed_randomness)
     if proven is not None:
         assert (tape.differing, found) == ([], [])
@@ -101,9 +99,8 @@ def asked_in_python(folder):
 
 
 @pytest.mark.parametrize("method", ["votes", "logits"])
-def test_what_a_service_says_logs_and_exports(method, tmp_path, fixed_randomness, monkeypatch, caplog):
+def test_what_a_service_says_logs_and_exports(method, tmp_path, fixed_randomness, caplog):
     """Answers, cards, budgets and metrics over HTTP, the ledger's export and the service's log."""
-    monkeypatch.setattr("noiseproof.releases.accuracy", lambda *_: 0.0)
 
     def ask(folder):
         return asked_over_http(folder, caplog)
@@ -299,7 +296,6 @@ def test_values_that_differ_by_more_than_their_sensitivity_are_caught(
     method, kind, name, tmp_path, fixed_randomness, monkeypatch
 ):
     """As if each record counted twice in what is noised: a norm that was too small, a record in two batches."""
-    monkeypatch.setattr("noiseproof.releases.accuracy", lambda *_: 0.0)
     real = getattr(kind, name)
 
     def twice(self, *value):
