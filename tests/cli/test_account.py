@@ -72,3 +72,15 @@ def test_an_epsilon_that_is_none_is_bad_usage(noiseproof, epsilon):
     outcome = noiseproof("calibrate", "--rate", "0.01", "--steps", "10", "--epsilon", epsilon)
     assert outcome.code == 2
     assert "epsilon" in outcome.err
+
+
+def test_records_batch_size_and_epochs_are_another_way_to_say_rate_and_steps(noiseproof):
+    epochs = ("--records", "60000", "--batch-size", "600", "--epochs", "100", "--sigma", "4")
+    document = noiseproof("account", *epochs, "--json").document
+    assert (document["rate"], document["steps"]) == (0.01, 10_000)
+    assert document["epsilon"] == noiseproof("account", *ABADI, "--json").document["epsilon"]
+    found = noiseproof("calibrate", "--epsilon", "3", *epochs[:-2], "--json").document
+    same = noiseproof("calibrate", "--epsilon", "3", "--rate", "0.01", "--steps", "10000", "--json").document
+    assert found["sigma"] == same["sigma"]
+    assert noiseproof("account", *epochs, "--rate", "0.01").code == 2
+    assert noiseproof("account", "--records", "10", "--batch-size", "20", "--epochs", "1", "--sigma", "1").code == 2

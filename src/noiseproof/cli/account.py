@@ -6,21 +6,28 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import options as o
 from noiseproof.cli import output
-from noiseproof.cli.options import Accountant, Delta, Json, NeighboursOption
 from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError
 
 
-@command("account", "Example: noiseproof account --rate 0.01 --sigma 4 --steps 10000 --delta 1e-5")
+@command(
+    "account",
+    "Examples: noiseproof account --rate 0.01 --sigma 4 --steps 10000 --delta 1e-5; "
+    "noiseproof account --records 60000 --batch-size 600 --epochs 15 --sigma 1.1",
+)
 def run(
-    rate: Annotated[float, typer.Option(help="Sampling rate: the probability that a record is in a batch.")],
     sigma: Annotated[float, typer.Option(help="Noise multiplier: standard deviation over clipping norm.")],
-    steps: Annotated[int, typer.Option(help="Number of steps taken.")],
-    delta: Delta = 1e-5,
-    accountant: Accountant = "pld",
-    neighbours: NeighboursOption = "add-or-remove",
-    json: Json = False,
+    rate: o.RateOption = None,
+    steps: o.StepsOption = None,
+    records: o.RecordsOption = None,
+    batch_size: o.BatchSizeOption = None,
+    epochs: o.EpochsOption = None,
+    delta: o.Delta = 1e-5,
+    accountant: o.Accountant = "pld",
+    neighbours: o.NeighboursOption = "add-or-remove",
+    json: o.Json = False,
 ) -> None:
     """Compute the epsilon of a DP-SGD training, by the accountant asked for and, beside it, by all others."""
     from noiseproof.privacy import accountants
@@ -30,6 +37,7 @@ def run(
     relation = check_neighbours(neighbours)
     if sigma == 0:
         raise SettingError("sigma must be greater than 0: without noise no epsilon is finite.")
+    rate, steps = o.read_sampling(rate, steps, records, batch_size, epochs)
     event = sampled_gaussian(rate, sigma, steps)
     names = dict.fromkeys((accountant, *accountants.ACCOUNTANTS))
     found = {name: accountants.epsilon(event, delta, accountant=name, neighbours=relation) for name in names}
@@ -42,6 +50,8 @@ def run(
             "delta": delta,
             "accountant": asked.accountant,
             "neighbours": relation,
+            "rate": rate,
+            "steps": steps,
             "bound": asked.bound,
             "note": asked.note,
             "accountants": {name: spent.epsilon for name, spent in rows.items()},

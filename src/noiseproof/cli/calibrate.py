@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
+from noiseproof.cli import options as o
 from noiseproof.cli import output
-from noiseproof.cli.options import Accountant, Delta, Epsilon, Json, NeighboursOption
 from noiseproof.cli.registry import command
 
 
 @command("calibrate", "Example: noiseproof calibrate --rate 0.01 --epsilon 3 --steps 10000 --delta 1e-5")
 def run(
-    epsilon: Epsilon,
-    rate: Annotated[float, typer.Option(help="Sampling rate: the probability that a record is in a batch.")],
-    steps: Annotated[int, typer.Option(help="Number of steps to be taken.")],
-    delta: Delta = 1e-5,
-    accountant: Accountant = "pld",
-    neighbours: NeighboursOption = "add-or-remove",
-    json: Json = False,
+    epsilon: o.Epsilon,
+    rate: o.RateOption = None,
+    steps: o.StepsOption = None,
+    records: o.RecordsOption = None,
+    batch_size: o.BatchSizeOption = None,
+    epochs: o.EpochsOption = None,
+    delta: o.Delta = 1e-5,
+    accountant: o.Accountant = "pld",
+    neighbours: o.NeighboursOption = "add-or-remove",
+    json: o.Json = False,
 ) -> None:
     """Find the smallest noise multiplier whose epsilon stays within the budget."""
     from noiseproof.privacy import calibration
     from noiseproof.privacy.budget import check_neighbours
 
+    rate, steps = o.read_sampling(rate, steps, records, batch_size, epochs)
     found = calibration.sigma(
         epsilon, delta, rate, steps, accountant=accountant, neighbours=check_neighbours(neighbours)
     )

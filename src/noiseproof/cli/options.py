@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -126,10 +127,52 @@ RayOption = Annotated[
     typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the work over a Ray cluster instead (extra `cluster`)."),
 ]
 
+RateOption = Annotated[
+    float | None, typer.Option("--rate", help="Sampling rate: the probability that a record is in a batch.")
+]
+StepsOption = Annotated[int | None, typer.Option("--steps", help="Number of steps.")]
+RecordsOption = Annotated[
+    int | None,
+    typer.Option("--records", help="Training records: with --batch-size and --epochs instead of rate and steps."),
+]
+BatchSizeOption = Annotated[int | None, typer.Option("--batch-size", help="Records in a batch on average.")]
+EpochsOption = Annotated[float | None, typer.Option("--epochs", help="How often a record is seen on average.")]
+
 LedgerOption = Annotated[
     str,
     typer.Option("--ledger", envvar="NOISEPROOF_LEDGER", help="A SQLite file, or postgresql://USER@HOST/NAME."),
 ]
+
+
+def read_sampling(
+    rate: float | None, steps: int | None, records: int | None, batch_size: int | None, epochs: float | None
+) -> tuple[float, int]:
+    """Sampling rate and steps, given as they are or as records, batch size and epochs.
+
+    Args:
+        rate: The sampling rate.
+        steps: The number of steps.
+        records: Training records.
+        batch_size: The expected batch.
+        epochs: How often a record is seen.
+
+    Returns:
+        The rate and the number of steps that `dp-sgd` takes with such settings.
+
+    Raises:
+        SettingError: If neither is given whole, or both are.
+    """
+    direct, derived = (rate, steps), (records, batch_size, epochs)
+    if None not in direct and derived == (None, None, None):
+        return rate, steps  # type: ignore[return-value]
+    if None in derived or direct != (None, None):
+        raise SettingError("give --rate and --steps, or --records, --batch-size and --epochs; not some of both.")
+    assert records is not None
+    assert batch_size is not None
+    assert epochs is not None
+    if not (0 < batch_size <= records and epochs > 0):
+        raise SettingError("a batch has 1 record or more and at most all of them, and epochs are more than 0.")
+    return batch_size / records, math.ceil(epochs * records / batch_size)
 
 
 def read_settings(given: list[str] | None) -> dict[str, str]:
