@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Game, Randomness
     from noiseproof.privacy.card import Card, Claim, Proof, Unit
+    from noiseproof.privacy.events import DpEvent
     from noiseproof.releases.release import Release
 
 
@@ -102,6 +103,18 @@ class Method(ABC):
         from noiseproof.networks import suggest
 
         return suggest(public.shape, public.outputs, public.kind) if self.takes_network else None
+
+    def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent | None:
+        """What a run within a budget will do to the records, from public numbers alone.
+
+        Args:
+            dataset: The private records, of which only their number and what is public is read.
+            budget: What the run may spend.
+
+        Returns:
+            The event of all that `fit` will do; None where it cannot be said beforehand, or what is fitted is no model.
+        """
+        return None
 
     @abstractmethod
     def fit(

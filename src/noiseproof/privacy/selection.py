@@ -51,6 +51,7 @@ def select(
     *,
     runs: float,
     stopping: Stopping = "geometric",
+    besides: Sequence[DpEvent] = (),
 ) -> Selected[T] | None:
     """Run candidates chosen at random a random number of times, and return the run of the highest score.
 
@@ -74,6 +75,7 @@ def select(
         log: Where the event is noted, before the first run.
         runs: The expected number of runs; three for each candidate miss the best with a probability of about a quarter
             (geometric) or a twentieth (Poisson).
+        besides: What a run may be to other records instead of its candidate's event, as a score on records held out is.
         stopping: The law of the number of runs. `poisson` varies least, and may give 0 runs; `logarithmic` costs least.
             Ten expected runs within epsilon 3 at delta 1e-5 leave each run of DP-SGD about 1.2 by `poisson`, 1.3 by
             `geometric` and 1.6 by `logarithmic`; `calibration.calibrate` finds the noise.
@@ -96,7 +98,7 @@ def select(
     >>> round(accountants.epsilon(log.event, 0.0).epsilon, 3)
     0.3
     """
-    event = SelectionDpEvent([candidate.event for candidate in candidates], runs, stopping)
+    event = SelectionDpEvent([*(candidate.event for candidate in candidates), *besides], runs, stopping)
     log.append(event)
     best: Selected[T] | None = None
     for number in range(_number_of_runs(runs, stopping, rng)):

@@ -199,7 +199,7 @@ class Comparison(_Result):
     report: str | None = None
     caution: str = (
         "A comparison is a rehearsal: its randomness is seeded, so that nothing of it may leave, and choosing a method by "
-        "exact accuracies is a look at the private records that no guarantee accounts for (`noiseproof.privacy.select` makes a "
+        "exact accuracies is a look at the private records that no guarantee accounts for (`noiseproof choose` makes a "
         "choice that is paid for)."
     )
 

@@ -120,6 +120,13 @@ class DpSgd(GradientMethod):
 
         return calibration.calibrate(epsilon, budget.epsilon, start=start)
 
+    def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent:
+        """The statistics of a preconditioner and all steps, at the calibrated noise."""
+        rate, steps = self.rate(len(dataset)), self.steps(len(dataset))
+        before = self._statistics(budget).events if self.precondition else ()
+        noise = self.schedule(self.calibrated(rate, steps, budget))
+        return ComposedDpEvent([*before, planned_event(rate, noise, steps)])
+
     def _statistics(self, budget: Budget) -> Statistics:
         return Statistics.within(self.precondition, budget.epsilon, budget.delta, budget.neighbours)
 

@@ -157,6 +157,10 @@ class Functional(Method):
         embedding = self._network(dataset).embedding if embedding is None else embedding
         return Quadratic(embedding, embedding.width, dataset.classes, self.noise, self.curvature_share, budget)
 
+    def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent | None:
+        """The one release of noised coefficients; with relevances the second depends on the first."""
+        return None if self.relevance_share else self.plan(dataset, budget).event
+
     def weights(
         self, plan: Quadratic, dataset: Dataset, rng: Randomness, progress: Progress = SILENT
     ) -> tuple[torch.Tensor, float]:

@@ -1,0 +1,122 @@
+"""A paid choice: its proof includes all trainings and scores, and its score is what it says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from noiseproof.data import from_arrays, load
+from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.methods import build
+from noiseproof.privacy import Budget, Gaussian, Reproducible, accountants
+from noiseproof.privacy.events import EventLog, SelectionDpEvent
+from noiseproof.releases import load_bundle
+from noiseproof.run import choice
+from noiseproof.run.choice import choose, count_table
+
+QUICK = [("dp-sgd", {"epochs": 2}), ("dp-sgd", {"epochs": 1, "lr": 1e-6}), ("functional", {})]
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    return load("breast-cancer")
+
+
+@pytest.fixture(scope="module", params=["add-or-remove", "replace-one"])
+def found(request, cancer):
+    return choose(QUICK, cancer, Budget(3.0, 1e-5, request.param))
+
+
+def test_the_card_proves_the_budget_for_the_choice_and_not_for_one_training(found):
+    card = found.release.card
+    assert card.verdict == "proven"
+    assert 2.9 < card.proven.epsilon <= 3
+    assert card.ran["epsilon of a training"] < 2.5
+    assert any("how many trainings" in one for one in card.proven.assumptions)
+    ((event, count),) = found.release.event_log
+    assert isinstance(event, SelectionDpEvent)
+    assert count == 1
+    assert len(event.events) == len(QUICK) + 1
+    again = accountants.epsilon(event, card.proven.delta, neighbours=card.neighbours).epsilon
+    assert again == pytest.approx(card.proven.epsilon)
+
+
+def test_what_is_written_says_the_same_and_nothing_of_how_many_runs_there_were(found, tmp_path):
+    found.release.save(tmp_path / "bundle")
+    read = load_bundle(tmp_path / "bundle")
+    assert read.card == found.release.card
+    assert read.event_log == found.release.event_log
+    written = json.loads((tmp_path / "bundle" / "card.json").read_text())["ran"]
+    assert set(written) >= {"candidates", "chosen", "score"}
+    assert "runs" not in written
+
+
+def test_a_candidate_that_learns_nothing_is_not_chosen_where_the_other_was_run():
+    """Seeds whose random numbers of runs let both candidates be run."""
+    digits, blind = load("digits"), ("dp-sgd", {"epochs": 1, "lr": 1e-6})
+    for seed in (0, 2):
+        found = choose([("functional", {}), blind], digits, Budget(8.0), runs=4.0, rng=Reproducible(seed))
+        assert found.candidate == 0
+        assert found.score > 0.7
+
+
+def test_the_score_without_noise_is_the_auc(cancer, monkeypatch):
+    release = build("functional", {}).fit(None, cancer.train, Budget(3.0), rng=Reproducible(0))
+    exact = roc_auc_score(cancer.test.labels, release.predict(cancer.test.features)[:, 1])
+    score = choice._score(release, cancer, Gaussian(1.0, 1e-6), Reproducible(0))
+    assert score == pytest.approx(exact, abs=0.05)
+
+
+@given(st.integers(2, 6), st.integers(0, 2**31))
+def test_one_record_moves_the_table_by_no_more_than_the_stated_sensitivity(classes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    answers = torch.softmax(8 * torch.randn(12, classes, generator=generator, dtype=torch.float64), 1)
+    answers[0] = torch.eye(classes, dtype=torch.float64)[0]
+    labels = torch.randint(classes, (12,), generator=generator)
+    moved = count_table(answers, labels) - count_table(answers[1:], labels[1:])
+    assert float(moved.norm()) <= (1 if classes == 2 else classes) ** 0.5 + 1e-12
+
+
+def test_methods_that_cannot_say_their_event_are_refused_in_words(cancer):
+    with pytest.raises(UnsupportedError, match="votes cannot say before it runs"):
+        choose([("dp-sgd", {}), ("votes", {})], cancer, Budget(3.0))
+    with pytest.raises(UnsupportedError, match="functional cannot say"):
+        choose([("functional", {"relevance_share": 0.2})], cancer, Budget(3.0))
+    with pytest.raises(SettingError, match="at least one method"):
+        choose([], cancer, Budget(3.0))
+
+
+def test_a_training_that_did_more_than_it_stated_is_not_released(cancer):
+    release = build("functional", {}).fit(None, cancer.train, Budget(3.0), rng=Reproducible(0))
+    stated = build("functional", {}).planned_event(cancer.train, Budget(1.0))
+    with pytest.raises(UnsupportedError, match="more to the records than it had stated"):
+        choice._check_ran(release, stated, Budget(3.0))
+
+
+@pytest.mark.parametrize("name", ["dp-sgd", "dp-sgd-bounded", "dp-sgd-adaptive", "functional"])
+def test_what_is_stated_beforehand_is_what_runs(cancer, name):
+    budget = Budget(2.0)
+    method = build(name, {} if name == "functional" else {"epochs": 1})
+    release = method.fit(method.network(cancer.train.public), cancer.train, budget, rng=Reproducible(0))
+    log = EventLog()
+    for event, count in release.event_log:
+        log.append(event, count)
+    ran, stated = (
+        accountants.epsilon(event, 1e-5).epsilon for event in (log.event, method.planned_event(cancer.train, budget))
+    )
+    assert ran == pytest.approx(stated, rel=1e-6)
+
+
+def test_bounds_read_off_the_records_prove_nothing_here_either():
+    features, labels = torch.rand(300, 3) * 9, torch.randint(2, (300,))
+    whole = from_arrays(features, labels)
+    split = replace(load("breast-cancer"), train=whole.take(torch.arange(200)), test=whole.take(torch.arange(200, 300)))
+    card = choose([("functional", {})], split, Budget(1.0), runs=1.5).release.card
+    assert card.proven is None
+    assert card.verdict == "nothing proven"
