@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,69 +22,28 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench import memory
+from bench.networks import NETWORKS, Lstm
 from noiseproof.engine.checks import FIRST
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.methods.gradients import NoisyGradients
-from noiseproof.privacy import Reproducible
+from noiseproof.privacy import Randomness, Reproducible, Secure
 
 Step = Callable[[], Any]
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.01
+OURS = ("ours", "ours, secure")
+ENOUGH = 30.0
 TURN = 15.0
 """Milliseconds of a turn: shorter steps are taken several times, and the last two thirds of them measured."""
-
-
-class Lstm(nn.Module):
-    """Lin et al.'s: one image row a step, the last output to the classes. `layer` is torch's LSTM or Opacus's twin."""
-
-    def __init__(self, layer: Callable[..., nn.Module] = nn.LSTM) -> None:
-        super().__init__()
-        self.layer, self.scores = layer(28, 128, batch_first=True), nn.Linear(128, 10)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Class scores, from the last step's output."""
-        return self.scores(self.layer(rows)[0][:, -1])
-
-
-def mlp() -> nn.Module:
-    """600-128-100."""
-    return nn.Sequential(nn.Linear(600, 128), nn.ReLU(), nn.Linear(128, 100))
-
-
-def cnn() -> nn.Module:
-    """Lin et al.'s network for 28 x 28 pictures."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 5, padding="same"),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding="same"),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(3136, 1024),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(1024, 10),
-    )
-
-
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
-    "mlp": (mlp, (600,), 100),
-    "cnn": (cnn, (1, 28, 28), 10),
-    "lstm": (Lstm, (28, 28), 10),
-}
 
 
 class Setting:
     """One network and one batch, the same for every contender."""
 
-    def __init__(self, name: str, batch: int) -> None:
-        build, shape, classes = NETWORKS[name]
-        generator = torch.Generator().manual_seed(0)
+    def __init__(self, name: str, batch: int | None = None) -> None:
         self.name = name
-        self.features = torch.randn(batch, *shape, generator=generator)
-        self.labels = torch.randint(classes, (batch,), generator=generator)
+        self.features, self.labels = NETWORKS[name].records(batch)
         torch.manual_seed(0)
-        self.module = build()
+        self.module = NETWORKS[name].build()
 
     def copy(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The same network for another contender, with its optimizer."""
@@ -96,14 +56,15 @@ class Setting:
         return self.features.index_select(0, order), self.labels.index_select(0, order)
 
     def losses(self, module: nn.Module, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """One loss a record."""
-        return F.cross_entropy(module(features), labels, reduction="none")
+        """One loss a record: of its class, or the mean of its tokens'."""
+        losses = F.cross_entropy(module(features), labels, reduction="none")
+        return losses if losses.ndim == 1 else losses.mean(1)
 
 
-def ours(setting: Setting) -> Step:
-    """dp-sgd; sampled at rate 1, so that every batch has all records."""
+def ours(setting: Setting, rng: Randomness | None = None) -> Step:
+    """dp-sgd, seeded if not said otherwise; sampled at rate 1, so that every batch has all records."""
     module, optimizer = setting.copy()
-    return _by_engine(setting, module, optimizer, PrivateGradients(module, **_noise()))
+    return _by_engine(setting, module, optimizer, PrivateGradients(module, **_noise(rng)))
 
 
 def noisy_gradient(setting: Setting, draw: Any = "exact") -> Step:
@@ -112,8 +73,9 @@ def noisy_gradient(setting: Setting, draw: Any = "exact") -> Step:
     return _by_engine(setting, module, optimizer, NoisyGradients(module, draw=draw, **_noise()))
 
 
-def _noise() -> dict[str, Any]:
-    return {"max_grad_norm": CLIP, "noise_multiplier": SIGMA, "sample_rate": 1.0, "rng": Reproducible(0)}
+def _noise(rng: Randomness | None = None) -> dict[str, Any]:
+    given = rng or Reproducible(0)
+    return {"max_grad_norm": CLIP, "noise_multiplier": SIGMA, "sample_rate": 1.0, "rng": given}
 
 
 def _by_engine(
@@ -203,6 +165,7 @@ def opacus(setting: Setting, mode: str) -> Step:
 
 CONTENDERS: dict[str, Callable[[Setting], Step]] = {
     "ours": ours,
+    "ours, secure": lambda setting: ours(setting, Secure()),
     "non-private torch": plain,
     "Opacus, hooks": lambda setting: opacus(setting, "hooks"),
     "Opacus, ghost": lambda setting: opacus(setting, "ghost"),
@@ -215,35 +178,38 @@ def rows(
     repeats: int = 30,
     *,
     only: Iterable[str] = tuple(NETWORKS),
-    batch: int = 128,
-    memory_batch: int = 512,
+    with_memory: bool = True,
     with_opacus: bool = True,
 ) -> list[dict[str, Any]]:
     """One row a comparison: what, ours and theirs (milliseconds or megabytes), and their ratio."""
     table: list[dict[str, Any]] = []
     for network in only:
-        setting = Setting(network, batch)
-        peers = ["non-private torch", "plain vmap"]
-        if network == "lstm":
-            peers.remove("plain vmap")  # it cannot look into torch's LSTM
-        if with_opacus:
-            peers += ["Opacus, hooks", "Opacus, ghost"]
-        steps = {name: CONTENDERS[name](setting) for name in ("ours", *peers)}
+        print(f"bench: steps of {network}", file=sys.stderr, flush=True)
+        measured, setting = NETWORKS[network], Setting(network)
+        peers = ["non-private torch", *(measured.peers if with_opacus else ())]
+        if network in ("mlp", "cnn"):
+            peers.append("plain vmap")
+        steps = {name: CONTENDERS[name](setting) for name in (*OURS, *peers)}
         if network == "cnn":
             steps["noisy-gradient"] = noisy_gradient(setting)
         times = _take_turns(steps, repeats)
-        table += [_row(f"{network}, dp-sgd step / {peer}", times["ours"], times[peer], "ms") for peer in peers]
+        what = f"{network} at batch {measured.batch}"
+        for mine, name in zip(("dp-sgd", "dp-sgd, secure"), OURS, strict=True):
+            table += [_row(f"{what}, {mine} / {peer}", times[name], times[peer], "ms") for peer in peers]
         if network == "cnn":
-            table.append(_row("cnn, noisy-gradient step / dp-sgd step", times["noisy-gradient"], times["ours"], "ms"))
+            table.append(_row(f"{what}, noisy-gradient / dp-sgd", times["noisy-gradient"], times["ours"], "ms"))
             draws = {"exact": steps["noisy-gradient"], "plain": noisy_gradient(setting, "plain")}
             slow = _take_turns(draws, max(1, repeats // 15), warm=0)
-            table.append(_row("cnn, noisy-gradient, exact draw / B x P draw", slow["exact"], slow["plain"], "ms"))
-        if memory_batch and memory.measurable():
+            table.append(_row(f"{what}, noisy-gradient, exact draw / B x P draw", slow["exact"], slow["plain"], "ms"))
+        del steps
+        if with_memory and measured.memory and memory.measurable():
             # Peers that write every record's gradient out would need 7 GB and more for the CNN.
-            frugal = [peer for peer in peers if network != "cnn" or peer in ("non-private torch", "Opacus, ghost")]
-            megabytes = {name: memory.alone(_measure, network, name, memory_batch) for name in ("ours", *frugal)}
-            what = f"{network}, memory of a step of {memory_batch} / "
-            table += [_row(what + peer, megabytes["ours"], megabytes[peer], "MB") for peer in frugal]
+            frugal = [peer for peer in peers if peer in ("non-private torch", "Opacus, ghost")]
+            batch = 4 * measured.batch
+            megabytes = {name: memory.alone(_measure, network, name, batch) for name in ("ours, secure", *frugal)}
+            for peer in frugal:
+                label = f"{network}, memory of a step of {batch}, dp-sgd, secure / {peer}"
+                table.append(_row(label, megabytes["ours, secure"], megabytes[peer], "MB"))
     return table
 
 
@@ -255,10 +221,14 @@ def _take_turns(steps: dict[str, Step], repeats: int, warm: int = FIRST + 1) -> 
     """The median milliseconds of every step, measured in turns after warming up; slow ones join every fifth turn.
 
     The engine checks its first steps, which then take some two to four times as long: they are part of the warming up.
+    Where steps are long, fewer turns are enough: five, and as many as half a minute has room for.
     """
+    begun = time.monotonic()
     times: dict[str, list[float]] = {name: [] for name in steps}
     pauses, rows = dict.fromkeys(steps, 1), dict.fromkeys(steps, 1)
     for turn in range(warm + repeats):
+        if turn >= warm + 5 and time.monotonic() - begun > ENOUGH:
+            break
         if turn == warm > 0:
             fastest = min(values[-1] for values in times.values())
             pauses = {name: 5 if values[-1] > 5 * fastest else 1 for name, values in times.items()}
