@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -27,7 +28,7 @@ class Lstm(nn.Module):
 
 def mlp(*widths: int) -> nn.Module:
     """Linear layers of these widths, with ReLUs between them."""
-    layers = [nn.Linear(before, after) for before, after in zip(widths, widths[1:], strict=False)]
+    layers = [nn.Linear(before, after) for before, after in pairwise(widths)]
     return nn.Sequential(layers[0], *(part for layer in layers[1:] for part in (nn.ReLU(), layer)))
 
 
