@@ -63,7 +63,9 @@ def resnet() -> nn.Module:
     """ResNet-18 for 32 x 32 pictures, with GroupNorm: 11.2 million parameters."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
     strides = [1, 1, 2, 1, 2, 1, 2, 1]
-    blocks = [Residual(*ends, stride) for *ends, stride in zip(widths, widths[1:], strides, strict=False)]
+    blocks = [
+        Residual(before, after, stride) for (before, after), stride in zip(pairwise(widths), strides, strict=True)
+    ]
     first = (nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.GroupNorm(16, 64), nn.ReLU())
     return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 

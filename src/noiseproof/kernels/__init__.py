@@ -22,7 +22,7 @@ Reals = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
 
-_VERSION = 2
+_VERSION = 3
 """That of kernels.h: in a checkout the library may have been built from older sources."""
 
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define VERSION 2 /* of the functions below; __init__.py leaves a library of another version alone */
+#define VERSION 3 /* of the functions below; __init__.py leaves a library of another version alone */
 
 /* normals.c: new[i] = old[i] + scale * (a standard normal), for i below count; 0 if some old[i] is not finite, else 1.
  * The bits are ChaCha20's, under `key`; the nonce is the number of the block of 2^17 coordinates, then `call`. */
@@ -16,14 +16,13 @@ void make_normals(const int32_t *whole, int64_t count, float *normals);
 /* normals.c: `kibibytes` times 1,024 bytes of ChaCha20's key stream, from its block number `counter` (of 64 bytes) on. */
 void fill_stream(const uint32_t key[8], const uint32_t nonce[3], uint32_t counter, int kibibytes, uint32_t *stream);
 
-#define ENTRIES 1024 /* of a law's table, for either side */
-
 /* A law at one scale, as discrete_noise.py's `AtScale` has it. */
 typedef struct Law {
-    const int64_t *left;     /* where the interval of each entry begins */
-    const uint32_t *width;   /* how wide it is; 0 for entries of the tail */
-    const uint32_t *certain; /* half of the value below which the first bits of the fraction accept a proposal */
-    int two_sided;
+    /* By entry, in pairs: where its interval begins (an int64_t), and in 32 bits each how wide it is (0 for a tail) and,
+     * above, half of the value below which the first bits of the fraction accept a proposal. */
+    const uint64_t *table;
+    uint64_t mask;   /* the bits of a word that pick its entry */
+    uint64_t below;  /* the one of them that is set for integers below 0; 0 if there are none */
     int squared;     /* whether -log w(x) is (x / scale)^2 / 2, else |x| / scale */
     double scale;    /* s */
     double constant; /* C */

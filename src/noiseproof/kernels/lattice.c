@@ -105,34 +105,33 @@ static uint64_t next_word(Stream *stream) {
     return *next_words(stream, 1, &one);
 }
 
-/* Where the interval of a word's entry begins: on the side below 0 intervals are the mirror images of those above. */
-HELPER int64_t beginning(const Law *law, uint64_t word, int64_t width) {
-    const int64_t below = -(int64_t)(word / ENTRIES % 2 & (uint64_t)law->two_sided), left = law->left[word % ENTRIES];
-    return ((left + (width & below)) ^ below) - below;
-}
+/* Where the interval of a word's entry begins, and how wide it is: 0 for a tail. */
+HELPER int64_t beginning(const Law *law, uint64_t word) { return (int64_t)law->table[2 * (word & law->mask)]; }
+HELPER uint64_t width_of(const Law *law, uint64_t word) { return (uint32_t)law->table[2 * (word & law->mask) + 1]; }
 
 /* A proposal for each word, and which of them their first bits leave open. */
 CLONED static void propose_run(const Law *law, const uint64_t *restrict random, int64_t count, int64_t *restrict drawn,
                                uint8_t *restrict open) {
+    const uint64_t *restrict table = law->table, mask = law->mask;
     for (int64_t i = 0; i < count; i++) {
-        const uint64_t word = random[i], width = law->width[word % ENTRIES];
-        const uint64_t product = (word >> (64 - FIRST_BITS)) * width;
-        open[i] = (uint32_t)(product >> 1) >= law->certain[word % ENTRIES];
-        drawn[i] = beginning(law, word, (int64_t)width) + (int64_t)(product >> FIRST_BITS);
+        const uint64_t word = random[i], left = table[2 * (word & mask)], rest = table[2 * (word & mask) + 1];
+        const uint64_t product = (word >> (64 - FIRST_BITS)) * (rest & 0xffffffff);
+        open[i] = (product >> 1 & 0xffffffff) >= rest >> 32;
+        drawn[i] = (int64_t)(left + (product >> FIRST_BITS));
     }
 }
 
 /* A proposal that its first bits left open: 1 if it is accepted, 0 if not, -1 if float64 cannot tell. */
 static int settle(const Law *law, uint64_t word, uint64_t fresh, int64_t excess, int64_t *drawn) {
-    const uint64_t within = law->width[word % ENTRIES], width = within ? within : 1;
+    const uint64_t within = width_of(law, word), width = within ? within : 1;
     const uint64_t product = (word >> (64 - FIRST_BITS)) * width;
     const uint64_t sum = ((product & (((uint64_t)1 << FIRST_BITS) - 1)) << 30) + ((fresh * width) >> 2);
     const uint64_t fraction = sum & (((uint64_t)1 << 63) - 1);
-    const int64_t left = beginning(law, word, (int64_t)within);
+    const int64_t left = beginning(law, word);
     if (within) {
         *drawn = left + (int64_t)(product >> FIRST_BITS) + (int64_t)(sum >> 63);
     } else {
-        *drawn = law->two_sided && word / ENTRIES % 2 ? left - 1 - excess : left + excess;
+        *drawn = word & law->below ? left - 1 - excess : left + excess;
     }
     const double z = fabs((double)*drawn) / law->scale, exponent = law->squared ? z * z / 2 : z;
     const double limit = within ? (double)width / law->constant * exp(-exponent)
@@ -177,12 +176,12 @@ static int draw(Stream *stream, const Law *law, int64_t count, int64_t *drawn) {
         }
         for (int64_t i = 0; i < found; i++) {
             fresh[i] = next_word(stream) >> 32;
-            far += !law->width[words[i] % ENTRIES];
+            far += !width_of(law, words[i]);
         }
         fine = draw(stream, law->tail, far, excess);
         left = far = 0;
         for (int64_t i = 0; i < found && fine; i++) {
-            const int64_t place = places[i], beyond = law->width[words[i] % ENTRIES] ? 0 : excess[far++];
+            const int64_t place = places[i], beyond = width_of(law, words[i]) ? 0 : excess[far++];
             const int settled = settle(law, words[i], fresh[i], beyond, drawn + place);
             fine = settled >= 0;
             if (!settled) places[left++] = place;

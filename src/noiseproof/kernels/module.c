@@ -47,12 +47,12 @@ static PyObject *py_make_normals(PyObject *self, PyObject *args) {
 
 /* "O&" of arguments: a law as `discrete_noise.AtScale.packed` has it, the one over its tail not included. */
 static int read_law(PyObject *given, void *to) {
-    unsigned long long left, width, certain;
+    unsigned long long table, mask, below;
     Law law = {0};
-    if (!PyArg_ParseTuple(given, "KKKppdddd", &left, &width, &certain, &law.two_sided, &law.squared, &law.scale,
-                          &law.constant, &law.tail_log, &law.doubt))
+    if (!PyArg_ParseTuple(given, "KKKpdddd", &table, &mask, &below, &law.squared, &law.scale, &law.constant, &law.tail_log,
+                          &law.doubt))
         return 0;
-    law.left = ADDRESS(left), law.width = ADDRESS(width), law.certain = ADDRESS(certain);
+    law.table = ADDRESS(table), law.mask = mask, law.below = below;
     *(Law *)to = law;
     return 1;
 }

@@ -155,26 +155,23 @@ class Distribution:
 class AtScale:
     """A distribution at one scale, as the compiled sampler takes it."""
 
-    left: Integers
-    width: npt.NDArray[np.uint32]
-    certain: npt.NDArray[np.uint32]
-    facts: tuple[bool, bool, float, float, float, float]
-    """Whether it has two sides, whether it is squared, s, C, `tail_log`, and what float64 may be off by."""
+    table: Words
+    facts: tuple[int, int, bool, float, float, float, float]
 
     @property
     def packed(self) -> tuple[Any, ...]:
-        """kernels.h's Law; valid for as long as this object lives."""
-        return (*(table.ctypes.data for table in (self.left, self.width, self.certain)), *self.facts)
+        """The fields of kernels.h's Law; valid for as long as this object lives."""
+        return self.table.ctypes.data, *self.facts
 
 
 @lru_cache(maxsize=64)  # a training draws at one scale, step after step
 def at_scale(law: Distribution, scale: float) -> tuple[AtScale, AtScale]:
     """A distribution and the geometric one over its tail, at one scale."""
-    left, width = law.intervals(np.arange(_ENTRIES), scale)
-    tail_scale = float(law.tail_scale(scale, float(left[-1])))
-    certain = (law.accept_below[:_ENTRIES] >> 1).astype(np.uint32)
+    left, width = law.intervals(np.arange(2 * _ENTRIES), scale)
+    tail_scale = float(law.tail_scale(scale, float(left[_ENTRIES - 1])))
+    table = np.stack([left.view(np.uint64), width | law.accept_below >> 1 << 32], axis=1)
     numbers = scale, law.constant(scale), float(law.tail_log(scale, tail_scale)), _FLOAT_ERROR
-    made = AtScale(left, width.astype(np.uint32), certain, (law.sides == 2, law.squared, *numbers))
+    made = AtScale(table, (law.entry_mask, law.entry_mask & _ENTRIES, law.squared, *numbers))
     return made, made if law is geometric() else at_scale(geometric(), tail_scale)[0]
 
 
