@@ -31,7 +31,7 @@ for _name in (
         "audit",
         "report",
     ),
-    *("study", "bench", "serve", "keys", "ledger", "client"),
+    *("verify", "study", "bench", "serve", "keys", "ledger", "client"),
 ):
     importlib.import_module(f"noiseproof.cli.{_name}")
 

@@ -1,7 +1,8 @@
-"""`noiseproof keys`: who may ask a service."""
+"""`noiseproof keys`: who may ask a service, and who vouches for a bundle."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +13,9 @@ from noiseproof.cli.options import Json, LedgerOption
 from noiseproof.cli.registry import group
 
 app = group(
-    "keys", "API keys of a service: create, revoke, list.", "Example: noiseproof keys create hospital-a --answers 1000"
+    "keys",
+    "API keys of a service (create, revoke, list) and keys that bundles are signed with (signing).",
+    "Example: noiseproof keys create hospital-a --answers 1000",
 )
 
 
@@ -61,3 +64,17 @@ def list_keys(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False)
         found = [key.to_json() for key in Keys(database).list()]
     shown = [[value if i < 4 or value is None else value[:10] for i, value in enumerate(key.values())] for key in found]
     output.answer(json, found, None, ("id", "client", "operator", "answers", "made", "revoked"), shown)
+
+
+@app.command(epilog="Example: noiseproof keys signing vendor.pem")
+def signing(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The private key to write; FILE.pub is the public one.")],
+    json: Json = False,
+) -> None:
+    """Make a key to sign bundles with: FILE stays with you (mode 0600), FILE.pub goes to those who verify."""
+    from noiseproof.releases.signing import key_id, make_keys, read_public_key
+
+    private, public = make_keys(path)
+    found = key_id(read_public_key(public))
+    told = f"{private} signs; keep it to yourself. {public} verifies; its id is {found}."
+    output.tell(json, {"private": str(private), "public": str(public), "id": found}, told)

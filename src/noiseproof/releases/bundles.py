@@ -170,6 +170,20 @@ def read_card(path: str | Path) -> Card:
     return Card.from_json(_read(Path(path))[1][CARD])
 
 
+def read_events(path: str | Path) -> tuple[Card, list[tuple[DpEvent, int]]]:
+    """A bundle's card and event log, after checking that the bundle is whole; no weights are loaded.
+
+    Raises:
+        BundleError: If the bundle is not whole, or holds an event that this version does not know.
+    """
+    settings, contents = _read(Path(path))
+    try:
+        log = [(event_from_json(event), int(count)) for event, count in settings.get("events", ())]
+    except (KeyError, ValueError, TypeError) as error:
+        raise BundleError(f"the bundle {path} holds an event that this version does not know.") from error
+    return Card.from_json(contents[CARD]), log
+
+
 def write_card(path: str | Path, card: Card) -> None:
     """Replace a bundle's card (an audit's result), keeping its digests true."""
     path = Path(path)

@@ -1,0 +1,309 @@
+"""Signed bundles: who vouches for which bytes, as an in-toto statement in a DSSE envelope signed with Ed25519.
+
+A bundle's own digests guard against accidents; anybody can compute them anew. A signature can only be made with the key.
+It says that the holder of the key vouched for exactly these files. It does not say that the training ran as the card
+tells: whoever signs may have been mistaken or lied, which is what audits and `recompute` are for.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from noiseproof.errors import BundleError, SettingError
+from noiseproof.files import check_out, write_whole
+from noiseproof.privacy import accountants
+from noiseproof.privacy.events import EventLog
+from noiseproof.releases import bundles
+
+SIGNATURE = "signature.json"
+PAYLOAD = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "urn:noiseproof:release:v1"
+
+_SLACK = 1e-3
+"""Accountants of another version may differ by so much of an epsilon."""
+
+
+def make_keys(path: str | Path) -> tuple[Path, Path]:
+    """Make a signing key: `path` for its holder alone (mode 0600), and `path`.pub for everybody.
+
+    Args:
+        path: Where the private key is to be; nothing is overwritten.
+
+    Returns:
+        The paths of the private and the public key, both PEM.
+
+    Raises:
+        SettingError: If one of the two exists.
+    """
+    private, public = Path(path), Path(f"{path}.pub")
+    for target in (private, public):
+        check_out(target)
+    key = Ed25519PrivateKey.generate()
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    write_whole(private, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain), mode=0o600)
+    write_whole(public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return private, public
+
+
+def read_private_key(path: str | Path) -> Ed25519PrivateKey:
+    """The signing key in a PEM file."""
+    key = _read_key(path, lambda content: serialization.load_pem_private_key(content, None), "private")
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SettingError(f"{path} holds no Ed25519 private key; `noiseproof keys signing FILE` makes one.")
+    return key
+
+
+def read_public_key(path: str | Path) -> Ed25519PublicKey:
+    """The key in a PEM file that signatures are checked with."""
+    key = _read_key(path, serialization.load_pem_public_key, "public")
+    if not isinstance(key, Ed25519PublicKey):
+        raise SettingError(f"{path} holds no Ed25519 public key; ask the signer for the file that ends in .pub.")
+    return key
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    """The name that a key is known by: the SHA-256 of its DER form."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
+
+
+def sign(files: Mapping[str, bytes], predicate_type: str, predicate: Mapping[str, Any], key: Ed25519PrivateKey) -> str:
+    """An envelope over files: an in-toto statement of their digests and of `predicate`, signed.
+
+    Args:
+        files: What is signed, by name.
+        predicate_type: What the predicate is.
+        predicate: What is said of the files.
+        key: Who signs.
+
+    Returns:
+        The DSSE envelope, as JSON.
+    """
+    statement = {
+        "_type": STATEMENT,
+        "subject": [{"name": name, "digest": {"sha256": _sha256(files[name])}} for name in sorted(files)],
+        "predicateType": predicate_type,
+        "predicate": predicate,
+    }
+    payload = json.dumps(statement, sort_keys=True).encode()
+    signature = key.sign(encoded(PAYLOAD, payload))
+    envelope = {
+        "payloadType": PAYLOAD,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [{"keyid": key_id(key.public_key()), "sig": base64.b64encode(signature).decode()}],
+    }
+    return json.dumps(envelope, indent=2)
+
+
+def encoded(kind: str, payload: bytes) -> bytes:
+    """DSSE's pre-authentication encoding: what is signed, so that neither type nor length can be exchanged."""
+    name = kind.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(name), name, len(payload), payload)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is signed, by whom, over which bytes, and what is wrong with it."""
+
+    signed: bool
+    by: str | None = None
+    """The id of the key that the envelope names."""
+    files: tuple[str, ...] = ()
+    """The files that the signature covers and that are as they were signed."""
+    findings: tuple[str, ...] = ()
+    """What is wrong, a sentence each."""
+    predicate: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def valid(self) -> bool:
+        """Whether the signature is there, is the given key's, and covers all files as they are."""
+        return self.signed and not self.findings
+
+
+def verify(envelope: str | bytes, files: Mapping[str, bytes], predicate_type: str, key: Ed25519PublicKey) -> Verdict:
+    """Check an envelope against a key and against the files that it is said to be for.
+
+    Args:
+        envelope: What `sign` gave.
+        files: All files that must be covered, by name.
+        predicate_type: What the signature must be about.
+        key: Whose signature it must be.
+
+    Returns:
+        What was found; nothing in the envelope is believed unless the signature is the key's.
+    """
+    try:
+        document = json.loads(envelope)
+        kind, payload = document["payloadType"], base64.b64decode(document["payload"], validate=True)
+        signatures = [
+            (str(one.get("keyid", "")), base64.b64decode(one["sig"], validate=True)) for one in document["signatures"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+        return Verdict(False, findings=("the signature is no DSSE envelope that can be read.",))
+    by = next((name for name, signature in signatures if _holds(key, kind, payload, signature)), None)
+    if by is None:
+        named = signatures[0][0] if signatures else None
+        return Verdict(bool(signatures), named, findings=(_wrong_key(named, key),))
+    by = key_id(key)  # the envelope's own word for it is not signed
+    try:
+        statement = json.loads(payload)
+        subjects = {str(one["name"]): str(one["digest"]["sha256"]) for one in statement["subject"]}
+        types, predicate = (statement["_type"], statement["predicateType"]), dict(statement["predicate"])
+    except (ValueError, KeyError, TypeError):
+        return Verdict(True, by, findings=("what was signed is no in-toto statement.",))
+    findings = []
+    if kind != PAYLOAD or types != (STATEMENT, predicate_type):
+        findings.append("the signature is about something else than a release of this format; it may be an older one.")
+    same = tuple(name for name in sorted(subjects) if name in files and _sha256(files[name]) == subjects[name])
+    findings += [
+        f"{name} is not what was signed." for name in sorted(subjects.keys() & files.keys()) if name not in same
+    ]
+    findings += [f"{name} was signed and is missing." for name in sorted(subjects.keys() - files.keys())]
+    findings += [f"{name} is not covered by the signature." for name in sorted(files.keys() - subjects.keys())]
+    return Verdict(True, by, same, tuple(findings), predicate)
+
+
+def sign_bundle(path: str | Path, key: Ed25519PrivateKey) -> Path:
+    """Sign a bundle as it is: its weights, card and settings, the event log among them.
+
+    Args:
+        path: The bundle's folder, which gets a file `signature.json`.
+        key: Who vouches for it.
+
+    Returns:
+        The signature's path.
+
+    Raises:
+        BundleError: If the bundle is not whole, or a rehearsal: nothing of that may leave.
+    """
+    path = Path(path)
+    card = bundles.read_card(path)
+    if card.verdict == "rehearsal":
+        raise BundleError(f"{path} is a rehearsal: nothing of it may leave, so there is nothing to vouch for.")
+    summary: dict[str, Any] = {
+        "method": card.method,
+        "verdict": card.verdict,
+        "unit": card.unit,
+        "neighbours": card.neighbours,
+    }
+    for name in ("claimed", "proven", "audited"):
+        promise = getattr(card, name)
+        summary[name] = None if promise is None else {"epsilon": promise.epsilon, "delta": promise.delta}
+    write_whole(path / SIGNATURE, sign(_files(path), PREDICATE, summary, key))
+    return path / SIGNATURE
+
+
+def verify_bundle(path: str | Path, key: Ed25519PublicKey | None) -> Verdict:
+    """Who vouches for a bundle, and what is wrong with it.
+
+    Args:
+        path: The bundle's folder.
+        key: The signer's public key, from a source that is trusted; None only tells whether there is a signature.
+
+    Returns:
+        The verdict, whose findings name every file that is not as it was signed.
+    """
+    path = Path(path)
+    findings = _strange(path)
+    try:
+        bundles.read_card(path)
+    except BundleError as error:
+        findings.append(str(error))
+    if not (path / SIGNATURE).is_file():
+        return Verdict(False, findings=("it is not signed: anybody can have written it.", *findings))
+    if key is None:
+        findings.append("without the signer's public key a signature shows nothing; give --key.")
+        return Verdict(True, findings=tuple(findings))
+    found = verify((path / SIGNATURE).read_bytes(), _files(path), PREDICATE, key)
+    return Verdict(found.signed, found.by, found.files, (*found.findings, *findings), found.predicate)
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """The proven epsilon by the event log alone, beside the card's."""
+
+    epsilon: float | None
+    stated: float | None
+    holds: bool
+    why: str
+
+
+def recompute(path: str | Path) -> Recomputed:
+    """Account for a bundle's event log again, trusting nothing else of the bundle but the relation and delta of its card.
+
+    Args:
+        path: The bundle's folder.
+
+    Returns:
+        What the events cost, and whether the card promises no less.
+    """
+    card, log = bundles.read_events(path)
+    if card.proven is None:
+        return Recomputed(None, None, True, "the card says that nothing is proven, so there is nothing to account for.")
+    stated = card.proven.epsilon
+    if not log:
+        return Recomputed(
+            None, stated, False, "the bundle holds no event log, so its epsilon rests on the signer's word."
+        )
+    events = EventLog()
+    for event, count in log:
+        events.append(event, count)
+    found = accountants.epsilon(events.event, card.proven.delta, neighbours=card.neighbours).epsilon
+    if found <= stated * (1 + _SLACK) + 1e-9:
+        return Recomputed(found, stated, True, "the event log costs no more than the card states.")
+    return Recomputed(found, stated, False, f"the event log costs {found:.4g}, more than the card states.")
+
+
+def _files(path: Path) -> dict[str, bytes]:
+    """All of a bundle's files but the signature; links are not followed."""
+    found = (entry for entry in sorted(path.iterdir()) if entry.name != SIGNATURE)
+    return {entry.name: entry.read_bytes() for entry in found if entry.is_file() and not entry.is_symlink()}
+
+
+def _strange(path: Path) -> list[str]:
+    if not path.is_dir():
+        raise BundleError(f"there is no bundle at {path}.")
+    entries: Iterable[Path] = sorted(path.iterdir())
+    links = [f"{entry.name} is a link to somewhere else." for entry in entries if entry.is_symlink()]
+    return links + [f"{entry.name} is no file." for entry in entries if not entry.is_symlink() and not entry.is_file()]
+
+
+def _holds(key: Ed25519PublicKey, kind: Any, payload: bytes, signature: bytes) -> bool:
+    try:
+        key.verify(signature, encoded(str(kind), payload))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _wrong_key(named: str | None, key: Ed25519PublicKey) -> str:
+    if named is None:
+        return "the envelope holds no signature."
+    if named == key_id(key):
+        return "the signature does not hold: what was signed, or the signature, was changed."
+    return "it is signed with another key than the given one."
+
+
+def _read_key(path: str | Path, read: Any, kind: str) -> Any:
+    try:
+        return read(Path(path).read_bytes())
+    except OSError as error:
+        raise SettingError(f"the {kind} key {path} cannot be read ({error.strerror}).") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise SettingError(f"{path} holds no {kind} key in PEM form without a password.") from None
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,55 @@
+"""`noiseproof sign` and `verify` tell an officer who vouches for a bundle, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from noiseproof.releases import bundles
+
+
+@pytest.fixture
+def signed(noiseproof, tmp_path):
+    bundle, key = tmp_path / "model", tmp_path / "vendor.pem"
+    options = ("--epsilon", 3, "--set", "epochs=2", "--network", "linear", "--no-baseline", "--out", bundle)
+    assert noiseproof("train", "dp-sgd", "--data", "digits", *options).code == 0
+    assert noiseproof("keys", "signing", key).code == 0
+    assert noiseproof("sign", bundle, "--key", key).code == 0
+    return bundle, f"{key}.pub"
+
+
+def test_a_signed_bundle_verifies_and_its_epsilon_is_recomputed(noiseproof, signed):
+    bundle, key = signed
+    outcome = noiseproof("verify", bundle, "--key", key, "--recompute", "--json")
+    assert outcome.code == 0, outcome.err
+    document = outcome.document
+    assert document["signed"] is document["valid"] is document["recomputed"]["holds"] is True
+    assert document["recomputed"]["epsilon"] == pytest.approx(document["recomputed"]["stated"], rel=1e-3)
+    told = noiseproof("verify", bundle, "--key", key).out
+    assert "valid" in told
+    assert "does not show that the training ran" in told
+
+
+def test_a_changed_card_fails_with_the_files_name(noiseproof, signed):
+    bundle, key = signed
+    card = json.loads((bundle / bundles.CARD).read_text())
+    card["proven"]["epsilon"] = 0.1
+    (bundle / bundles.CARD).write_text(json.dumps(card))
+    outcome = noiseproof("verify", bundle, "--key", key, "--json")
+    assert outcome.code == 1
+    assert outcome.document["valid"] is False
+    assert any("card.json is not what was signed" in finding for finding in outcome.document["findings"])
+
+
+def test_without_a_key_nothing_is_called_valid(noiseproof, signed):
+    outcome = noiseproof("verify", signed[0], "--json")
+    assert outcome.code == 1
+    assert outcome.document["signed"] is True
+    assert outcome.document["valid"] is False
+
+
+def test_a_key_that_is_not_there_is_one_sentence(noiseproof, signed, tmp_path):
+    outcome = noiseproof("verify", signed[0], "--key", tmp_path / "none.pub")
+    assert outcome.code == 2
+    assert "cannot be read" in outcome.err

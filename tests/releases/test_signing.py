@@ -1,0 +1,221 @@
+"""A signature names its signer and covers every byte of a bundle; every forgery is named."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import stat
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import noiseproof as npf
+from noiseproof.errors import BundleError, SettingError
+from noiseproof.releases import bundles, signing
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    data = npf.load("digits")
+    made = npf.train("dp-sgd", data.train.take(torch.arange(200)), epsilon=3, epochs=3, network="linear")
+    return made.save(tmp_path_factory.mktemp("signed") / "model")
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return tuple(signing.make_keys(tmp_path / "vendor.pem"))
+
+
+@pytest.fixture
+def bundle(release, tmp_path, keys):
+    path = tmp_path / "model"
+    shutil.copytree(release, path)
+    signing.sign_bundle(path, signing.read_private_key(keys[0]))
+    return path
+
+
+def found(bundle, keys):
+    return signing.verify_bundle(bundle, signing.read_public_key(keys[1]))
+
+
+def test_a_signed_bundle_is_valid_for_its_signers_key(bundle, keys):
+    verdict = found(bundle, keys)
+    assert verdict.valid
+    assert verdict.by == signing.key_id(signing.read_public_key(keys[1]))
+    assert verdict.files == (bundles.CARD, bundles.SETTINGS, bundles.WEIGHTS)
+    assert verdict.predicate["proven"]["epsilon"] == pytest.approx(bundles.read_card(bundle).proven.epsilon)
+
+
+def test_the_private_key_is_its_holders_alone(keys):
+    assert stat.S_IMODE(os.stat(keys[0]).st_mode) == 0o600
+    with pytest.raises(SettingError, match="exists"):
+        signing.make_keys(keys[0])
+
+
+def test_an_unsigned_bundle_is_said_to_be_unsigned(release, keys):
+    verdict = found(release, keys)
+    assert not verdict.signed
+    assert not verdict.valid
+    assert "not signed" in verdict.findings[0]
+
+
+def forge_card(bundle, keys):
+    card = bundles.read_card(bundle)
+    proven = card.proven.model_copy(update={"epsilon": 0.1})
+    bundles.write_card(bundle, card.model_copy(update={"proven": proven}))  # with digests that fit
+
+
+def swap_weights(bundle, keys):
+    weights = bytearray((bundle / bundles.WEIGHTS).read_bytes())
+    weights[-1] ^= 1
+    (bundle / bundles.WEIGHTS).write_bytes(bytes(weights))
+
+
+def shorten_the_log(bundle, keys):
+    document = json.loads((bundle / bundles.SETTINGS).read_text())
+    document["events"] = [[event, 1] for event, _ in document["events"]]
+    document["digests"].pop(bundles.SETTINGS)
+    (bundle / bundles.SETTINGS).write_bytes(bundles._sealed(document))
+
+
+def put_a_link(bundle, keys):
+    card = bundle.parent / "card.json"
+    shutil.move(bundle / bundles.CARD, card)
+    (bundle / bundles.CARD).symlink_to(card)
+
+
+def add_a_file(bundle, keys):
+    (bundle / "README").write_text("trust me")
+
+
+def edit_the_statement(bundle, keys):
+    envelope = json.loads((bundle / signing.SIGNATURE).read_text())
+    statement = json.loads(base64.b64decode(envelope["payload"]))
+    statement["predicate"]["proven"]["epsilon"] = 0.1
+    envelope["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
+    (bundle / signing.SIGNATURE).write_text(json.dumps(envelope))
+
+
+def sign_with_another_key(bundle, keys):
+    other, _ = signing.make_keys(bundle.parent / "other.pem")
+    signing.sign_bundle(bundle, signing.read_private_key(other))
+
+
+def claim_the_key(bundle, keys):
+    sign_with_another_key(bundle, keys)
+    envelope = json.loads((bundle / signing.SIGNATURE).read_text())
+    envelope["signatures"][0]["keyid"] = signing.key_id(signing.read_public_key(keys[1]))
+    (bundle / signing.SIGNATURE).write_text(json.dumps(envelope))
+
+
+def sign_something_else(bundle, keys):
+    files = {name: (bundle / name).read_bytes() for name in (bundles.CARD, bundles.SETTINGS, bundles.WEIGHTS)}
+    text = signing.sign(files, "urn:noiseproof:release:v0", {}, signing.read_private_key(keys[0]))
+    (bundle / signing.SIGNATURE).write_text(text)
+
+
+def leave_a_file_out(bundle, keys):
+    files = {name: (bundle / name).read_bytes() for name in (bundles.CARD, bundles.SETTINGS)}
+    text = signing.sign(files, signing.PREDICATE, {}, signing.read_private_key(keys[0]))
+    (bundle / signing.SIGNATURE).write_text(text)
+
+
+def tear_the_envelope(bundle, keys):
+    (bundle / signing.SIGNATURE).write_text((bundle / signing.SIGNATURE).read_text()[:100])
+
+
+@pytest.mark.parametrize(
+    ("forge", "words"),
+    [
+        (forge_card, "card.json is not what was signed"),
+        (swap_weights, "weights.safetensors is not what was signed"),
+        (shorten_the_log, "settings.json is not what was signed"),
+        (put_a_link, "card.json is a link"),
+        (add_a_file, "README is not covered"),
+        (edit_the_statement, "does not hold"),
+        (sign_with_another_key, "another key"),
+        (claim_the_key, "does not hold"),
+        (sign_something_else, "something else"),
+        (leave_a_file_out, "weights.safetensors is not covered"),
+        (tear_the_envelope, "no DSSE envelope"),
+    ],
+)
+def test_every_forgery_is_named(forge, words, bundle, keys):
+    forge(bundle, keys)
+    verdict = found(bundle, keys)
+    assert not verdict.valid
+    assert any(words in finding for finding in verdict.findings), verdict.findings
+
+
+def test_a_signature_does_not_move_to_another_bundle(bundle, release, tmp_path, keys):
+    other = tmp_path / "other"
+    shutil.copytree(release, other)
+    card = bundles.read_card(other)
+    bundles.write_card(other, card.model_copy(update={"notes": (*card.notes, "another")}))
+    shutil.copy(bundle / signing.SIGNATURE, other)
+    assert "card.json is not what was signed." in found(other, keys).findings
+
+
+def test_a_rehearsal_is_not_signed(tmp_path, keys):
+    data = npf.load("digits")
+    made = npf.train("dp-sgd", data.train.take(torch.arange(100)), epsilon=3, epochs=1, network="linear", seed=0)
+    path = made.save(tmp_path / "rehearsal")
+    with pytest.raises(BundleError, match="rehearsal"):
+        signing.sign_bundle(path, signing.read_private_key(keys[0]))
+
+
+def test_the_event_log_alone_gives_the_proven_epsilon(bundle):
+    again = signing.recompute(bundle)
+    assert again.holds
+    assert again.epsilon == pytest.approx(again.stated, rel=1e-6)
+
+
+def test_a_card_that_promises_more_than_its_events_is_found_out(bundle, keys):
+    forge_card(bundle, keys)
+    signing.sign_bundle(bundle, signing.read_private_key(keys[0]))  # a signer who lies
+    assert found(bundle, keys).valid
+    assert not signing.recompute(bundle).holds
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=200, deadline=None)
+def test_no_bytes_are_taken_for_an_envelope(content):
+    key = signing.Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key()
+    assert not signing.verify(content, {}, signing.PREDICATE, key).valid
+
+
+@given(st.integers(0, 10**6), st.integers(1, 255))
+@settings(max_examples=200, deadline=None)
+def test_no_byte_of_an_envelope_can_be_changed(place, mask):
+    key = signing.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    envelope = bytearray(signing.sign({"a": b"x"}, signing.PREDICATE, {"n": 1}, key).encode())
+    place %= len(envelope)
+    envelope[place] ^= mask
+    before = signing.verify(
+        signing.sign({"a": b"x"}, signing.PREDICATE, {"n": 1}, key), {"a": b"x"}, signing.PREDICATE, key.public_key()
+    )
+    after = signing.verify(bytes(envelope), {"a": b"x"}, signing.PREDICATE, key.public_key())
+    # What is not signed (white space, the key's name) may change, and changes nothing that is believed.
+    assert not after.valid or after == before
+
+
+def test_securesystemslib_reads_and_verifies_the_envelope(bundle, keys):
+    dsse = pytest.importorskip("securesystemslib.dsse")
+    from securesystemslib.signer import SSlibKey
+
+    envelope = dsse.Envelope.from_dict(json.loads((bundle / signing.SIGNATURE).read_text()))
+    key = SSlibKey.from_crypto(signing.read_public_key(keys[1]), keyid=signing.key_id(signing.read_public_key(keys[1])))
+    assert envelope.verify([key], 1)
+    assert json.loads(envelope.payload)["_type"] == "https://in-toto.io/Statement/v1"
+
+
+@pytest.mark.parametrize("content", [b"", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])
+def test_what_is_no_key_is_refused_in_a_sentence(content, tmp_path):
+    (tmp_path / "key").write_bytes(content)
+    for read in (signing.read_public_key, signing.read_private_key):
+        with pytest.raises(SettingError, match="key"):
+            read(tmp_path / "key")
