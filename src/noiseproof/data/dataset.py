@@ -141,6 +141,16 @@ class Dataset:
         """What neighbouring data sets differ in: all records of one person where `groups` are known, else one record."""
         return "record" if self.groups is None else "person"
 
+    @property
+    def weights(self) -> torch.Tensor | None:
+        """What each record counts for, float64 of (records,), such that every person counts for 1; None without persons.
+
+        A person's weighted sum is then the mean over their records, which is no longer than the longest of these.
+        """
+        if self.groups is None:
+            return None
+        return torch.bincount(self.groups).double().reciprocal()[self.groups]
+
     def take(self, indices: torch.Tensor) -> Dataset:
         """The records at `indices`, in that order."""
         groups = None if self.groups is None else torch.unique(self.groups[indices], return_inverse=True)[1]

@@ -21,7 +21,7 @@ from noiseproof.engine.ranks import ALONE, Ranks, unwrapped
 from noiseproof.engine.sampling import PoissonSampler, Schedule, check_loader, with_empty_batches
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.privacy import Gaussian, Neighbours, Secure, accountants
-from noiseproof.privacy.events import DpEvent, EventLog, sampled_gaussian
+from noiseproof.privacy.events import DpEvent, EventLog, GroupDpEvent, sampled_gaussian
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Randomness
@@ -33,6 +33,7 @@ class Sampling(TypedDict, total=False):
     sample_rate: Required[float]
     rng: Required[Randomness]
     vmapped: Collection[str]
+    group_size: int
 
 
 class _Waiting(NamedTuple):
@@ -57,11 +58,17 @@ class BatchGradients(ABC):
     """Whether several ranks can take a step together, each with a part of its records."""
 
     def __init__(
-        self, module: nn.Module, *, sample_rate: float, rng: Randomness, vmapped: Collection[str] = ()
+        self,
+        module: nn.Module,
+        *,
+        sample_rate: float,
+        rng: Randomness,
+        vmapped: Collection[str] = (),
+        group_size: int = 1,
     ) -> None:
         if not 0 < sample_rate <= 1:
             raise SettingError(f"the sampling rate must lie in (0, 1], not {sample_rate}.")
-        self.sample_rate = sample_rate
+        self.sample_rate, self.group_size = sample_rate, group_size
         self.events = EventLog()
         self.steps = 0
         self.most_steps: int | None = None
@@ -395,6 +402,8 @@ class PrivateGradients(BatchGradients):
         rng: Where samples and noise come from; `Secure()` if not given.
         bound: Whether the noisy mean is clipped to `max_grad_norm` again, so that no update leaves that ball.
         vmapped: Modules that use parameters in ways of their own, see `PerRecordGradients`.
+        group_size: How many of the records may be one person's, each sampled and clipped by itself: events are then a
+            person's (`GroupDpEvent`). To sample persons instead, give `batches` their `groups`.
 
     Raises:
         UnsupportedError: If the network has layers that mix records, or is sharded.
@@ -423,8 +432,10 @@ class PrivateGradients(BatchGradients):
         rng: Randomness | None = None,
         bound: bool = False,
         vmapped: Collection[str] = (),
+        group_size: int = 1,
     ) -> None:
-        super().__init__(module, sample_rate=sample_rate, rng=Secure() if rng is None else rng, vmapped=vmapped)
+        rng = Secure() if rng is None else rng
+        super().__init__(module, sample_rate=sample_rate, rng=rng, vmapped=vmapped, group_size=group_size)
         self._clip = max_grad_norm if isinstance(max_grad_norm, Schedule) else Schedule(max_grad_norm)
         self._sigma = noise_multiplier if isinstance(noise_multiplier, Schedule) else Schedule(noise_multiplier)
         self.bound = bound
@@ -451,7 +462,8 @@ class PrivateGradients(BatchGradients):
         self._add(gradients.clipped_vector(self.max_grad_norm, 1 / self.expected_batch))
 
     def _event(self) -> DpEvent:
-        return sampled_gaussian(self.sample_rate, self.noise_multiplier)
+        event = sampled_gaussian(self.sample_rate, self.noise_multiplier)
+        return event if self.group_size == 1 else GroupDpEvent(event, self.group_size)
 
     def _finish(self) -> torch.Tensor:
         mean = self._noised_mean(self.max_grad_norm, self.noise_multiplier)

@@ -41,6 +41,11 @@ _PLACES = (
 )
 """Modules that register methods, in the order of a record's way."""
 
+_OF_ONE_RECORD = (
+    "What is stated here is stated for one record. The records are those of persons who may have several each, and of a "
+    "person's records together it says nothing."
+)
+
 _REGISTRY: dict[str, type[Method]] = {}
 
 
@@ -146,13 +151,20 @@ class Method(ABC):
         claimed: Claim | None = None,
         proven: Proof | None = None,
         why: str | None = None,
-        unit: Unit = "record",
+        unit: Unit | None = None,
         ran: Mapping[str, Any] | None = None,
         notes: tuple[str, ...] = (),
     ) -> Card:
         """The card of a run on `dataset`: what the method proves, less what the data or the randomness take away."""
         from noiseproof.privacy.card import Card
 
+        if unit is None:
+            unit = dataset.unit if dataset.unit in self.units else "record"
+        if unit == "person":
+            claimed = None if claimed is None else claimed.model_copy(update={"unit": unit})
+            proven = None if proven is None else proven.for_persons
+        elif dataset.unit == "person":
+            notes = (*notes, _OF_ONE_RECORD)
         if rng.kind == "reproducible":
             notes = (
                 *notes,
@@ -174,7 +186,10 @@ class Method(ABC):
             claimed=claimed,
             proven=proven,
             why=why,
-            ran={"records": len(dataset), **(ran or {})},
+            # Of persons with many records and with few, only their number is public.
+            ran={"persons": dataset.persons} | dict(ran or {})
+            if unit == "person"
+            else {"records": len(dataset), **(ran or {})},
             notes=(*dataset.public.notes, *notes),
         )
 

@@ -13,6 +13,7 @@ from noiseproof.privacy.events import sampled_gaussian
 from noiseproof.settings import BelowOne, Count, Finite, NonNegative, Positive, Rate, Share, Within
 
 if TYPE_CHECKING:
+    from noiseproof.data import Dataset
     from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients
     from noiseproof.privacy import Randomness
 
@@ -162,18 +163,22 @@ def initial_seed(rng: Randomness) -> int:
     return int(torch.randint(2**31, (1,), generator=rng.generator))
 
 
-def draw_shards(rng: Randomness, records: int, count: int) -> list[torch.Tensor]:
+def draw_shards(rng: Randomness, dataset: Dataset, count: int) -> list[torch.Tensor]:
     """Disjoint shards: every record is put into one by a draw of its own, so that neighbours differ in one shard.
+
+    Where the records have persons the draw is the person's: all their records lie in one shard.
 
     Args:
         rng: The run's randomness.
-        records: How many records there are.
+        dataset: The records.
         count: How many shards; some may be empty.
 
     Returns:
         The records of each shard, in order.
     """
-    drawn = (rng.uniform((records,)) * count).long().clamp_(max=count - 1)
+    drawn = (rng.uniform((dataset.persons,)) * count).long().clamp_(max=count - 1)
+    if dataset.groups is not None:
+        drawn = drawn[dataset.groups]
     return list(drawn.argsort(stable=True).split(torch.bincount(drawn, minlength=count).tolist()))
 
 

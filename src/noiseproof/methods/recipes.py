@@ -156,7 +156,7 @@ def resolve(name: str, dataset: Dataset, *, method: str = METHOD, network: bool 
         if isinstance(dataset.features, StoredTensor):
             # What is too large for memory is too large to be mapped beforehand.
             return None
-        return choose(dataset.public, len(dataset)) if method == METHOD and not network else None
+        return choose(dataset.public, dataset.persons) if method == METHOD and not network else None
     recipe = get(name)
     recipe.check(dataset.public)
     return recipe

@@ -114,6 +114,7 @@ _Result = tuple[float, str, bool, str | None]
 @lru_cache(maxsize=64)
 def _account(steps: tuple[Step, ...], given: float, at_delta: bool, accountant: str) -> _Result:
     """The epsilon at a delta, or the delta at an epsilon; who found it, whether it is a bound, and a note."""
+    whole, steps = steps, tuple(step.folded for step in steps)
     pure = pure_epsilon(steps)
     if not steps or (not at_delta and pure <= given):
         return 0.0, accountant, True, None
@@ -144,7 +145,7 @@ def _account(steps: tuple[Step, ...], given: float, at_delta: bool, accountant: 
         return by_renyi, "rdp", True, None
     if any(isinstance(step, SelectionStep) for step in steps):
         return by_renyi, "rdp", True, "rdp, because a private selection has no tighter bound here."
-    value, left = (pld.epsilon_of if at_delta else pld.delta_of)(merged, given, by_renyi)
+    value, left = (pld.epsilon_of if at_delta else pld.delta_of)(merge_gaussians(whole), given, by_renyi)
     if by_renyi < value:
         return by_renyi, "rdp", True, "rdp, because the grid that time and memory allow is too coarse for pld."
     note = None

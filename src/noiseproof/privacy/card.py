@@ -16,8 +16,8 @@ from noiseproof.privacy.budget import Neighbours, check_delta, check_neighbours
 if TYPE_CHECKING:
     import torch
 
-Unit = Literal["record", "model", "batch"]
-"""Whose presence the promise hides: one record's, one trained model's, one batch's."""
+Unit = Literal["record", "person", "model", "batch"]
+"""Whose presence the promise hides: one record's, that of a person with all their records, one trained model's, one batch's."""
 
 Place = Literal["none", "inputs", "losses", "gradients", "parameters", "predictions"]
 """Where on the way from a record to an answer the noise goes in."""
@@ -73,6 +73,15 @@ class Proof(_Promise):
 
     accountant: str
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def for_persons(self) -> Self:
+        """The same proof in the words of a mechanism whose unit is a person."""
+        words = (("number of records", "number of persons"), ("one record", "one person"))
+        said = self.assumptions
+        for record, person in words:
+            said = tuple(text.replace(record, person) for text in said)
+        return self.model_copy(update={"assumptions": said})
 
     @model_validator(mode="after")
     def _finite(self) -> Self:

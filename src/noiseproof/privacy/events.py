@@ -79,6 +79,21 @@ class PoissonSampledDpEvent(DpEvent):
 
 
 @dataclass(frozen=True)
+class GroupDpEvent(DpEvent):
+    """`event`, which is stated for one record, as it is for a person who has at most `size` of them.
+
+    Where `event` samples records, each of the person's is sampled by itself, so that their number in a sample is binomial.
+    """
+
+    event: DpEvent
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise SettingError(f"a person has at least 1 record, not {self.size}.")
+
+
+@dataclass(frozen=True)
 class SelfComposedDpEvent(DpEvent):
     """`event`, `count` times."""
 
@@ -202,6 +217,16 @@ class Step:
     count: int = 1
     exchange: bool = False
     bounded_range: bool = False
+    group: int = 1
+    """For sampled Gaussians: how many records, each sampled by itself, the unit has at most; each adds 1 to the change."""
+
+    @property
+    def folded(self) -> Step:
+        """A step that leaks at least as much and whose unit is one record: all of the group's come whenever one does."""
+        if self.group == 1:
+            return self
+        at_least_one = -math.expm1(self.group * math.log1p(-self.rate)) if self.rate < 1 else 1.0
+        return replace(self, scale=self.scale / self.group, rate=at_least_one, group=1)
 
     @property
     def unsampled_epsilon(self) -> float:
@@ -291,7 +316,7 @@ def condense(steps: Sequence[Step], most: int) -> tuple[Step, ...]:
         cells: dict[tuple[object, ...], list[Step]] = defaultdict(list)
         for s in steps:
             near = (math.floor(math.log(s.scale) / width), math.floor(math.log(s.rate) / width))
-            cells[s.law, *near, s.exchange, s.bounded_range].append(s)
+            cells[s.law, *near, s.exchange, s.bounded_range, s.group].append(s)
         if len(cells) <= most or width > 1:
             break
     worst = {"pure": max, "laplace": min, "gaussian": min}
@@ -338,6 +363,18 @@ def _step(event: DpEvent, neighbours: Neighbours) -> Step | None:
             return None
         found = tuple(dict.fromkeys(steps for steps in candidates if steps))
         return SelectionStep("selection", event.runs, candidates=found, stopping=event.stopping) if found else _NOTHING
+    if isinstance(event, GroupDpEvent):
+        one = _step(event.event, neighbours)
+        if one is None or one is _NOTHING or event.size == 1:
+            return one
+        if one.law in ("laplace", "pure"):
+            # The losses of a group's records add up, and come whenever one of them is sampled.
+            total = replace(one.folded, law="pure", scale=one.unsampled_epsilon, bounded_range=False)
+            return replace(total, scale=event.size * total.scale, rate=replace(one, group=event.size).folded.rate)
+        if one.law != "gaussian":
+            raise UnsupportedError("no accountant here knows a private selection for a person with several records.")
+        grouped = replace(one, group=one.group * event.size)
+        return grouped if grouped.rate < 1 and not grouped.exchange else grouped.folded
     rate = 1.0
     while isinstance(event, PoissonSampledDpEvent):
         if not 0 <= event.sampling_probability <= 1:

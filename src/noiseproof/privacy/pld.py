@@ -128,7 +128,7 @@ def _reach(steps: Sequence[Step], tail: float) -> float:
     """How far apart the smallest and the largest loss of the composition may lie, but for its tails; rather too far."""
     widths = [high - low for low, high in (_span(step, tail) for step in steps)]
     orders = np.geomspace(0.01, 1e4, 25) / max(widths)
-    reach = float((renyi.curve(steps, 1 + orders) + math.log(1 / tail) / orders).min())
+    reach = float((renyi.curve([step.folded for step in steps], 1 + orders) + math.log(1 / tail) / orders).min())
     return max(widths) + 2 * min(reach, sum(step.count * width for step, width in zip(steps, widths, strict=True)))
 
 
@@ -329,6 +329,10 @@ def _span(step: Step, tail: float) -> tuple[float, float]:
 
     if step.law != "gaussian":
         return math.log1p(step.rate * math.expm1(-step.unsampled_epsilon)), step.pure_epsilon
+    if step.group > 1:
+        reach = -float(ndtri(tail)) * step.scale
+        ends = _group_loss(step, np.array([-reach, step.group + reach]))[0]
+        return float(ends[0]), float(ends[1])
     far = (0.5 - float(ndtri(tail)) * step.scale) / step.scale**2
     if step.rate == 1:
         return -far, far
@@ -390,6 +394,8 @@ def _additive(step: Step, losses: Array) -> tuple[Array, Array]:
         return mass
 
     absent = between(0.0)
+    if step.group > 1:
+        return sum((share * between(float(count)) for count, share in enumerate(_shares(step))), np.zeros(())), absent
     present = between(1.0)
     with_record = (1 - step.rate) * absent + step.rate * present
     if step.exchange:
@@ -404,6 +410,8 @@ def _laplace_cdf(z: Array) -> Array:
 def _inverse(step: Step, losses: Array) -> Array:
     """The outputs at which a step has these losses: where the law with the record is e^loss times that without."""
     rate, scale = step.rate, step.scale
+    if step.group > 1:
+        return _group_inverse(step, losses)
     if step.exchange:
         # t = e^(x / sigma^2) solves t - e^loss / t = (1 - rate) / rate (e^loss - 1) e^(1 / (2 sigma^2)).
         with np.errstate(divide="ignore", over="ignore"):
@@ -421,6 +429,47 @@ def _inverse(step: Step, losses: Array) -> Array:
     # Laplace: the loss moves between its two values while the output is between the two means.
     inside = np.abs(whole) < 1 / scale
     return np.where(inside, (scale * whole + 1) / 2, np.copysign(np.inf, whole))
+
+
+def _shares(step: Step) -> Array:
+    """How likely a sample is to have 0, 1, ... of the group's records."""
+    from scipy.stats import binom
+
+    shares: Array = binom.pmf(np.arange(step.group + 1), step.group, step.rate)
+    return shares
+
+
+def _group_loss(step: Step, outputs: Array) -> tuple[Array, Array]:
+    """The loss of a group at these outputs, log sum_l b_l e^((2 l x - l^2) / 2 sigma^2), and its slope; both rise."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(_shares(step))
+    loss, slope = np.full(outputs.shape, -np.inf), np.zeros(outputs.shape)
+    for count in range(step.group + 1):
+        term = logs[count] + (count * outputs - count**2 / 2) / step.scale**2
+        above = np.logaddexp(loss, term)
+        slope = slope * np.exp(loss - above) + count / step.scale**2 * np.exp(term - above)
+        loss = above
+    return loss, slope
+
+
+def _group_inverse(step: Step, losses: Array) -> Array:
+    """The outputs at which a group has these losses, by Newton's steps from the nearest of many that are known."""
+    least = step.group * math.log1p(-step.rate)  # where even the smallest output is
+    low, high = -4 * step.scale, step.group + 4 * step.scale
+    while float(_group_loss(step, np.array([high]))[0][0]) < losses[-1]:
+        high += high - low
+    inside = losses > least
+    while inside.any() and float(_group_loss(step, np.array([low]))[0][0]) > losses[inside][0] and high - low < 1e6:
+        low -= high - low
+    known = np.linspace(low, high, 1 << 14)
+    found = np.interp(losses, _group_loss(step, known)[0], known)
+    for _ in range(4):
+        value, slope = _group_loss(step, found)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            moved = found - (value - losses) / slope
+        # The loss is convex, so that from above Newton's steps stay above; one that leaps is not taken.
+        found = np.where(np.isfinite(moved) & (np.abs(moved - found) < high - low), moved, found)
+    return np.where(inside, found, -np.inf)
 
 
 def _log_sinh(x: Array) -> Array:

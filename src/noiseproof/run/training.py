@@ -131,7 +131,8 @@ def resolve(
     kind = type(method) if isinstance(method, Method) else methods.get(name)
     if public.task not in kind.tasks:
         raise UnsupportedError(f"{name} predicts classes and cannot learn the target, a {public.task}; take dp-sgd.")
-    if dataset.unit not in kind.units:
+    if dataset.unit not in kind.units and kind.paper is None and kind.place != "none":
+        # A published method keeps its own unit, and its card says what that means for a person.
         raise UnsupportedError(
             f"{name} bounds what one record does, not a {dataset.unit}'s several; take another method, or records without "
             "persons."
@@ -141,14 +142,14 @@ def resolve(
             raise SettingError(f"{name} was given with its settings; set {', '.join(settings)} there.")
         chosen = method
     else:
-        chosen = methods.build(method, settings, records=len(dataset), public=public)
+        chosen = methods.build(method, settings, records=dataset.persons, public=public)
     check_network(chosen, network)
     found = recipe
     if isinstance(found, str):
         found = recipes.resolve(found, dataset, method=name, network=given or network is not None)  # type: ignore[assignment]
     if isinstance(found, Recipe):
         if not given:
-            chosen = found.method(len(dataset), epsilon, settings, interruptible=interruptible)
+            chosen = found.method(dataset.persons, epsilon, settings, interruptible=interruptible)
         return Fitting(chosen, found.trained(public), found)
     if isinstance(network, nn.Module):
         network = Network.of(network, public.shape, dataset.outputs)

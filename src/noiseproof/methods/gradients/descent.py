@@ -228,6 +228,7 @@ def descend(
     after_step: AfterStep | None = None,
     augmentations: Augmentations = _NONE,
     checkpoints: Checkpoints | None = None,
+    batching: Mapping[str, Any] | None = None,
 ) -> None:
     """Take `steps` steps of cross-entropy descent with these gradients.
 
@@ -245,6 +246,7 @@ def descend(
         augmentations: Changes of pictures over which a record's loss is averaged.
         checkpoints: Where to save states; a training that was begun there goes on, and steps that a crash lost have been
             charged for and are not taken again.
+        batching: What `gradients.batches` is told besides: whose the records are, where persons are sampled.
     """
     device = next(module.parameters()).device
     augmentations.check(dataset.public.shape)
@@ -271,6 +273,7 @@ def descend(
             torch.arange(len(dataset), device=device),
             steps=steps - charged,
             micro_batch_size=micro_batch_size,
+            **(batching or {}),
         )
         for features, labels, indices in batches:
             losses = None

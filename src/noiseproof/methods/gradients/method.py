@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Unpack
 
 from annotated_types import Ge
@@ -44,6 +45,19 @@ if TYPE_CHECKING:
 def _paths(value: Any) -> Any:
     """The dotted paths that a command line gives in one text."""
     return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a training samples from, of which only `count` is public."""
+
+    dataset: Dataset
+    count: int
+    """How many records, or persons, are sampled from."""
+    batching: Mapping[str, Any] = field(default_factory=dict)
+    """What `BatchGradients.batches` is told of persons."""
+    group_size: int = 1
+    """How many of the records may be one person's, where records are sampled."""
 
 
 @dataclass(frozen=True)
@@ -114,23 +128,29 @@ class GradientMethod(Method):
         `ranks` share the training, each calling this with the same arguments; `checkpoints` let it be interrupted.
         """
         module = network.build(initial_seed(rng)).to(default_device())
-        records = ranks.records(len(dataset))
+        sampled = self._sampled(dataset, rng)
+        records = ranks.records(sampled.count)
         rate, steps = self.rate(records), self.steps(records)
-        gradients = self.gradients(module, steps=steps, budget=budget, sample_rate=rate, rng=rng, vmapped=self.vmapped)
+        sampling: Sampling = {"sample_rate": rate, "rng": rng, "vmapped": self.vmapped}
+        if sampled.group_size > 1:
+            sampling["group_size"] = sampled.group_size
+        gradients = self.gradients(module, steps=steps, budget=budget, **sampling)
+        gradients.expected_batch = rate * records
         optimizer = make_optimizer(self.optimizer, gradients.parameters, self.lr, self.momentum)
         schedule_lr(optimizer, self.lr_schedule, steps)
         average_weights(optimizer, self.averaging, steps)
         if ranks is not ALONE:
             gradients.join(ranks)
         try:
-            preconditioner = self._preconditioner(module, gradients, dataset, budget, checkpoints is not None)
+            preconditioner = self._preconditioner(module, gradients, sampled.dataset, budget, checkpoints is not None)
             before = len(gradients.events)
             descend(
                 module,
                 gradients,
                 optimizer,
-                dataset if preconditioner is None else preconditioner.applied(dataset),
+                sampled.dataset if preconditioner is None else preconditioner.applied(sampled.dataset),
                 steps,
+                batching=sampled.batching,
                 rng=rng,
                 micro_batch_size=getattr(self, "micro_batch_size", None),
                 progress=progress,
@@ -158,6 +178,10 @@ class GradientMethod(Method):
         release = ModelRelease(module.cpu(), network, card, dataset.public, self.settings())
         release.event_log = gradients.events.runs
         return release
+
+    def _sampled(self, dataset: Dataset, rng: Randomness) -> Sampled:
+        """What is sampled from: records, unless a method knows persons."""
+        return Sampled(dataset, len(dataset))
 
     def _preconditioner(
         self, module: nn.Module, gradients: BatchGradients, dataset: Dataset, budget: Budget, interruptible: bool

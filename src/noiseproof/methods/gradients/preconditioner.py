@@ -91,6 +91,7 @@ class Preconditioner:
         *,
         rng: Randomness,
         ranks: Ranks = ALONE,
+        weights: torch.Tensor | None = None,
         power: float = 2.0,
         floor: float = 0.02,
         directions: int = 16,
@@ -104,15 +105,17 @@ class Preconditioner:
         it, and those that are not finite count as zero. In units of that bound a record adds to the first release its
         values x and the upper triangles (off-diagonals times sqrt 2, which makes lengths Frobenius norms) of X X^T over
         channels and X^T X over places: three vectors of L2 norm at most 1, so sqrt 3 in all. To the second it adds the
-        triangle of y y^T, of norm at most 1, where y are its coordinates in a subspace computed from the first. Unit:
-        record. Neighbours: add-or-remove (replace-one doubles the sensitivity; the accountant is told). Public: the
-        number of records, their shape, the norm bound. Assumes that sums are exact, as `PrivateGradients` does.
-        Secure randomness raises the noise by what rounding to its lattice adds to the sensitivity.
+        triangle of y y^T, of norm at most 1, where y are its coordinates in a subspace computed from the first. With
+        `weights` that sum to 1 for each person, a person adds the means over their records, which are no longer. Unit:
+        record, or with weights person. Neighbours: add-or-remove (replace-one doubles the sensitivity; the accountant
+        is told). Public: the number of records, their shape, the norm bound. Assumes that sums are exact, as
+        `PrivateGradients` does. Secure randomness raises the noise by what rounding to its lattice adds to the
+        sensitivity.
         """
         if isinstance(features, StoredTensor):
             raise UnsupportedError("records on disk cannot be transformed beforehand; set precondition to 0.")
         ranks.agree("the noise of statistics", noise)
-        records = ranks.records(len(features))
+        records = ranks.records(len(features) if weights is None else round(float(weights.sum())))
         channels, places = sides(tuple(features.shape[1:]))
         own = ranks.part(lambda: torch.arange(len(features)))
         first, second = noise.mechanisms
@@ -123,7 +126,7 @@ class Preconditioner:
             return ranks.noised(total, lambda part: rng.add_gaussian(part, scale, out=part)) / records
 
         sizes = [channels * places, channels * (channels + 1) // 2, places * (places + 1) // 2]
-        mean, across, along = noised(first, _summed(side_moments, features, own)).split(sizes)
+        mean, across, along = noised(first, _summed(side_moments, features, own, weights)).split(sizes)
         spread = math.sqrt(3) * first.sigma / records
         # Positive-part James-Stein: a mean that is mostly noise would do more harm than none.
         kept = 1 - channels * places * spread**2 / float(mean.square().sum())
@@ -137,10 +140,10 @@ class Preconditioner:
         # Ranks may decompose the same matrix differently, in signs and last digits.
         ranks.align((mean, main, others))
 
-        def joint_moments(records: torch.Tensor) -> torch.Tensor:
-            return svec(_squares(_coordinates(records, main.float(), others.float())).double())
+        def joint_moments(records: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+            return svec(_squares(_coordinates(_weighted(records, weights), main.float(), others.float())).double())
 
-        joint = noised(second, _summed(joint_moments, features, own))
+        joint = noised(second, _summed(joint_moments, features, own, weights))
         size = main.shape[1] * others.shape[1]
         inner = _coordinates(mean[None], main, others)
         values, vectors = torch.linalg.eigh(matrix(joint, size) - _squares(inner))
@@ -226,11 +229,18 @@ def _twice(where: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return (1 + where.to(like)).sqrt()
 
 
-def side_moments(records: torch.Tensor) -> torch.Tensor:
+def side_moments(records: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     """What records (each channels x places) add to the first release: their sum, and second moments of both sides."""
     channels, places = records.shape[1:]
+    total = records.double().sum(0) if weights is None else torch.einsum("r,rcp->cp", weights, records.double())
+    records = _weighted(records, weights)
     across, along = records.transpose(0, 1).reshape(channels, -1), records.permute(2, 0, 1).reshape(places, -1)
-    return torch.cat([records.double().sum(0).flatten(), *(svec((side @ side.T).double()) for side in (across, along))])
+    return torch.cat([total.flatten(), *(svec((side @ side.T).double()) for side in (across, along))])
+
+
+def _weighted(records: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Records whose products with themselves have these weights."""
+    return records if weights is None else records * weights.sqrt().to(records)[:, None, None]
 
 
 def _squares(rows: torch.Tensor) -> torch.Tensor:
@@ -261,10 +271,13 @@ def bounded(records: torch.Tensor) -> torch.Tensor:
     return part.mul_(clip_weights(part.square().sum((1, 2)), 1.0)[:, None, None])
 
 
-def _summed(moments: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+def _summed(
+    moments: Callable[..., torch.Tensor], features: torch.Tensor, own: torch.Tensor, weights: torch.Tensor | None
+) -> torch.Tensor:
     """What the records at `own` add to a release, if there are any."""
     total = moments(torch.zeros(1, *sides(tuple(features.shape[1:]))))
     for where in _parts(features):
         if len(index := own[where]):
-            total += moments(bounded(features.index_select(0, index.to(features.device))))
+            some = bounded(features.index_select(0, index.to(features.device)))
+            total += moments(some, None if weights is None else weights[index])
     return total

@@ -118,12 +118,13 @@ class Functional(Method):
 
     Formal guarantee
     ----------------
-    (epsilon, delta)-DP, delta 0 for Laplace noise; see `Quadratic` for the sensitivities. Unit: record. Neighbours: the
-    budget's. Features are scaled to norm 1, so that the bound holds whatever the records are. With `relevance_share` a part
-    of epsilon goes to a first fit and to the average relevances of its features (`release_relevance`), by which features
-    are scaled before they are brought to norm 1: that leaves the bound as it is. All three compose. Assumptions: the map,
-    ridge and shares were not tuned on the private records (the defaults were set with published sets in view). Costs: one
-    product of the mapped records with themselves, and one solution of a linear system.
+    (epsilon, delta)-DP, delta 0 for Laplace noise; see `Quadratic` for the sensitivities. Unit: record, or person.
+    Neighbours: the budget's. Features are scaled to norm 1, so that the bound holds whatever the records are. With
+    `relevance_share` a part of epsilon goes to a first fit and to the average relevances of its features
+    (`release_relevance`), by which features are scaled before they are brought to norm 1: that leaves the bound as it
+    is. All three compose. Assumptions: the map, ridge and shares were not tuned on the private records (the defaults
+    were set with published sets in view). Costs: one product of the mapped records with themselves, and one solution of
+    a linear system.
     """
 
     name: ClassVar[str] = "functional"
@@ -131,6 +132,7 @@ class Functional(Method):
     place: ClassVar[Place] = "inputs"
     proves: ClassVar[bool] = True
     claims: ClassVar[str] = "(epsilon, delta) for a record, without epochs"
+    units: ClassVar[tuple[str, ...]] = ("record", "person")
 
     features: MapName = "auto"
     noise: Law = "gaussian"
@@ -214,9 +216,15 @@ class Functional(Method):
         linear = nn.Linear(embedding.width, dataset.classes, bias=False)
         with torch.no_grad():
             linear.weight.copy_(weights.T)
-        mean = average(nn.Sequential(linear), dataset.features, normalised="magnitude", feature_map=embedding)
+        mean = average(
+            nn.Sequential(linear),
+            dataset.features,
+            normalised="magnitude",
+            feature_map=embedding,
+            weights=dataset.weights,
+        )
         # Half of the epsilon that lemma 1 allows for is what the release costs.
-        private = release_relevance(mean, len(dataset), 2 * part, rng)
+        private = release_relevance(mean, dataset.persons, 2 * part, rng)
         beta = split(private.values.clamp(min=0), self.floor)
         with torch.no_grad():
             embedding.scale.copy_(beta.sqrt())

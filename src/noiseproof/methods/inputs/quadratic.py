@@ -48,13 +48,14 @@ class Quadratic:
 
     Formal guarantee
     ----------------
-    The budget's (epsilon, delta), delta 0 for Laplace noise. Unit: record. Neighbours: the budget's. With ||phi|| <= 1 in
-    L2 norm, adding or removing a record moves S by ||phi phi^T||_F <= 1 and c by sqrt(1 - 1/M); exchanging one moves S by
-    at most sqrt(2) (both matrices are positive) and c by 2 sqrt(1 - 1/M). S is released as its upper triangle with the
-    off-diagonal times sqrt(2), which has the norm of S. With ||phi|| <= 1 in L1 norm, the upper triangle moves by at most 1
-    and c by 2 (1 - 1/M) in L1 norm, twice that for an exchange. S and c are divided by these and weighted such that
-    together they have sensitivity 1, and get one Gaussian or Laplace mechanism. References: Zhang et al. 2012 (functional
-    mechanism); Dwork et al. 2014 (noise on second moments).
+    The budget's (epsilon, delta), delta 0 for Laplace noise. Unit: record; or person, where records have them: a
+    person's records then share a weight of 1, and add the mean of what they would add alone. Neighbours: the budget's.
+    With ||phi|| <= 1 in L2 norm, adding or removing a record moves S by ||phi phi^T||_F <= 1 and c by sqrt(1 - 1/M);
+    exchanging one moves S by at most sqrt(2) (both matrices are positive) and c by 2 sqrt(1 - 1/M). S is released as
+    its upper triangle with the off-diagonal times sqrt(2), which has the norm of S. With ||phi|| <= 1 in L1 norm, the
+    upper triangle moves by at most 1 and c by 2 (1 - 1/M) in L1 norm, twice that for an exchange. S and c are divided
+    by these and weighted such that together they have sensitivity 1, and get one Gaussian or Laplace mechanism.
+    References: Zhang et al. 2012 (functional mechanism); Dwork et al. 2014 (noise on second moments).
     """
 
     embed: Callable[[torch.Tensor], torch.Tensor]
@@ -109,6 +110,7 @@ class Quadratic:
     def sums(self, dataset: Dataset, progress: Progress = SILENT) -> torch.Tensor:
         """The coefficients as one vector, summed over batches of records; private until `release`."""
         exact = torch.float32 if self.width >= _WIDE else torch.float64
+        weights = dataset.weights
         device = dataset.features.device
         second = torch.zeros(self.width, self.width, dtype=torch.float64, device=device)
         first = torch.zeros(self.classes, self.width, dtype=torch.float64, device=device)
@@ -118,8 +120,11 @@ class Quadratic:
                 labels = dataset.labels[start : start + rows]
                 mapped = self.embed(dataset.features[start : start + rows]).to(exact)
                 centred = functional.one_hot(labels, self.classes).to(exact) - 1 / self.classes
-                second += mapped.T @ mapped
-                first += centred.T @ mapped
+                counted = mapped
+                if weights is not None:
+                    counted = mapped * weights[start : start + rows, None].to(mapped)
+                second += mapped.T @ counted
+                first += centred.T @ counted
                 task.advance(len(labels))
         curvature, slope = self.weights
         triangle = second[self._triangle(device)] * curvature

@@ -107,8 +107,11 @@ def average(
     *,
     normalised: Normalised = "min-max",
     feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The records' mean normalised relevance of each feature, flat, in bounded memory. Private: it has no noise yet.
+
+    With `weights` it is their weighted mean.
 
     With a `feature_map` the relevances are those of the mapped features, which the network then reads.
     """
@@ -120,10 +123,11 @@ def average(
     for first in range(0, len(features), rows):
         part = slice(first, first + rows)
         inputs = features[part] if feature_map is None else feature_map(features[part])
-        found = normalise(relevances(module, inputs), normalised).sum(0)
+        rows_found = normalise(relevances(module, inputs), normalised)
+        found = rows_found.sum(0) if weights is None else weights[part].to(rows_found) @ rows_found
         total = found if total is None else total + found
     assert total is not None
-    return total / len(features)
+    return total / (len(features) if weights is None else float(weights.sum()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,11 +144,11 @@ def _column_edges(column: Column) -> torch.Tensor:
 
 
 def check_records(dataset: Dataset) -> None:
-    """Refuse, before any budget is spent, what no generator can learn from; the number of records is public."""
-    if len(dataset) < FEWEST:
+    """Refuse, before any budget is spent, what no generator can learn from; the number of units is public."""
+    if dataset.persons < FEWEST:
         raise DataError(
-            f"{dataset.name} has {len(dataset)} records and a private generator needs {FEWEST} or more; with fewer the "
-            "noise hides everything there is to learn."
+            f"{dataset.name} has {dataset.persons} {dataset.unit}s and a private generator needs {FEWEST} or more; with "
+            "fewer the noise hides everything there is to learn."
         )
 
 

@@ -75,8 +75,8 @@ class Run:
 
     @property
     def expected_batch(self) -> float:
-        """How many records a step's sample has on average."""
-        return self.sample_rate * len(self.dataset)
+        """How many records, or persons, a step's sample has on average."""
+        return self.sample_rate * self.dataset.persons
 
     def spend(self, event: DpEvent) -> None:
         """Pay for an event before its result is released."""
@@ -98,13 +98,15 @@ class DpGan(GanMethod):
     (epsilon, delta)-DP of the budget for the synthetic records. The labels' noised histogram, every discriminator step
     and, with `ant`, every look are Gaussian mechanisms on sums to which a record adds at most `clip` (or 1), on all
     records or a Poisson sample; an RDP filter at one order fixed beforehand refuses what would cross the budget, so that
-    schedules may follow what was released. Generated records enter no sum that is paid for. Unit: record. Neighbours: as
+    schedules may follow what was released. Generated records enter no sum that is paid for. Unit: record, or person: a
+    person then adds the mean over their records, clipped, and counts for 1 in histogram and looks. Neighbours: as
     the budget says. The card's epsilon comes from the steps taken; with `ant`, whose steps follow noised scores, it is
     the budget's. Feldman and Zrnic 2021; Lecuyer 2021; Xie et al. 2018.
     Costs: the discriminator's step at most twice the time of one without privacy.
     """
 
     name: ClassVar[str] = "dp-gan"
+    units: ClassVar[tuple[str, ...]] = ("record", "person")
     proves: ClassVar[bool] = True
     claims: ClassVar[str] = "(epsilon, delta) for a record, by an RDP filter"
     linear: ClassVar[Mapping[str, Any]] = {"steps": 3, "sample_rate": 1.0, "generator_steps": 300, "lr": 4e-3}
@@ -128,6 +130,8 @@ class DpGan(GanMethod):
     width: Count = 1000
     """Pairs of random Fourier features, for what is no table."""
     micro_batch_size: Count = 512
+    max_records_per_person: Count = 64
+    """Where records have persons: how many of a person's records a step takes at most; their mean is what is clipped."""
     score_sigma: Positive | None = None
     """Noise on `ant`'s count of real records that a classifier of synthetic ones labels right; None is 2% of them."""
 
@@ -195,7 +199,7 @@ class DpGan(GanMethod):
     def _release_shares(self, run: Run, budget: Budget) -> None:
         """Release the labels' noised histogram; what is generated follows it."""
         sigma = self._label_sigma(budget)
-        counts = torch.bincount(run.dataset.labels, minlength=run.gan.classes).double()
+        counts = torch.bincount(run.dataset.labels, run.dataset.weights, minlength=run.gan.classes).double()
         run.spend(GaussianDpEvent(sigma))
         noised = Gaussian(1.0, sigma).release(counts, run.rng).clamp_min(0.5)
         run.gan.shares = noised / noised.sum()
@@ -213,7 +217,14 @@ class DpGan(GanMethod):
         labels = run.dataset.labels.to(run.gan.device)
         try:
             while gradients.steps < run.limit and gradients.affordable:
-                yield from gradients.batches(records, labels, steps=1, micro_batch_size=self.micro_batch_size)
+                yield from gradients.batches(
+                    records,
+                    labels,
+                    steps=1,
+                    micro_batch_size=self.micro_batch_size,
+                    groups=run.dataset.groups,
+                    max_records_per_person=self.max_records_per_person,
+                )
         finally:
             gradients.close()
 
@@ -270,13 +281,14 @@ class DpGan(GanMethod):
         classifier = fit_classifier(run.gan.sample(2000, run.dataset.name))
         if run.reference is not None:
             return count_correct(classifier, run.reference) / len(run.reference)
-        sigma = self.score_sigma or max(1.0, 0.02 * len(run.dataset))
+        persons = run.dataset.persons
+        sigma = self.score_sigma or max(1.0, 0.02 * persons)
         event = GaussianDpEvent(sigma)
         if not run.filter.fits(event):
             return None
         run.spend(event)
         right = torch.tensor([float(count_correct(classifier, run.dataset))], dtype=torch.float64)
-        return float(Gaussian(1.0, sigma).release(right, run.rng)) / len(run.dataset)
+        return float(Gaussian(1.0, sigma).release(right, run.rng)) / persons
 
     def _proof(self, run: Run, budget: Budget) -> Proof:
         """The epsilon of the steps, by the tightest accountant; where the noise followed releases, the filter's budget.

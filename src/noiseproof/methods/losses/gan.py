@@ -111,7 +111,7 @@ class GanMethod(Method):
     """The values that `model` may have."""
 
     rows: Count | None = None
-    """Synthetic records to release; None as many as there are private ones (a number that is public)."""
+    """Synthetic records to release; None as many as there are private records, or persons (a number that is public)."""
     model: Model = "auto"
     """`features`: a critic linear in public features; `dense` or `conv`: the paper's pairs of networks."""
     tuning: Tuning = "constant"
@@ -147,7 +147,7 @@ class GanMethod(Method):
         return Gan(dataset.public, model, latent=self.latent, seed=initial_seed(rng), relaxed=relaxed)
 
     def _release(self, gan: Gan, dataset: Dataset, card: Card) -> DataRelease:
-        synthetic = gan.sample(len(dataset) if self.rows is None else self.rows, dataset.name)
+        synthetic = gan.sample(dataset.persons if self.rows is None else self.rows, dataset.name)
         return DataRelease(synthetic, card, self.settings())
 
 
@@ -213,9 +213,10 @@ def fit_classifier(
     return label
 
 
-def count_correct(classifier: Classifier, dataset: Dataset) -> int:
-    """How many records get their own label: one record more or less moves it by at most 1."""
-    return int((classifier(dataset.features) == dataset.labels).sum())
+def count_correct(classifier: Classifier, dataset: Dataset) -> float:
+    """How many records get their own label: one record, or person (who counts for 1), moves it by at most 1."""
+    right = (classifier(dataset.features) == dataset.labels).double()
+    return float(right.sum() if dataset.weights is None else right @ dataset.weights)
 
 
 RATES: dict[Tuning, float] = {"constant": 0.0, "time": 0.05, "exp": 0.01, "step": 0.6, "ant": 0.8}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from noiseproof.engine.persons import PersonSampler
 from noiseproof.methods import register
 from noiseproof.methods.common import Count, Positive, proven_game, seeded_by
 from noiseproof.methods.losses.critics import LinearCritic, features_for
@@ -33,8 +34,9 @@ class ZeroGan(DpGan):
     Formal guarantee
     ----------------
     (epsilon, delta)-DP of the budget: every step releases a sum to which a record adds at most `clip`, with Gaussian
-    noise, on all records or a Poisson sample; the rest as in `dp-gan`. Unit: record. Neighbours: as the budget says.
-    Tang et al. 2024 and Zhang et al. 2024 have this for training without generators.
+    noise, on all records or a Poisson sample; the rest as in `dp-gan`. Unit: record, or person, whose slope is the mean
+    over their records. Neighbours: as the budget says. Tang et al. 2024 and Zhang et al. 2024 have this for training
+    without generators.
     """
 
     name: ClassVar[str] = "zero-gan"
@@ -53,11 +55,14 @@ class ZeroGan(DpGan):
         training = DirectionTraining(run, critic, self.generated)
         records = gan.coding.encode(run.dataset.features).to(gan.device)
         labels = run.dataset.labels.to(gan.device)
+        groups = torch.arange(len(labels)) if run.dataset.groups is None else run.dataset.groups
+        persons = PersonSampler(groups, self.max_records_per_person, run.rng)
         while run.steps < run.limit and run.filter.fits(sampled_gaussian(run.sample_rate, run.tuning.sigma)):
             sigma = run.tuning.sigma
             direction = torch.randn(critic.weights.weight.shape, generator=run.rng.generator).to(gan.device)
-            index = run.rng.poisson_sample(len(labels), run.sample_rate).to(gan.device)
-            slopes = critic_slopes(critic, direction, records[index], labels[index])
+            index, owners = persons.draw(run.sample_rate)
+            slopes = critic_slopes(critic, direction, records[index.to(gan.device)], labels[index.to(gan.device)])
+            slopes = owners.summed(slopes.cpu()) / owners.counts
             run.spend(sampled_gaussian(run.sample_rate, sigma))
             noised = noised_sum(slopes, self.max_grad_norm, sigma, run.rng)
             training.learn(direction, float(noised) / run.expected_batch, 1 / sigma**2)

@@ -52,6 +52,7 @@ class ShardMethod(Method):
     place: ClassVar[Place] = "parameters"
     proves: ClassVar[bool] = True
     claims: ClassVar[str] = "(epsilon, delta) for a record"
+    units: ClassVar[tuple[str, ...]] = ("record", "person")
 
     shards: Annotated[int, Ge(2)] | None = None
     """How many; None takes one for every `records_a_shard` records, 2000 at most."""
@@ -93,9 +94,9 @@ class ShardMethod(Method):
         ----------------
         None by itself: updates are exact. Row j depends on no records but those of shard j.
         """
-        count = self.count(len(dataset))
+        count = self.count(dataset.persons)
         seed = initial_seed(rng)
-        shards = draw_shards(rng, len(dataset), count)
+        shards = draw_shards(rng, dataset, count)
         module = network.build(seed)
         start = ParameterLayout.of(module).flatten(module)
         collection = train_collection(
@@ -146,7 +147,8 @@ class ShardMean(ShardMethod):
 
     Formal guarantee
     ----------------
-    (epsilon, delta)-DP: one Gaussian mechanism of L2 sensitivity 2 clip / shards. Unit: record. Neighbours: replace-one
+    (epsilon, delta)-DP: one Gaussian mechanism of L2 sensitivity 2 clip / shards. Unit: record, or
+    person (whose records lie in one shard). Neighbours: replace-one
     or add-or-remove, with the same noise: every record is put into a shard by a draw of its own, so that data sets that
     differ in one record differ in one shard, whose update may then be any other of norm `clip`. Assumptions: the start
     and the number of shards are public; see also the card's. Dwork and Roth 2014, appendix A; Balle and Wang 2018.
@@ -232,9 +234,10 @@ class ShardPg(ShardMethod):
     ----------------
     (epsilon, delta)-DP: N draws of the exponential mechanism, each epsilon_j-DP with a privacy loss of bounded range,
     hence N epsilon_j^2 / 8 in zCDP. The score's sensitivity is erf(w / (2 sqrt 2 b)) / shards, whatever the updates
-    are. Unit: record. Neighbours: replace-one or add-or-remove: every record is put into a shard by a draw of its own,
-    so that data sets that differ in one record differ in one shard. Assumptions: start, grid, bandwidth, window and the
-    number of shards are public; see also the card's. McSherry and Talwar 2007; Cesar and Rogers 2021.
+    are. Unit: record, or person (whose records lie in one shard). Neighbours: replace-one or add-or-remove: every
+    record is put into a shard by a draw of its own, so that data sets that differ in one record differ in one shard.
+    Assumptions: start, grid, bandwidth, window and the number of shards are public; see also the card's. McSherry and
+    Talwar 2007; Cesar and Rogers 2021.
     """
 
     name: ClassVar[str] = "shard-pg"

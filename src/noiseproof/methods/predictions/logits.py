@@ -100,14 +100,15 @@ class Logits(ScoreMethod):
     Formal guarantee
     ----------------
     (epsilon, delta)-DP for all of the budget's queries together, which may be chosen adaptively; pure epsilon for a
-    single one that is answered by a label. Unit: record. Neighbours: add-or-remove or replace-one, as the budget says.
+    single one that is answered by a label. Unit: record, or person. Neighbours: add-or-remove or replace-one, as the budget says.
 
     The objective is F(W) = sum of cross-entropies + (L/2) ||W||^2, L-strongly convex. A record's gradient is
     (p - e_y) phi^T, of norm at most sqrt(2) ||phi||, and ||phi|| <= 1. So adding or removing a record moves the
     minimiser by at most sqrt(2) / L, replacing one by at most 2 sqrt(2) / L, and what is returned, where the gradient's
     norm is at most g, by 2 g / L more (Chaudhuri, Monteleoni and Sarwate 2011). A query's logits W^T phi(x) move by as much
     in L2 norm, hence any two of them apart by at most sqrt(2) times it. Noise on *all* logits then is the Gaussian or
-    Laplace mechanism, and choosing a label the exponential mechanism (`answers`). The sum, not the mean, keeps the
+    Laplace mechanism, and choosing a label the exponential mechanism (`answers`). Where records have persons, a person's
+    terms are weighted to count for one in all, so that all of this holds of a person. The sum, not the mean, keeps the
     number of records out of the objective; with L = lambda n, replace-one is the usual 2 sqrt(2) / (lambda n).
     """
 
@@ -162,6 +163,7 @@ class Logits(ScoreMethod):
             regularisation=regularisation,
             gradient=math.sqrt(2) * self.tolerance,
             feature_map=feature_map,
+            weights=dataset.weights,
             progress=progress,
         )
         ran = {
@@ -201,9 +203,10 @@ def solve(
     regularisation: float,
     gradient: float,
     feature_map: Callable[[torch.Tensor], torch.Tensor],
+    weights: torch.Tensor | None = None,
     progress: Progress = SILENT,
 ) -> Solution:
-    """Minimise `sum of cross-entropies + regularisation / 2 * ||W||^2` until the gradient's norm is below `gradient`.
+    """Minimise `sum of (weighted) cross-entropies + regularisation / 2 * ||W||^2` until the gradient's norm is below `gradient`.
 
     The objective is `regularisation`-strongly convex, so the solution is within `gradient / regularisation` of the
     minimiser. If the norm is not reached there is no such bound and nothing is returned. In float64, by L-BFGS.
@@ -213,10 +216,10 @@ def solve(
     None by itself: the weights are exact. A sum, not a mean, so that the objective of neighbours differs in one term
     whatever the number of records is.
     """
-    objective = _Objective(features, labels, regularisation, feature_map)
-    weights = torch.zeros(objective.width, classes, dtype=torch.float64, device=features.device)
+    objective = _Objective(features, labels, regularisation, feature_map, weights)
+    start = torch.zeros(objective.width, classes, dtype=torch.float64, device=features.device)
     with progress.task("softmax regression", _ROUNDS) as task:
-        found = Solution(weights, float(torch.linalg.vector_norm(objective.at(weights)[1])), 0)
+        found = Solution(start, float(torch.linalg.vector_norm(objective.at(start)[1])), 0)
         for _ in range(_ROUNDS):
             if found.gradient <= gradient:
                 return found
@@ -284,17 +287,23 @@ class _Objective:
         labels: torch.Tensor,
         regularisation: float,
         feature_map: Callable[[torch.Tensor], torch.Tensor],
+        weights: torch.Tensor | None = None,
     ) -> None:
         self._map, self._regularisation = feature_map, regularisation
         self.width = feature_map(features[:1]).shape[1]
         rows = max(1, min(_ENTRIES // self.width, 1 << 14))
         self._parts = list(zip(features.split(rows), labels.split(rows), strict=True))
+        self._weights = None if weights is None else weights.to(features.device)[:, None].split(rows)
         self._kept: list[torch.Tensor] | None = None
         if len(features) * self.width <= _ENTRIES:
             self._kept = [feature_map(part) for part, _ in self._parts]
 
     def _mapped(self, index: int) -> torch.Tensor:
         return self._map(self._parts[index][0]) if self._kept is None else self._kept[index]
+
+    def _counted(self, index: int, rows: torch.Tensor) -> torch.Tensor:
+        """The rows of a part's records, each times what the record counts for."""
+        return rows if self._weights is None else rows * self._weights[index]
 
     def at(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The value and the gradient at `weights`."""
@@ -303,9 +312,10 @@ class _Objective:
         for index, (_, labels) in enumerate(self._parts):
             mapped = self._mapped(index)
             logs = torch.log_softmax(mapped @ weights, dim=1)
-            value = value - logs.gather(1, labels[:, None]).sum()
+            value = value - self._counted(index, logs.gather(1, labels[:, None])).sum()
             errors = logs.exp_()
             errors.scatter_add_(1, labels[:, None], torch.full_like(errors[:, :1], -1).expand(len(labels), 1))
+            errors = self._counted(index, errors)
             slope = slope.addmm(mapped.T, errors)
         return value, slope
 
@@ -315,6 +325,6 @@ class _Objective:
         for index in range(len(self._parts)):
             mapped = self._mapped(index)
             shares = torch.softmax(mapped @ weights, dim=1)
-            moved = shares * (mapped @ direction)
+            moved = self._counted(index, shares * (mapped @ direction))
             image = image.addmm(mapped.T, moved - shares * moved.sum(1, keepdim=True))
         return image

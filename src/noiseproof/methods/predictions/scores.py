@@ -114,6 +114,7 @@ class ScoreMethod(Method):
     place: ClassVar[Place] = "predictions"
     proves: ClassVar[bool] = True
     claims: ClassVar[str] = "(epsilon, delta) for a record, over all queries"
+    units: ClassVar[tuple[str, ...]] = ("record", "person")
     assumptions: ClassVar[tuple[str, ...]]
     """What its proof takes for granted, besides what the randomness does."""
     release: ClassVar[type[ScoreRelease]]

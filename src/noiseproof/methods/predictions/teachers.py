@@ -46,7 +46,8 @@ class TeachersRelease(ScoreRelease):
     def training(self) -> Training:
         """The teachers' own, with the loss that was taken for so many records."""
         made = Teachers(**self.settings)
-        return made._training(self._facts["teachers"], len(self.public.classes), self.card.ran["records"])
+        records = self.card.ran["persons" if self.card.unit == "person" else "records"]
+        return made._training(self._facts["teachers"], len(self.public.classes), records)
 
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         # A teacher whose training diverged must still answer within bounds.
@@ -72,11 +73,11 @@ class Teachers(ScoreMethod):
     Formal guarantee
     ----------------
     (epsilon, delta)-DP for all of the budget's queries together, which may be chosen adaptively; pure epsilon for a
-    single one. Unit: record. Neighbours: add-or-remove or replace-one, with the same noise for both: every record is put
-    into a shard by a draw of its own, so that data sets that differ in one record differ in one shard, whether the
-    record was added, removed or replaced, and one teacher alone may answer differently. Whatever the networks are, that
-    changes one vote of k, or the average of k probability vectors by 2 / k in L1 and sqrt(2) / k in L2 norm.
-    (Papernot et al. 2017 and 2018; `answers` for the noise.)
+    single one. Unit: record, or person, whose records lie in one shard. Neighbours: add-or-remove or replace-one, with
+    the same noise for both: every record is put into a shard by a draw of its own, so that data sets that differ in one
+    record differ in one shard, whether the record was added, removed or replaced, and one teacher alone may answer
+    differently. Whatever the networks are, that changes one vote of k, or the average of k probability vectors by 2 / k
+    in L1 and sqrt(2) / k in L2 norm. (Papernot et al. 2017 and 2018; `answers` for the noise.)
     """
 
     name: ClassVar[str] = "teachers"
@@ -133,11 +134,12 @@ class Teachers(ScoreMethod):
         self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> TeachersRelease:
         """Draw every record's shard, and train networks on each."""
-        records, count = len(dataset), self.count(budget, dataset.classes, len(dataset))
+        records = dataset.persons
+        count = self.count(budget, dataset.classes, records)
         members = self.members or (5 if count == 1 else 1)
         answer = self.noise(budget, dataset.classes, count)
         seeds = [initial_seed(rng) for _ in range(count * members)]
-        shards = draw_shards(rng, records, count)
+        shards = draw_shards(rng, dataset, count)
         # Teacher j is the networks j * members and those after it. Without a shard they stay as they were initialised.
         taught = [index for index in range(count * members) if len(shards[index // members])]
         device = default_device()

@@ -33,11 +33,12 @@ class VotesRelease(ScoreRelease):
         queries = unit(features, self.public.kind)
         scores = torch.zeros(len(queries), classes, dtype=torch.float64)
         rows = max(1, _ENTRIES // max(1, len(queries)))
-        voters, classes_of = self._tensors["records"], self._tensors["labels"]
-        for records, labels in zip(voters.split(rows), classes_of.split(rows), strict=True):
+        names = [name for name in ("records", "labels", "weights") if name in self._tensors]
+        for records, labels, *weights in zip(*(self._tensors[name].split(rows) for name in names), strict=True):
             cosines = queries @ records.T
             votes = cosines.sub_(low).div_(high - low).clamp_(-method.against, 1.0).double()
-            scores += votes @ functional.one_hot(labels, classes).double()
+            ballots = functional.one_hot(labels, classes).double()
+            scores += votes @ (ballots * weights[0][:, None] if weights else ballots)
         return scores
 
 
@@ -57,7 +58,8 @@ class Votes(ScoreMethod):
     (epsilon, delta)-DP for all of the budget's queries together, which may be chosen adaptively; pure epsilon for a
     single one. Unit: record. Neighbours: add-or-remove or replace-one, as the budget says. A record's vote depends on
     the record and the query alone and is at most 1 in size, for one class: adding or removing it changes one score by at
-    most 1, replacing it two scores. Costs nothing to train; an answer costs one product with all the records.
+    most 1, replacing it two scores. A person has one vote in all, which their records share: what it adds to the scores is
+    the mean of such vectors, and no longer. Costs nothing to train; an answer costs one product with all the records.
     """
 
     name: ClassVar[str] = "votes"
@@ -88,7 +90,7 @@ class Votes(ScoreMethod):
         return low if self.low is None else self.low, high if self.high is None else self.high
 
     def score_change(self, neighbours: Neighbours) -> ScoreChange:
-        """How far one record moves a query's scores: one of them by 1 at most, or two."""
+        """How far one record, or person, moves a query's scores: by 1 at most in all, or by two such changes."""
         if neighbours == "add-or-remove":
             return ScoreChange(l1=1.0, l2=1.0, span=1.0, neighbours=neighbours)
         # Two classes by 1 each, or one class by at most 1 + against.
@@ -102,6 +104,8 @@ class Votes(ScoreMethod):
         answer = least_noise(self.score_change(budget.neighbours), self.answer, budget)
         ran = {"standard deviation": answer.spread, "ramp": list(self.ramp(kind))}
         voters = {"records": unit(dataset.features, kind), "labels": dataset.labels}
+        if dataset.weights is not None:
+            voters["weights"] = dataset.weights
         return self._release(voters, answer, dataset, budget, rng, ran)
 
     def game(self, budget: Budget) -> Game:
