@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "noiseproof"
 PLACES = ("inputs", "losses", "gradients", "parameters", "predictions")
 LAYERS = (
-    ("errors", "files", "kernels", "palette", "plugins", "progress", "settings", "tensors"),
+    ("errors", "files", "kernels", "notebook", "palette", "plugins", "progress", "settings", "tensors"),
     ("parallel",),
     ("privacy", "data"),
     ("networks",),

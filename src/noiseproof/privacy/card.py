@@ -166,6 +166,26 @@ class Card(_Frozen):
         claimed = f", where {_said(self.claimed)} was claimed" if self.claimed else ""
         return f"{self.verdict.capitalize()}: {promise}{claimed}."
 
+    @property
+    def promises(self) -> list[tuple[str, str, str, str]]:
+        """What is claimed, proven and audited, as rows of a table: kind, epsilon, delta, and by what."""
+        found = (
+            ("claimed", self.claimed, self.claimed and self.claimed.source),
+            ("proven", self.proven, self.proven and self.proven.accountant),
+            ("audited, at least", self.audited, self.audited and self.audited.game),
+        )
+        return [
+            (kind, f"{one.epsilon:.4g}", f"{one.delta:g}", said or "") for kind, one, said in found if one is not None
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.method}: {self.text}"
+
+    def _repr_html_(self) -> str:
+        from noiseproof.notebook import html_table
+
+        return html_table(str(self), ("", "ε", "δ", "by"), self.promises)
+
     def with_audit(self, audited: Audit) -> Card:
         """The same card with an audit's result; a bound from before stays if it says as much at as large a delta."""
         before, after = self.audited, self.model_copy(update={"audited": audited})

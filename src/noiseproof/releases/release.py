@@ -97,6 +97,17 @@ class Release(ABC):
     def restore(cls, saved: Saved) -> Release:
         """The release that was saved."""
 
+    def __repr__(self) -> str:
+        public = self.public
+        what = f"{len(public.classes)} classes" if public.classes else "a number"
+        return f"<{self.kind} release of {self.method}, {what} from records of shape {public.shape}: {self.card.text}>"
+
+    def __str__(self) -> str:
+        return repr(self).strip("<>")
+
+    def _repr_html_(self) -> str:
+        return f"<p>A {self.kind} release of records of shape {self.public.shape}.</p>" + self.card._repr_html_()
+
     def save(self, path: str | Path) -> Path:
         """Write the bundle to the folder `path`, whole or not at all."""
         from noiseproof.releases.bundles import save

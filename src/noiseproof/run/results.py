@@ -304,6 +304,27 @@ class Comparison(_Result):
         ]
         return shlex.join(words)
 
+    def __str__(self) -> str:
+        return f"Comparison of {len(self.rows)} rows: {self.sentence}"
+
+    def _repr_html_(self) -> str:
+        from noiseproof.notebook import html_table
+
+        def cell(row: Row, kind: str) -> str:
+            promise = None if row.card is None else getattr(row.card, kind)
+            return "—" if promise is None else f"{promise.epsilon:.3g}"
+
+        rows = [
+            (
+                *(row.method, f"{row.epsilon:g}", stated(row.ranked_by, row.value)),
+                *(cell(row, kind) for kind in ("claimed", "proven", "audited")),
+                row.verdict or row.error or "—",
+            )
+            for row in self.rows
+        ]
+        columns = ("method", "asked ε", NAMES[self.ranked_by], "claimed ε", "proven ε", "audited ε ≥", "verdict")
+        return html_table(self.sentence, columns, rows)
+
     def to_json(self) -> dict[str, Any]:
         """The fields as plain JSON values, as `results.json` has them; an infinite epsilon is the string `Infinity`."""
         return dict(json.loads(self.model_dump_json()))
