@@ -13,7 +13,8 @@ import torch
 from noiseproof import methods
 from noiseproof.audits import AuditError, audit_end_to_end, counting_bound, end_to_end, observed, worlds
 from noiseproof.data import Dataset, Public, load
-from noiseproof.data.tables import code, draft
+from noiseproof.data.draft import draft
+from noiseproof.data.tables import code
 from noiseproof.errors import SettingError
 from tests.audits import planted
 

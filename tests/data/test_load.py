@@ -199,7 +199,7 @@ def _bad_tables():
         (frame.assign(age=[*range(ROWS - 1), np.nan]), "'age' has 1 missing numbers"),
         (frame.assign(age=["secret", *range(1, ROWS)]), "'age' holds numbers but text in 1 rows"),
         (frame.assign(age=[np.inf, *range(1, ROWS)]), "'age' holds infinite numbers"),
-        (frame.assign(day=["2020-01-01"] * ROWS), "'day' holds dates"),
+        (frame.assign(day=["2020-01-01", "31.12.2021"] * (ROWS // 2)), "'day' holds dates written in several ways"),
         (frame.assign(ill="no"), "'ill' has one class only"),
         (frame.assign(ill=[None, *["no", "yes", "no"] * 13]), "'ill' is missing in 1 rows"),
         (frame.assign(ill=np.linspace(0, 1, ROWS)), "'ill' holds fractions"),

@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_refused(folder, change, message):
 
 def test_a_folder_of_something_else_and_a_broken_one_are_refused(folder, tmp_path):
     path, _ = folder
-    with pytest.raises(SettingError, match="target, schema and person are for tables"):
+    with pytest.raises(SettingError, match="are for tables"):
         load(path, target="y")
     np.save(path / "y.npy", np.arange(5))
     with pytest.raises(DataError, match="300 records but 5 labels"):

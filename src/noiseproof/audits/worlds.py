@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import torch
 
 from noiseproof.audits import canaries
 from noiseproof.data import Dataset, Public, Schema, decode, layout, load, neighbours
-from noiseproof.data.schema import ColumnSchema, TargetSchema
 from noiseproof.data.splits import Canary, coins
 from noiseproof.errors import DataError, SettingError
 from noiseproof.files import write_whole
@@ -116,7 +115,7 @@ def _write(path: Path, dataset: Dataset, canary: Canary, relation: Neighbours, s
     if public.kind == "table" and public.target is not None:
         table, schema = path.with_suffix(".parquet"), path.with_suffix(".json")
         decode(public, dataset.features, dataset.labels).to_parquet(table)
-        write_whole(schema, _schema(public).to_json())
+        write_whole(schema, Schema.of(public).to_json())
         return World(table, schema, canary)
     arrays = path.with_suffix(".npz")
     np.savez(
@@ -128,21 +127,3 @@ def _write(path: Path, dataset: Dataset, canary: Canary, relation: Neighbours, s
         high=1.0,
     )
     return World(arrays, None, canary)
-
-
-def _schema(public: Public) -> Schema:
-    def values(texts: Sequence[str], integer: bool) -> tuple[str | int, ...]:
-        return tuple(int(text) for text in texts) if integer else tuple(texts)
-
-    columns = {
-        column.name: ColumnSchema(
-            low=column.low,
-            high=column.high,
-            categories=values(column.categories, column.integer),
-            integer=column.integer and column.numeric,
-            missing=column.missing,
-        )
-        for column in public.columns
-    }
-    target = TargetSchema(name=str(public.target), classes=values(public.classes, public.integer_classes))
-    return Schema(columns=columns, target=target, drafted=public.bounds == "data")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,14 +16,12 @@ from noiseproof.files import check_out
 
 
 @command("attack", "Example: noiseproof attack model --data people.csv --target income --attack lira --roc roc.png")
+@o.reads_data
 def run(
     bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
     data: o.Data = "digits",
-    target: o.Target = None,
-    schema: o.SchemaOption = None,
-    task: o.TaskOption = None,
-    target_bounds: o.TargetBounds = None,
-    person: o.Person = None,
+    *,
+    about: Mapping[str, Any],
     attack: Annotated[
         str,
         typer.Option(
@@ -50,7 +49,7 @@ def run(
     from noiseproof.run.cautions import trained_on
 
     if roc is not None:
-        check_out(roc, force=force, inputs=(data, schema))
+        check_out(roc, force=force, inputs=(data, about["schema"]))
     if attack not in attack_names():
         raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
     release = bundles.load(bundle)
@@ -59,14 +58,10 @@ def run(
     near = release.card.neighbours
     split = load(
         data,
-        target=target,
-        schema=schema,
+        **about,
         seed=seed,
         neighbours=near,
         progress=progress,
-        task=task,
-        target_bounds=target_bounds,
-        person=person,
     )
     if split.train.public.shape != release.public.shape or split.train.public.classes != release.public.classes:
         raise DataError(f"the bundle was made from other records than {split.train.name}: shapes or classes differ.")

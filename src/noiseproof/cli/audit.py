@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     "Examples: noiseproof audit dp-sgd --epsilon 1 --trials 2000; "
     "noiseproof audit dp-sgd --data people.csv --target income --end-to-end",
 )
+@o.reads_data
 def run(
     subject: Annotated[
         str,
@@ -47,11 +48,8 @@ def run(
         bool, typer.Option("--end-to-end", help="Train whole runs on two neighbouring files instead of playing a game.")
     ] = False,
     data: o.Data = "digits",
-    target: o.Target = None,
-    schema: o.SchemaOption = None,
-    task: o.TaskOption = None,
-    target_bounds: o.TargetBounds = None,
-    person: o.Person = None,
+    *,
+    about: Mapping[str, Any],
     records: Annotated[int, typer.Option(help="End to end: records to take of the data, at random.")] = 400,
     canary: Annotated[
         str | None,
@@ -110,9 +108,7 @@ def run(
         chosen = methods.build(subject, o.read_settings(settings))
         budget = Budget(epsilon, delta, check_neighbours(neighbours), queries)
     if end_to_end:
-        split = load(
-            data, target=target, schema=schema, progress=progress, task=task, target_bounds=target_bounds, person=person
-        )
+        split = load(data, progress=progress, **about)
         dataset, chosen_canary = _with_canary(split, canary)
         options = ["--epsilon", str(epsilon), "--delta", str(delta), "--neighbours", budget.neighbours]
         options += [] if chosen.place == "losses" else ["--queries", str(queries)]

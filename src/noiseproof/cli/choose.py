@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +18,7 @@ from noiseproof.files import check_out
     "choose",
     "Example: noiseproof choose dp-sgd dp-sgd:lr=1 functional --data people.csv --schema people.json --epsilon 3 --out model",
 )
+@o.reads_data
 def run(
     candidates: Annotated[
         list[str],
@@ -27,10 +29,8 @@ def run(
         ),
     ],
     data: o.Data = "digits",
-    target: o.Target = None,
-    schema: o.SchemaOption = None,
-    task: o.TaskOption = None,
-    target_bounds: o.TargetBounds = None,
+    *,
+    about: Mapping[str, Any],
     epsilon: o.Epsilon = 3.0,
     delta: o.Delta = 1e-5,
     neighbours: o.NeighboursOption = "add-or-remove",
@@ -63,10 +63,9 @@ def run(
     for name, given in asked:
         methods.build(name, given)
     if out is not None:
-        check_out(out, force=force, inputs=(data, schema))
+        check_out(out, force=force, inputs=(data, about["schema"]))
         bundles.check_writable(out)
-    terms = {"target": target, "schema": schema, "task": task, "target_bounds": target_bounds}
-    split = load(data, **terms, seed=seed or 0, neighbours=budget.neighbours)  # type: ignore[arg-type]
+    split = load(data, **about, seed=seed or 0, neighbours=budget.neighbours)
     output.note(*split.train.public.notes, *split.remarks)
     output.note(*cautions.about_budget(len(split.train), budget), *cautions.about_split(split))
     found = choose(asked, split, budget, runs=runs, rng=None if seed is None else Reproducible(seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
 @command(
     "compare", "Example: noiseproof compare --data people.csv --target income --schema people.json --epsilon 0.5,1,3"
 )
+@o.reads_data
 def run(
     data: o.Data = "digits",
-    target: o.Target = None,
-    schema: o.SchemaOption = None,
-    task: o.TaskOption = None,
-    target_bounds: o.TargetBounds = None,
-    person: o.Person = None,
+    *,
+    about: Mapping[str, Any],
     epsilon: Annotated[
         str, typer.Option("--epsilon", "-e", help="Privacy budget: an epsilon, or several as 0.5,1,3.")
     ] = "3",
@@ -62,11 +61,7 @@ def run(
 
     plan = Plan(
         data=data,
-        target=target,
-        schema=None if schema is None else str(schema),
-        task=task,
-        target_bounds=target_bounds,
-        person=person,
+        **{**about, "schema": None if about["schema"] is None else str(about["schema"])},
         epsilons=_epsilons(epsilon),
         delta=delta,
         neighbours=neighbours,

@@ -7,21 +7,26 @@ from typing import Annotated
 
 import typer
 
+from noiseproof.cli import options as o
 from noiseproof.cli import output
-from noiseproof.cli.options import Force, Json, Target
 from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError
 
 
 @command("data", "Examples: noiseproof data; noiseproof data people.csv --target income --draft-schema people.json")
 def run(
-    file: Annotated[Path | None, typer.Argument(help="A CSV or Parquet table, to draft a schema for.")] = None,
-    target: Target = None,
+    file: Annotated[Path | None, typer.Argument(help="A table, to draft a schema for.")] = None,
+    target: o.Target = None,
+    task: o.TaskOption = None,
+    target_bounds: o.TargetBounds = None,
+    person: o.Person = None,
+    skip: o.Skip = None,
+    encoding: o.Encoding = None,
     draft_schema: Annotated[
         Path | None, typer.Option(help="Write a schema for FILE here, read off its records: check it before use.")
     ] = None,
-    force: Force = False,
-    json: Json = False,
+    force: o.Force = False,
+    json: o.Json = False,
 ) -> None:
     """List the named data sets; or draft the schema of a table, for you to check and make public.
 
@@ -29,9 +34,36 @@ def run(
     trained with it proves nothing, until somebody who knows what is public has replaced them and removed that mark.
     """
     from noiseproof.data import catalogue
+    from noiseproof.data.draft import draft
+    from noiseproof.data.formats import check_file, read_table
+    from noiseproof.files import check_out, write_whole
 
     if file is not None:
-        _draft(file, target, draft_schema, force, json)
+        if target is None or draft_schema is None:
+            raise SettingError("to draft a schema give the table, --target COLUMN and --draft-schema FILE.")
+        check_out(draft_schema, force=force, inputs=(file,))
+        check_file(file)
+        encoding = encoding or "utf-8"
+        schema = draft(
+            read_table(file, encoding=encoding),
+            target,
+            name=file.name,
+            task=task,
+            target_bounds=target_bounds,
+            person=person,
+            skip=skip or (),
+            skip_unusable=True,
+        ).model_copy(update={"encoding": encoding})
+        write_whole(draft_schema, schema.to_json() + "\n")
+        output.note(
+            f"{draft_schema} was read off the records: replace its bounds and categories by public ones, then remove its "
+            'mark `"drafted": true`; until then nothing is proven with it.'
+        )
+        if schema.skip:
+            output.note(f"to be skipped, as ids, free text or empty: {', '.join(schema.skip)}.")
+        if json:
+            document = {"schema": str(draft_schema), "columns": len(schema.columns), "target": target}
+            output.emit({**document, "skip": list(schema.skip)})
         return
     rows = catalogue()
     columns = ("data", "records", "features", "classes", "here", "where, or how to get it")
@@ -40,21 +72,3 @@ def run(
         for row in rows
     ]
     output.answer(json, rows, None, columns, cells)
-
-
-def _draft(file: Path, target: str | None, out: Path | None, force: bool, json: bool) -> None:
-    from noiseproof.data.formats import read_table
-    from noiseproof.data.tables import draft
-    from noiseproof.files import check_out, write_whole
-
-    if target is None or out is None:
-        raise SettingError("to draft a schema give the table, --target COLUMN and --draft-schema FILE.")
-    check_out(out, force=force, inputs=(file,))
-    schema = draft(read_table(file), target, name=file.name)
-    write_whole(out, schema.to_json() + "\n")
-    output.note(
-        f"{out} was read off the records: replace its bounds and categories by public ones, then remove its mark "
-        '`"drafted": true`; until then nothing is proven with it.'
-    )
-    if json:
-        output.emit({"schema": str(out), "columns": len(schema.columns), "target": target})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
@@ -34,6 +36,7 @@ def completes(names: str | Iterable[str]) -> Callable[[str], list[str]]:
 
 METHODS = completes("noiseproof.methods:registry")
 _ACCOUNTANTS = completes("noiseproof.privacy.budget:ACCOUNTANTS")
+F = TypeVar("F", bound=Callable[..., Any])
 Task = Literal["classification", "regression", "count"]
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of a table.")]
@@ -71,6 +74,41 @@ Person = Annotated[
     str | None,
     typer.Option("--person", metavar="COLUMN", help="The column that tells whose a row is; never a feature."),
 ]
+Skip = Annotated[
+    list[str] | None,
+    typer.Option("--skip", metavar="COLUMN", help="A column to leave alone (an id, free text); may be repeated."),
+]
+Encoding = Annotated[
+    str | None, typer.Option("--encoding", help="How a text file is encoded, such as latin-1; UTF-8 without it.")
+]
+
+
+def reads_data(function: F) -> F:
+    """Decorator: in the place of the parameter `about`, give a command all options that say how data are read.
+
+    The function gets their values as one mapping, to be handed to `data.load` as they are.
+    """
+    names = ("target", "schema", "task", "target_bounds", "person", "skip", "encoding")
+    kinds = (Target, SchemaOption, TaskOption, TargetBounds, Person, Skip, Encoding)
+    signature = inspect.signature(function, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for one in signature.parameters.values():
+        if one.name != "about":
+            parameters.append(one)
+            continue
+        for name, kind in zip(names, kinds, strict=True):
+            parameters.append(inspect.Parameter(name, one.kind, default=None, annotation=kind))
+
+    @functools.wraps(function)
+    def wrapped(**given: Any) -> Any:
+        about = {name: given.pop(name) for name in names}
+        return function(about={**about, "skip": tuple(about["skip"] or ())}, **given)
+
+    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+    return cast("F", wrapped)
+
+
 Seed = Annotated[int, typer.Option("--seed", help="Seed of splits and of reproducible randomness.")]
 ReleaseSeed = Annotated[
     int | None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +20,7 @@ from noiseproof.files import check_out
     "publish",
     "Example: noiseproof publish a.safetensors b.safetensors c.safetensors --method dp-pg --epsilon 1 --out net",
 )
+@o.reads_data
 def run(
     models: Annotated[list[Path], typer.Argument(help="Files of trained networks: safetensors, or torch state dicts.")],
     method: Annotated[str, typer.Option(help="dp-pg or dp-pgp.")] = "dp-pg",
@@ -29,11 +31,8 @@ def run(
     data: Annotated[
         str | None, typer.Option("--data", help="Measure accuracy on the test part of this set or file.")
     ] = None,
-    target: o.Target = None,
-    schema: o.SchemaOption = None,
-    task: o.TaskOption = None,
-    target_bounds: o.TargetBounds = None,
-    person: o.Person = None,
+    *,
+    about: Mapping[str, Any],
     network: o.NetworkOption = None,
     settings: o.Settings = None,
     seed: o.ReleaseSeed = None,
@@ -63,7 +62,7 @@ def run(
     if (data is None) != (network is None):
         raise SettingError("--data and --network go together: accuracy is measured on records, with an architecture.")
     if out is not None:
-        check_out(out, force=force, inputs=(data, schema))
+        check_out(out, force=force, inputs=(data, about["schema"]))
         bundles.check_writable(out)
     progress = output.RichProgress()
     test = (
@@ -71,13 +70,9 @@ def run(
         if data is None
         else load(
             data,
-            target=target,
-            schema=schema,
+            **about,
             seed=seed or 0,
             progress=progress,
-            task=task,
-            target_bounds=target_bounds,
-            person=person,
         ).test
     )
     started = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,14 +19,12 @@ from noiseproof.errors import SettingError
     "synth",
     "Example: noiseproof synth dp-gan --data adult-train.csv --target income --epsilon 1 --rows 5000 --out synthetic.csv",
 )
+@o.reads_data
 def run(
     method: o.MethodArgument,
     data: o.Data = "digits",
-    target: o.Target = None,
-    schema: o.SchemaOption = None,
-    task: o.TaskOption = None,
-    target_bounds: o.TargetBounds = None,
-    person: o.Person = None,
+    *,
+    about: Mapping[str, Any],
     epsilon: o.Epsilon = 3.0,
     delta: o.Delta = 1e-5,
     neighbours: o.NeighboursOption = "add-or-remove",
@@ -68,17 +67,13 @@ def run(
     progress = output.RichProgress()
     split = load(
         data,
-        target=target,
-        schema=schema,
+        **about,
         seed=seed or 0,
         neighbours=budget.neighbours,
         progress=progress,
-        task=task,
-        target_bounds=target_bounds,
-        person=person,
     )
     if out is not None:
-        coding.check_target(out, split.train, force=force, inputs=(data, schema))
+        coding.check_target(out, split.train, force=force, inputs=(data, about["schema"]))
     output.note(*split.train.public.notes, *split.remarks)
     output.note(*cautions.about_budget(len(split.train), budget), *cautions.about_split(split))
     started = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
     "train",
     "Example: noiseproof train dp-sgd --data people.csv --target income --schema people.json --epsilon 1 --out model",
 )
+@o.reads_data
 def run(
     method: o.MethodArgument,
     data: o.Data = "digits",
-    target: o.Target = None,
-    schema: o.SchemaOption = None,
-    task: o.TaskOption = None,
-    target_bounds: o.TargetBounds = None,
-    person: o.Person = None,
+    *,
+    about: Mapping[str, Any],
     epsilon: o.Epsilon = 3.0,
     delta: o.Delta = 1e-5,
     neighbours: o.NeighboursOption = "add-or-remove",
@@ -90,20 +89,16 @@ def run(
     first_rank = distributed.is_first_rank()
     kept = None if checkpoint is None else Checkpoints(checkpoint, every=every, resume=resume or not first_rank)
     if out is not None:
-        check_out(out, force=force, inputs=(data, schema))
+        check_out(out, force=force, inputs=(data, about["schema"]))
         bundles.check_writable(out)
     progress = output.RichProgress() if first_rank else SILENT
     split = load(
         data,
-        target=target,
-        schema=schema,
+        **about,
         seed=seed or 0,
         neighbours=budget.neighbours,
         progress=progress,
         store=store,
-        task=task,
-        target_bounds=target_bounds,
-        person=person,
     )
     found = recipes.resolve(recipe, split.train, method=method, network=network is not None)
     if first_rank:

@@ -32,16 +32,20 @@ class Column:
     """Whether the column holds whole numbers (or categories that are), so that synthetic records do too."""
     missing: bool = False
     """Whether a record may lack it: a number then has an indicator beside it, categories have one slot more."""
+    date: str | None = None
+    """How its dates are written, as `strptime` has it or `ISO8601`; its bounds are then days since 1970-01-01."""
+    text: int = 0
+    """Into how many features its free text is hashed."""
 
     @property
     def numeric(self) -> bool:
-        """Whether the column is coded as one scaled number (else one-hot over its categories)."""
-        return not self.categories
+        """Whether the column is coded as one scaled number (else one-hot over its categories, or as hashed text)."""
+        return not self.categories and not self.text
 
     @property
     def width(self) -> int:
         """How many coded features the column takes."""
-        return (len(self.categories) or 1) + self.missing
+        return (self.text or len(self.categories) or 1) + self.missing
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Public:
     """How common each class is, where that is public knowledge; empty where nobody declared it."""
     person: str | None = None
     """The column that tells whose a record is, where several may be one person's. It is never a feature."""
+    missing_values: tuple[str, ...] = ()
+    """Texts of a table that stand for a missing value, besides the usual ones."""
 
     @property
     def is_picture(self) -> bool:

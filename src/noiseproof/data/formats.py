@@ -6,12 +6,15 @@ Nothing is unpickled, no archive is unpacked to disk, and messages name columns 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import re
 import struct
 import tarfile
 import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, Union
 
@@ -19,7 +22,7 @@ import numpy as np
 
 from noiseproof.data.schema import Schema
 from noiseproof.data.tables import MISSING_VALUES
-from noiseproof.errors import DataError, NoiseproofError
+from noiseproof.errors import DataError, MissingPartError, NoiseproofError, SettingError
 from noiseproof.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -29,19 +32,22 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Part: TypeAlias = tuple[Array, Array]
 
 Content: TypeAlias = Union["pd.DataFrame", Mapping[str, Array]]
-Reader: TypeAlias = Callable[[Path, "Schema | None"], Content]
+Reader: TypeAlias = Callable[..., Content]
 R = TypeVar("R", bound=Callable[..., Any])
 
 
 class _Format(NamedTuple):
     read: Reader
-    header: Callable[[Path], Sequence[str]] | None
+    header: Callable[..., Sequence[str]] | None
+    text: bool
 
 
 _FORMATS: dict[str, _Format] = {}
 
 
-def register_format(*extensions: str, header: Callable[[Path], Sequence[str]] | None = None) -> Callable[[R], R]:
+def register_format(
+    *extensions: str, header: Callable[..., Sequence[str]] | None = None, text: bool = False
+) -> Callable[[R], R]:
     """Function decorator: let `load` read files with these extensions through a function of yours.
 
     The function takes a path and the schema (None where the user gave none) and returns a pandas table, or a mapping of
@@ -53,6 +59,7 @@ def register_format(*extensions: str, header: Callable[[Path], Sequence[str]] | 
     Args:
         extensions: How names of such files end, with the dot.
         header: Gives a table's column names (none for arrays) without reading it whole; without it the file is read.
+        text: Whether both functions also take the file's `encoding`, as a keyword.
 
     Raises:
         ValueError: If an extension is taken already.
@@ -68,7 +75,7 @@ def register_format(*extensions: str, header: Callable[[Path], Sequence[str]] | 
         for extension in extensions:
             if extension in _FORMATS:
                 raise ValueError(f"two formats have the extension {extension!r}")
-            _FORMATS[extension] = _Format(read, header)
+            _FORMATS[extension] = _Format(read, header, text)
         return read
 
     return decorate
@@ -107,19 +114,28 @@ def readable(path: Path) -> Iterator[None]:
     except PermissionError:
         raise DataError(f"{path} may not be read; change its permissions.") from None
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not text in UTF-8; save it as such.") from None
+        raise DataError(
+            f"{path} is not text in the encoding it is read with; give its own, such as --encoding latin-1."
+        ) from None
+    except LookupError as error:
+        if isinstance(error, KeyError | IndexError):
+            raise DataError(f"{path} is truncated, corrupt or of another layout; get it again.") from None
+        raise SettingError("there is no such encoding; give one that Python knows, such as latin-1.") from None
     except (
-        *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, NotImplementedError),
+        *(OSError, EOFError, ValueError, TypeError, NotImplementedError),
         *(struct.error, zlib.error, zipfile.BadZipFile, tarfile.TarError),
     ):
         raise DataError(f"{path} is truncated, corrupt or of another layout; get it again.") from None
 
 
-def column_names(path: Path) -> tuple[str, ...]:
+def column_names(path: Path, encoding: str = "utf-8") -> tuple[str, ...]:
     """The names of a table's columns: all there, all different; none where the file holds arrays."""
     known = _formats()[extension(path)]
-    read = known.header or (lambda path: getattr(read_file(path), "columns", ()))
-    names = tuple(map(str, read(path)))
+    if known.header is None:
+        found = getattr(read_file(path, encoding=encoding), "columns", ())
+    else:
+        found = known.header(path, encoding=encoding) if known.text else known.header(path)
+    names = tuple(map(str, found))
     if any(not name for name in names):
         raise DataError(f"{path} has a column without a name; name it, or save the table without its index.")
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -128,34 +144,48 @@ def column_names(path: Path) -> tuple[str, ...]:
     return names
 
 
-def read_file(path: Path, schema: Schema | None = None) -> Content:
+def read_file(path: Path, schema: Schema | None = None, encoding: str = "utf-8") -> Content:
     """What a file of a registered format holds: a table, or arrays by name."""
+    known = _formats()[extension(path)]
     with readable(path):
-        return _formats()[extension(path)].read(path, schema)
+        return known.read(path, schema, encoding=encoding) if known.text else known.read(path, schema)
 
 
-def read_table(path: Path, schema: Schema | None = None) -> pd.DataFrame:
+def read_table(path: Path, schema: Schema | None = None, encoding: str = "utf-8") -> pd.DataFrame:
     """Read a table; a schema tells which cells are text, so that a code such as 007 stays what it is."""
     import pandas as pd
 
-    if not column_names(path):
+    if not column_names(path, encoding):
         raise DataError(f"{path} holds arrays, not a table.")
-    frame = read_file(path, schema)
+    frame = read_file(path, schema, encoding)
     assert isinstance(frame, pd.DataFrame)
     if frame.empty:
         raise DataError(f"{path} has no records, only a header; give a table with rows.")
     return frame
 
 
-def read_csv(path: Path, **options: Any) -> pd.DataFrame:
-    """Read a CSV as pandas does, but refuse rows that are longer than the header rather than cut them."""
+def read_csv(path: Path, *, encoding: str = "utf-8", separator: str = "", **options: Any) -> pd.DataFrame:
+    """Read a CSV as pandas does, but refuse rows that are longer than the header rather than cut them.
+
+    Commas, semicolons, tabs or bars may separate cells, as the header has them. Where semicolons do, numbers may have a
+    decimal comma.
+    """
     import pandas as pd
 
+    encoding = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
     with readable(path), warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
+            separator = separator or _separator(path, encoding)
             frame: pd.DataFrame = pd.read_csv(
-                path, index_col=False, skipinitialspace=True, low_memory=False, encoding="utf-8-sig", **options
+                path,
+                sep=separator,
+                decimal="," if separator == ";" else ".",
+                index_col=False,
+                skipinitialspace=separator != "\t",
+                low_memory=False,
+                encoding=encoding,
+                **options,
             )
             return frame
         except pd.errors.EmptyDataError:
@@ -166,9 +196,16 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
             ) from None
 
 
+def _separator(path: Path, encoding: str) -> str:
+    """What separates cells: whatever the first line has most of, outside quotes; a comma if there is nothing."""
+    with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        line = re.sub(r'"[^"]*"', "", file.readline(1 << 20).decode(encoding))
+    return max((",", ";", "\t", "|"), key=line.count)
+
+
 def csv_types(schema: Schema) -> dict[str, Any]:
     """What pandas must know to read a CSV as a schema says it: categories as texts, gaps in numbers as missing."""
-    numbers = {column.name for column in schema.features() if column.numeric}
+    numbers = {column.name for column in schema.features() if column.numeric and not column.date}
     if schema.target.bounds is not None:
         numbers.add(schema.target.name)
     marks = [*MISSING_VALUES, *schema.missing_values]
@@ -204,18 +241,39 @@ def _array(archive: np.lib.npyio.NpzFile, key: str, path: Path) -> np.ndarray[An
     return array
 
 
-def _csv_header(path: Path) -> tuple[str, ...]:
-    header = read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
+def _csv_header(path: Path, encoding: str) -> tuple[str, ...]:
+    header = read_csv(path, encoding=encoding, header=None, nrows=1, dtype=str, keep_default_na=False)
     return tuple(str(name).strip() for name in header.iloc[0])
 
 
-@register_format(".csv", ".csv.gz", header=_csv_header)
-def _read_csv_table(path: Path, schema: Schema | None) -> pd.DataFrame:
-    names = column_names(path)
+@register_format(".csv", ".csv.gz", ".tsv", ".tsv.gz", header=_csv_header, text=True)
+def _read_csv_table(path: Path, schema: Schema | None, encoding: str) -> pd.DataFrame:
+    names = column_names(path, encoding)
+    given: dict[str, Any] = {"encoding": encoding, "names": list(names), "header": 0}
     if schema is None:
-        return read_csv(path, names=list(names), header=0)
+        return read_csv(path, **given)
     kept = [place for place, name in enumerate(names) if name in schema.names or schema.others == "refuse"]
-    return read_csv(path, names=list(names), header=0, usecols=kept, **csv_types(schema))
+    return read_csv(path, usecols=kept, **given, **csv_types(schema))
+
+
+def _excel(path: Path, **options: Any) -> pd.DataFrame:
+    import pandas as pd
+
+    if find_spec("openpyxl") is None:
+        raise MissingPartError("an Excel file needs one more part: pip install 'noiseproof[excel]'.")
+    with readable(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pd.read_excel(path, engine="openpyxl", **options)
+
+
+def _excel_header(path: Path) -> tuple[str, ...]:
+    return tuple(str(name).strip() for name in _excel(path, header=None, nrows=1, dtype=str).fillna("").iloc[0])
+
+
+@register_format(".xlsx", header=_excel_header)
+def _read_excel(path: Path, schema: Schema | None) -> pd.DataFrame:
+    """The first sheet, its first row being the header."""
+    return _excel(path, names=list(column_names(path)), **({} if schema is None else csv_types(schema)))
 
 
 def _parquet_header(path: Path) -> tuple[str, ...]:

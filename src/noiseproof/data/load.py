@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noiseproof.data.arrays import code_arrays, group_array
 from noiseproof.data.dataset import Dataset, Task
+from noiseproof.data.draft import draft, suspicions
 from noiseproof.data.formats import check_file, column_names, extension, read_file, read_table
 from noiseproof.data.library import open_named
 from noiseproof.data.named import named_sets
 from noiseproof.data.raw import ADULT_COLUMNS
 from noiseproof.data.schema import Schema, built_in, read_schema
-from noiseproof.data.splits import Split, check_fraction, split
+from noiseproof.data.splits import Split, check_classes, check_fraction, split
 from noiseproof.data.stored import is_stored, load_stored, store_parquet
-from noiseproof.data.tables import code, draft
+from noiseproof.data.tables import code, listed
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from noiseproof.privacy.budget import Neighbours
 
 
@@ -37,6 +40,8 @@ def load(
     task: Task | None = None,
     target_bounds: tuple[float, float] | None = None,
     person: str | None = None,
+    skip: Sequence[str] = (),
+    encoding: str | None = None,
 ) -> Split:
     """Load a named set, a file, or a folder of stored arrays, as training and test records.
 
@@ -61,6 +66,8 @@ def load(
         target_bounds: The public bounds of a numeric target, which is clipped to them.
         person: The column that tells whose a row is, where a person may have several. It is never a feature, and the
             split puts all rows of a person on one side.
+        skip: Columns of a table to leave alone: ids, names, free text.
+        encoding: How a text file is encoded; UTF-8 unless this or the schema says otherwise.
 
     Returns:
         Training and test records with what is public about them.
@@ -89,15 +96,18 @@ def load(
         stored, remarks = path if path.is_dir() and is_stored(path) else None, ()
         if stored is None:
             check_file(path)
-        names = () if stored is not None else column_names(path)
-        if not names and (schema, target, person) != (None, None, None):
-            raise SettingError(f"{path} holds arrays; target, schema and person are for tables, so leave them out.")
         if schema is not None and not isinstance(schema, Schema):
             schema = read_schema(schema)
+        encoding = encoding or ("utf-8" if schema is None else schema.encoding)
+        names = () if stored is not None else column_names(path, encoding)
+        if not names and ((schema, target, person) != (None, None, None) or skip):
+            raise SettingError(
+                f"{path} holds arrays; target, schema, person and skip are for tables, so leave them out."
+            )
         if schema is not None:
             if target not in (None, schema.target.name):
                 raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
-            schema = schema.with_task(task, target_bounds).with_person(person)
+            schema = schema.with_task(task, target_bounds).with_person(person).without(skip)
         if store is not None:
             if schema is None or extension(path) != ".parquet":
                 raise SettingError(
@@ -111,7 +121,16 @@ def load(
         if not names:
             parts = _load_arrays(path, task, target_bounds)
         else:
-            dataset, remarks = _load_table(path, names, target, schema, task, target_bounds, person)
+            if schema is None:
+                schema, notes, frame = _without_schema(path, names, target, task, target_bounds, person, skip, encoding)
+            else:
+                notes, frame = (), read_table(path, schema, encoding)
+            dataset, remarks = code(frame, schema, name=path.name, notes=notes)
+            check_classes(dataset)
+            if schema.skip:
+                remarks += (f"columns that were skipped: {listed(schema.skip)}.",)
+            if schema.person is None:
+                remarks += suspicions(frame, (schema.target.name,))
             parts = [dataset]
     if len(parts) == 2:
         return Split(parts[0], parts[1], remarks)
@@ -153,32 +172,32 @@ def _load_arrays(path: Path, task: Task | None, target_bounds: tuple[float, floa
     return datasets
 
 
-def _load_table(
+def _without_schema(
     path: Path,
     names: tuple[str, ...],
     target: str | None,
-    schema: Schema | None,
     task: Task | None,
     target_bounds: tuple[float, float] | None,
     person: str | None,
-) -> tuple[Dataset, tuple[str, ...]]:
-    name = path.name
-    if schema is not None:
-        return code(read_table(path, schema), schema, name=name)
-    if set(names) - {person} == set(ADULT_COLUMNS):
+    skip: Sequence[str],
+    encoding: str,
+) -> tuple[Schema, tuple[str, ...], pd.DataFrame]:
+    """A schema for a table that came without one, notes on it, and the table."""
+    if set(names) - {person, *skip} == set(ADULT_COLUMNS):
         adult = built_in("adult").with_target(target or "income").with_task(task, target_bounds).with_person(person)
         notes = ("the columns are Adult's, so its built-in public schema was used.", *named_sets()["adult"].notes)
-        return code(read_table(path, adult), adult, name=name, notes=notes)
+        return adult.without(skip), notes, read_table(path, adult, encoding)
     if target is None:
         raise SettingError(f"say which column of {path} is the target; its columns are {', '.join(names)}.")
-    frame = read_table(path)
-    drafted = draft(frame, target, name=name, task=task, target_bounds=target_bounds, person=person)
-    for column in drafted.features():
-        if column.numeric and column.missing:
-            # Whether a number is missing would be one more thing read off the records: the user is to say it.
-            gaps = int(frame[column.name].isna().sum())
-            raise DataError(
-                f"column {column.name!r} has {gaps} missing numbers; fill them, drop those rows, or give a schema that "
-                "says the column may be missing."
-            )
-    return code(frame, drafted, name=name)
+    frame = read_table(path, encoding=encoding)
+    drafted = draft(
+        frame,
+        target,
+        name=path.name,
+        task=task,
+        target_bounds=target_bounds,
+        person=person,
+        skip=skip,
+        gaps=False,
+    )
+    return drafted, (), frame

@@ -224,7 +224,13 @@ def _adult_csv(known: NamedSet, layout: Layout, paths: Paths) -> list[pd.DataFra
 
 def _adult_uci(known: NamedSet, layout: Layout, paths: Paths) -> list[pd.DataFrame]:
     """The files as UCI has them: no header, a first line that starts with a bar, a full stop after the test labels."""
-    options = {"header": None, "names": list(ADULT_COLUMNS), "comment": "|", **csv_types(built_in("adult"))}
+    options: dict[str, Any] = {
+        "separator": ",",
+        "header": None,
+        "names": list(ADULT_COLUMNS),
+        "comment": "|",
+        **csv_types(built_in("adult")),
+    }
     frames = [read_csv(path, **options) for path in paths]
     return [frame.assign(income=frame["income"].str.removesuffix(".")) for frame in frames]
 

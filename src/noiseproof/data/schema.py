@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
-from noiseproof.data.dataset import Column, Task
+from noiseproof.data.dataset import Column, Public, Task
 from noiseproof.errors import SettingError
 
 Category = StrictStr | StrictInt
+
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
 class _Part(BaseModel):
@@ -20,24 +24,33 @@ class _Part(BaseModel):
 
 
 class ColumnSchema(_Part):
-    """One column: public bounds `low` and `high`, or the public list of its `categories`."""
+    """One column: public bounds `low` and `high` of its numbers or dates, its public `categories`, or free `text`."""
 
-    low: float | None = None
-    high: float | None = None
+    low: float | datetime.date | None = None
+    high: float | datetime.date | None = None
     categories: tuple[Category, ...] = ()
     integer: bool = False
     missing: bool = False
     """Whether a record may lack it; an empty cell in a column that is not marked so is refused."""
+    date: str | None = None
+    """How dates are written, as `strptime` has it (`%d.%m.%Y`); where the bounds are dates, ISO 8601 by default."""
+    text: int = Field(default=0, ge=0, le=1 << 16)
+    """Into how many features free text is hashed: words and pairs of words, by a public hash."""
 
     @model_validator(mode="after")
-    def _bounds_or_categories(self) -> Self:
-        if self.categories:
-            if self.low is not None or self.high is not None:
-                raise ValueError("a column has low and high, or categories, not both")
+    def _one_kind(self) -> Self:
+        dates = [isinstance(bound, datetime.date) for bound in (self.low, self.high)]
+        if self.text or self.categories:
+            if self.low is not None or self.high is not None or self.date or (self.text and self.categories):
+                raise ValueError("a column has low and high, or categories, or text, not two of them")
+            if self.text and self.missing:
+                raise ValueError("a text may always be empty; leave `missing` out")
             _distinct(self.categories, "categories")
         elif self.low is None or self.high is None:
-            raise ValueError("a column needs low and high, or categories")
-        elif self.low >= self.high:
+            raise ValueError("a column needs low and high, or categories, or text")
+        elif any(dates) != all(dates) or (self.date and not all(dates)):
+            raise ValueError("low and high are both numbers, or both dates such as 2024-12-31")
+        elif self.low >= self.high:  # type: ignore[operator]
             raise ValueError("low must be less than high")
         return self
 
@@ -45,7 +58,22 @@ class ColumnSchema(_Part):
         """The column as a data set's public part describes it."""
         texts = tuple(_text(category) for category in self.categories)
         integer = is_whole(self.categories) if self.categories else self.integer
-        return Column(name, self.low, self.high, texts, integer, self.missing)
+        written = (self.date or "ISO8601") if isinstance(self.low, datetime.date) else None
+        return Column(name, _number(self.low), _number(self.high), texts, integer, self.missing, written, self.text)
+
+    @classmethod
+    def of(cls, column: Column) -> ColumnSchema:
+        """What `column` was made from."""
+        bounds = [_day(bound) if column.date and bound is not None else bound for bound in (column.low, column.high)]
+        return cls(
+            low=bounds[0],
+            high=bounds[1],
+            categories=as_written(column.categories, column.integer),
+            integer=column.integer and column.numeric,
+            missing=column.missing,
+            date=column.date,
+            text=column.text,
+        )
 
 
 class TargetSchema(_Part):
@@ -107,6 +135,30 @@ class Schema(_Part):
     """Texts that stand for a missing value, besides the empty cell and the usual NA, NaN and null."""
     person: str | None = None
     """The column that tells whose a row is, where a person may have several. It is never a feature."""
+    skip: tuple[str, ...] = ()
+    """Columns of the file that are left alone: ids, names, free text."""
+    encoding: str = "utf-8"
+    """How a text file is encoded, such as `latin-1`."""
+
+    @classmethod
+    def of(cls, public: Public) -> Schema:
+        """What a table's public part was made from, but for what it does not say (columns to skip, the encoding)."""
+        low, high = public.target_bounds or (None, None)
+        target = TargetSchema(
+            name=str(public.target),
+            classes=as_written(public.classes, public.integer_classes),
+            low=low,
+            high=high,
+            integer=public.integer_classes and not public.classes,
+            task=public.task,
+        )
+        return cls(
+            columns={column.name: ColumnSchema.of(column) for column in public.columns},
+            target=target,
+            drafted=public.bounds == "data",
+            missing_values=public.missing_values,
+            person=public.person,
+        )
 
     @model_validator(mode="after")
     def _roles_apart(self) -> Self:
@@ -114,6 +166,9 @@ class Schema(_Part):
             raise ValueError("the target is not to be among the columns as well")
         if self.person is not None and self.person in (*self.columns, self.target.name):
             raise ValueError("the person is not to be among the columns, or the target, as well")
+        twice = set(self.skip) & set(self.names)
+        if twice:
+            raise ValueError(f"{sorted(twice)[0]!r} is to be skipped and used")
         return self
 
     @property
@@ -179,6 +234,15 @@ class Schema(_Part):
             raise SettingError(f"without {name!r} there is no column to learn from.")
         return self.model_copy(update={"columns": columns, "person": name})
 
+    def without(self, skip: Sequence[str]) -> Schema:
+        """The same table with these columns left alone, too."""
+        if wrong := [name for name in skip if name in (self.target.name, self.person)]:
+            raise SettingError(f"column {wrong[0]!r} is the target or the person and cannot be skipped.")
+        columns = {key: value for key, value in self.columns.items() if key not in skip}
+        if not columns:
+            raise SettingError("every column is to be skipped; there is nothing to learn from.")
+        return self.model_copy(update={"columns": columns, "skip": tuple(dict.fromkeys((*self.skip, *skip)))})
+
     @property
     def names(self) -> tuple[str, ...]:
         """Every column that is named: the features, the target and the person."""
@@ -236,6 +300,20 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise _DuplicateError(key)
         found[key] = value
     return found
+
+
+def as_written(texts: Sequence[str], integer: bool) -> tuple[str | int, ...]:
+    """Categories or classes as a schema has them: whole numbers where they are."""
+    return tuple(int(text) for text in texts) if integer else tuple(texts)
+
+
+def _number(bound: float | datetime.date | None) -> float | None:
+    """A bound as a number; a date as days since 1970."""
+    return float(bound.toordinal() - _EPOCH) if isinstance(bound, datetime.date) else bound
+
+
+def _day(days: float) -> datetime.date:
+    return datetime.date.fromordinal(_EPOCH + round(days))
 
 
 def _text(category: str | int) -> str:

@@ -203,6 +203,13 @@ def neighbours(
     return _without(dataset, other), _without(exchanged, other)
 
 
+def check_classes(dataset: Dataset) -> None:
+    """Refuse records that are all of one class."""
+    if dataset.public.task == "classification" and bool((dataset.labels == dataset.labels[0]).all()):
+        target = f"the target {dataset.public.target!r}" if dataset.public.target else dataset.name
+        raise DataError(f"{target} has one class only; there is nothing to learn.")
+
+
 def check_fraction(test_fraction: float) -> None:
     """Refuse a test fraction that leaves one part empty."""
     if not 0 < test_fraction < 1:

@@ -27,7 +27,7 @@ from noiseproof.data.arrays import Array, Facts, check_lengths, describe, group_
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.formats import readable
 from noiseproof.data.schema import Schema
-from noiseproof.data.splits import Split, coins, sides
+from noiseproof.data.splits import Split, check_classes, coins, sides
 from noiseproof.data.tables import code, dense, person_hashes
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
@@ -193,6 +193,7 @@ def _facts(path: Path) -> Facts:
 
 
 def _split(dataset: Dataset, path: Path, seed: int, test_fraction: float, relation: Neighbours) -> Split:
+    check_classes(dataset)
     records = len(dataset)
     if records < 2:
         raise DataError(f"{dataset.name} has {records} record; a split into training and test needs at least 2.")

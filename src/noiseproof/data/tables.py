@@ -1,15 +1,16 @@
-"""Tables to tensors and back by a schema (numbers scaled by bounds, categories one-hot), and schemas drafted from tables."""
+"""Tables to tensors and back by a schema: numbers and dates scaled by bounds, categories one-hot, texts hashed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from noiseproof.data.dataset import Column, Dataset, Public, Task
-from noiseproof.data.schema import ColumnSchema, Schema, TargetSchema, is_whole, make_target
+from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.schema import Schema
 from noiseproof.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ READ_OFF = (
     "bounds, categories and classes were read off the records, which no guarantee accounts for; give a schema of public "
     "ones, without the mark `drafted`."
 )
+
+_TEXTS = 1 << 12
+"""Texts that are hashed together."""
 
 
 def layout(columns: Sequence[Column]) -> list[tuple[Column, slice]]:
@@ -59,18 +63,21 @@ def code(
     """
     if frame.empty:
         raise DataError(f"{name} has no records, only a header; give a table with rows.")
-    _check_columns(frame, schema, name)
+    problems = Problems(name)
+    _check_columns(frame, schema, name, problems)
     order = tuple(column for column in frame.columns if column in schema.names and column != schema.person)
     columns = schema.features(order)
     marks = (*MISSING_VALUES, *schema.missing_values)
-    features = np.zeros((len(frame), sum(column.width for column in columns)), np.float32)
-    clipped, unlisted = [], []
-    for column, place in layout(columns):
-        if column.numeric:
-            if _code_numbers(frame[column.name], column, marks, features[:, place]):
-                clipped.append(column.name)
-        elif _code_categories(frame[column.name], column, marks, features[:, place]):
-            unlisted.append(column.name)
+    features, clipped, unlisted = _code_features(frame, columns, marks, problems)
+    groups = None
+    with problems.noted():
+        if schema.person in frame.columns:
+            groups = torch.from_numpy(dense(person_hashes(frame, schema)))
+    with problems.noted():
+        if schema.target.name in frame.columns:
+            labels, beyond = _code_labels(frame[schema.target.name], schema, marks)
+            clipped += [schema.target.name] * beyond
+    problems.check()
     public = Public(
         shape=(features.shape[1],),
         classes=schema.classes,
@@ -83,18 +90,86 @@ def code(
         notes=(*notes, READ_OFF) if schema.drafted else notes,
         task=schema.target.task,
         target_bounds=schema.target.bounds,
-        class_shares=schema.target.shares,
         person=schema.person,
+        missing_values=schema.missing_values,
     )
-    labels, beyond = _code_labels(frame[schema.target.name], schema, marks)
-    if beyond:
-        clipped.append(schema.target.name)
-    groups = None if schema.person is None else torch.from_numpy(dense(person_hashes(frame, schema)))
-    remarks = (
-        *_remark(clipped, "values outside the public bounds, which were clipped to them"),
-        *_remark(unlisted, "categories outside the public list, which were coded as none of them"),
-    )
-    return Dataset(name, torch.from_numpy(features), torch.from_numpy(labels), public, groups), remarks
+    return Dataset(name, features, torch.from_numpy(labels), public, groups), _remarks(clipped, unlisted)
+
+
+def code_rows(frame: pd.DataFrame, public: Public, *, name: str = "the table") -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Code rows of a table without their target, as the records were that `public` describes; also returns remarks.
+
+    Args:
+        frame: A table with every column that was learned from; others are left alone.
+        public: What is public about the records that a release was made from.
+        name: What to call the table in messages.
+
+    Returns:
+        The coded features, and remarks about values beyond what is public.
+
+    Raises:
+        SettingError: If `public` describes no table.
+        DataError: If columns are missing, or hold what the schema does not allow; all of it is named at once.
+
+    Formal guarantee
+    ----------------
+    None is needed: rows that are asked about are the asker's own, and what is used besides them is public.
+    """
+    if public.kind != "table":
+        raise SettingError(f"this release was not made from a table, so that it takes coded records, not {name}.")
+    problems = Problems(name)
+    absent = [column.name for column in public.columns if column.name not in frame.columns]
+    if absent:
+        others = [str(column) for column in frame.columns if column not in public.order]
+        instead = f" (it has {listed(others)} instead)" if others else ""
+        problems.append(f"{name} has no column {listed(absent)}, which the release was trained on{instead}.")
+    features, *beyond = _code_features(frame, public.columns, (*MISSING_VALUES, *public.missing_values), problems)
+    problems.check()
+    return features, _remarks(*beyond)
+
+
+class Problems(list[str]):
+    """What is wrong with a table, so that all of it can be said at once."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error about the data rather than raise it."""
+        try:
+            yield
+        except DataError as error:
+            self.append(str(error))
+
+    def check(self) -> None:
+        """Raise one error that names all problems."""
+        if len(self) > 1:
+            each = " ".join(f"({place}) {problem}" for place, problem in enumerate(self, 1))
+            raise DataError(f"{self.name} has {len(self)} problems: {each}")
+        if self:
+            raise DataError(self[0])
+
+
+def _code_features(
+    frame: pd.DataFrame, columns: Sequence[Column], marks: Sequence[str], problems: Problems
+) -> tuple[torch.Tensor, list[str], list[str]]:
+    """The coded features, the columns with values beyond their bounds, and those with categories beyond their list."""
+    features = np.zeros((len(frame), sum(column.width for column in columns)), np.float32)
+    clipped, unlisted = [], []
+    for column, place in layout(columns):
+        if column.name not in frame.columns:
+            continue
+        series, out = frame[column.name], features[:, place]
+        with problems.noted():
+            if column.text:
+                _code_texts(series, column, marks, out)
+            elif column.numeric:
+                clipped += [column.name] * _code_numbers(series, column, marks, out)
+            else:
+                unlisted += [column.name] * _code_categories(series, column, marks, out)
+    return torch.from_numpy(features), clipped, unlisted
 
 
 def person_hashes(frame: pd.DataFrame, schema: Schema) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -146,6 +221,8 @@ def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.D
     coded = features.detach().cpu().to(torch.float64).numpy()
     decoded: dict[str, Any] = {}
     for column, place in layout(public.columns):
+        if column.text:
+            raise SettingError(f"column {column.name!r} is hashed text, which cannot be turned back; skip it.")
         part = coded[:, place]
         decoded[column.name] = _decode_numbers(part, column) if column.numeric else _decode_categories(part, column)
     answers = labels.detach().cpu().numpy()
@@ -172,22 +249,22 @@ def texts(values: Any) -> np.ndarray[Any, np.dtype[np.object_]]:
     return words
 
 
-def _check_columns(frame: pd.DataFrame, schema: Schema, name: str) -> None:
+def _check_columns(frame: pd.DataFrame, schema: Schema, name: str, problems: Problems) -> None:
     absent = [column for column in schema.names if column not in frame.columns]
     if absent:
-        raise DataError(
-            f"{name} has no column {_listed(absent)}, which the schema names; correct the schema or the file."
+        problems.append(
+            f"{name} has no column {listed(absent)}, which the schema names; correct the schema or the file."
         )
-    extra = [str(column) for column in frame.columns if column not in schema.names]
+    extra = [str(column) for column in frame.columns if column not in (*schema.names, *schema.skip)]
     if extra and schema.others == "refuse":
-        raise DataError(
-            f"{name} has columns that the schema does not name ({_listed(extra)}); add them, or set its `others` to "
-            "`ignore`."
+        problems.append(
+            f"{name} has columns that the schema does not name ({listed(extra)}); add them, skip them, or set its `others` "
+            "to `ignore`."
         )
 
 
 def _code_numbers(series: pd.Series[Any], column: Column, marks: Sequence[str], out: np.ndarray[Any, Any]) -> bool:
-    values = _numbers(series, column.name, marks)
+    values = dates(series, column, marks) if column.date else numbers(series, column.name, marks)
     missing = np.isnan(values)
     _check_missing(int(missing.sum()), column)
     if not np.isfinite(values[~missing]).all():
@@ -202,19 +279,17 @@ def _code_numbers(series: pd.Series[Any], column: Column, marks: Sequence[str], 
     return outside
 
 
-def _numbers(series: pd.Series[Any], name: str, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def numbers(series: pd.Series[Any], name: str, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A column's numbers, NaN where they are missing."""
     import pandas as pd
 
     kind = series.dtype
     if pd.api.types.is_bool_dtype(kind) or pd.api.types.is_numeric_dtype(kind):
         return series.to_numpy(np.float64, na_value=np.nan)
-    missing = series.isna().to_numpy()
-    if pd.api.types.is_datetime64_any_dtype(kind):
-        values = np.full(len(series), np.nan)
-    else:
-        words = series.astype(str).str.strip()
-        missing = missing | words.isin(list(marks)).to_numpy()
-        values = pd.to_numeric(words.where(~missing), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    words, missing = _words(series, marks)
+    values = np.full(len(series), np.nan)
+    if not pd.api.types.is_datetime64_any_dtype(kind):
+        values = pd.to_numeric(words, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     wrong = int((np.isnan(values) & ~missing).sum())
     if wrong:
         raise DataError(
@@ -222,6 +297,44 @@ def _numbers(series: pd.Series[Any], name: str, marks: Sequence[str]) -> np.ndar
             "in a schema."
         )
     return values
+
+
+def dates(series: pd.Series[Any], column: Column, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A column's dates as days since 1970-01-01 (times of day as parts of a day), NaN where they are missing."""
+    import pandas as pd
+
+    words, missing = _words(series, marks)
+    dated = pd.api.types.is_datetime64_any_dtype(series.dtype)
+    times = pd.to_datetime(series if dated else words, format=column.date, errors="coerce", utc=True)
+    if not dated and column.date != "ISO8601":
+        # Spreadsheets give real dates as ISO 8601, whatever way of writing they show.
+        times = times.fillna(pd.to_datetime(words, format="ISO8601", errors="coerce", utc=True))
+    times = times.dt.tz_localize(None)
+    wrong = int((times.isna().to_numpy() & ~missing).sum())
+    if wrong:
+        raise DataError(
+            f"column {column.name!r} is to hold dates written as {column.date} but does not in {wrong} rows; correct "
+            "them, or the column's `date` in the schema."
+        )
+    return np.asarray((times - pd.Timestamp(0)) / pd.Timedelta(days=1), np.float64)
+
+
+def _words(series: pd.Series[Any], marks: Sequence[str]) -> tuple[pd.Series[Any], np.ndarray[Any, np.dtype[np.bool_]]]:
+    """The cells as texts (None where missing), and which are missing."""
+    words = series.astype(str).str.strip()
+    missing = series.isna().to_numpy() | words.isin(list(marks)).to_numpy()
+    return words.where(~missing), missing
+
+
+def _code_texts(series: pd.Series[Any], column: Column, marks: Sequence[str], out: np.ndarray[Any, Any]) -> None:
+    """Words and pairs of words, counted at places that a public hash tells, and scaled to norm 1."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    words, _ = _words(series, marks)
+    hashed = HashingVectorizer(n_features=column.text, ngram_range=(1, 2), alternate_sign=False, dtype=np.float32)
+    for start in range(0, len(words), _TEXTS):
+        part = slice(start, start + _TEXTS)
+        out[part] = hashed.transform(words.iloc[part].fillna("")).toarray()
 
 
 def _code_categories(series: pd.Series[Any], column: Column, marks: Sequence[str], out: np.ndarray[Any, Any]) -> bool:
@@ -239,7 +352,7 @@ def _slots(series: pd.Series[Any], column: Column, marks: Sequence[str]) -> np.n
     try:
         codes, distinct = pd.factorize(series)
     except TypeError:
-        raise DataError(f"column {column.name!r} holds lists or objects, not categories; drop it.") from None
+        raise DataError(f"column {column.name!r} holds lists or objects, not categories; skip it.") from None
     words = texts(distinct)
     lookup = pd.Index(column.categories, dtype=object).get_indexer(pd.Index(words, dtype=object))
     lookup[(lookup < 0) & np.isin(words.astype(str), marks)] = len(column.categories)
@@ -267,8 +380,6 @@ def _code_labels(series: pd.Series[Any], schema: Schema, marks: Sequence[str]) -
             f"the target {target.name!r} is none of the {len(schema.classes)} classes in {unknown} rows; correct the "
             "rows or the schema's classes."
         )
-    if target.categories and (labels == labels[0]).all():
-        raise DataError(f"the target {target.name!r} has one class only; there is nothing to learn.")
     return labels, beyond
 
 
@@ -292,6 +403,11 @@ def _decode_numbers(part: np.ndarray[Any, Any], column: Column) -> Any:
     low, high = _bounds(column)
     values = low + np.clip(part[:, 0], 0.0, 1.0) * (high - low)
     missing = part[:, 1] > 0.5 if column.missing else np.zeros(len(part), bool)
+    if column.date:
+        days = pd.Series(pd.to_datetime(np.round(values), unit="D"))
+        written = days.dt.strftime("%Y-%m-%d" if column.date == "ISO8601" else column.date).to_numpy(object)
+        written[missing] = None
+        return written
     if not column.integer:
         return np.where(missing, np.nan, values)
     whole = np.round(values).astype(np.int64)
@@ -322,158 +438,21 @@ def _named(slots: np.ndarray[Any, Any], column: Column) -> Any:
     return words
 
 
+def _remarks(clipped: list[str], unlisted: list[str]) -> tuple[str, ...]:
+    return (
+        *_remark(clipped, "values outside the public bounds, which were clipped to them"),
+        *_remark(unlisted, "categories outside the public list, which were coded as none of them"),
+    )
+
+
 def _remark(columns: list[str], what: str) -> tuple[str, ...]:
     if not columns:
         return ()
     count = "1 column holds" if len(columns) == 1 else f"{len(columns)} columns hold"
-    return (f"{count} {what}: {_listed(columns)}.",)
+    return (f"{count} {what}: {listed(columns)}.",)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first names of a list, for a sentence."""
     shown = ", ".join(repr(name) for name in names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
-
-
-# A schema read off the records, for tables that come without one. Nothing is proven of what it reads.
-
-
-MOST_CATEGORIES = 100
-MOST_CLASSES = 1000
-MOST_UNASKED = 20
-"""Whole numbers that are taken for classes without asking."""
-
-_DATE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(?:[T ]\d{1,2}:\d{2}.*)?"
-
-
-def draft(
-    frame: pd.DataFrame,
-    target: str,
-    *,
-    name: str,
-    task: Task | None = None,
-    target_bounds: tuple[float, float] | None = None,
-    person: str | None = None,
-) -> Schema:
-    """The schema that fits a table: bounds, categories and classes as the records have them.
-
-    A start for a schema file of the user's, who knows which bounds are public; used as it is where there is none.
-    Dates and free text have no bounds or lists worth having and are refused.
-
-    Formal guarantee
-    ----------------
-    None: the least and the largest value of a column are two people's records. The result is
-    marked as `drafted`, so that nothing is proven with it.
-    """
-    if target not in frame.columns:
-        there = ", ".join(str(column) for column in frame.columns)
-        raise SettingError(f"{name} has no column {target!r} to predict; its columns are {there}.")
-    if frame.empty:
-        raise DataError(f"{name} has no records, only a header; give a table with rows.")
-    if person is not None and person not in frame.columns:
-        raise SettingError(f"{name} has no column {person!r} that could tell whose a row is.")
-    kept = [column for column in frame.columns if column not in (target, person)]
-    columns = {str(column): _draft_column(frame[column], str(column)) for column in kept}
-    if not columns:
-        raise DataError(f"{name} has no column besides the target {target!r}; there is nothing to learn from.")
-    about = _draft_target(frame[target], target, task, target_bounds)
-    return Schema(columns=columns, target=about, drafted=True, person=person)
-
-
-def _draft_target(
-    series: pd.Series[Any], name: str, task: Task | None, bounds: tuple[float, float] | None
-) -> TargetSchema:
-    if task in (None, "classification") and bounds is None:
-        classes = _draft_classes(series, name)
-        if task is None and len(classes) > MOST_UNASKED and is_whole(classes):
-            raise SettingError(
-                f"the target {name!r} holds {len(classes)} different whole numbers; say with --task whether they are "
-                "classes (classification), numbers (regression) or counts (count)."
-            )
-        return TargetSchema(name=name, classes=classes)
-    values = _numbers(series, name, MISSING_VALUES)
-    found = _draft_bounds(values[~np.isnan(values)], name, series.dtype, False)
-    low, high = bounds or (found.low, found.high)
-    whole = found.integer or task == "count"
-    return make_target(name=name, low=low, high=high, integer=whole, task=task or "regression")
-
-
-def _draft_column(series: pd.Series[Any], name: str) -> ColumnSchema:
-    import pandas as pd
-
-    kind = series.dtype
-    missing = bool(series.isna().any())
-    if series.isna().all():
-        raise DataError(f"column {name!r} is empty; drop it.")
-    if pd.api.types.is_datetime64_any_dtype(kind) or pd.api.types.is_timedelta64_dtype(kind):
-        raise _date(name)
-    if pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind):
-        return _draft_bounds(series.to_numpy(np.float64, na_value=np.nan), name, kind, missing)
-    words = _distinct(series, name)
-    marked = np.isin(words.astype(str), MISSING_VALUES)
-    missing, words = missing or bool(marked.any()), words[~marked]
-    if not len(words):
-        raise DataError(f"column {name!r} is empty; drop it.")
-    parsed = pd.to_numeric(pd.Series(words, dtype=object), errors="coerce").notna().to_numpy()
-    if parsed.any() and not parsed.all():
-        odd = int((~series.dropna().astype(str).str.strip().isin(list(words[parsed]))).sum())
-        if 2 * odd < int(series.notna().sum()):
-            raise DataError(
-                f"column {name!r} holds numbers but text in {odd} rows; correct them, or give its categories in "
-                "a schema."
-            )
-    if pd.Series(words, dtype=object).str.fullmatch(_DATE).all():
-        raise _date(name)
-    if len(words) > MOST_CATEGORIES:
-        raise DataError(
-            f"column {name!r} has more than {MOST_CATEGORIES} different texts; drop it, or give its categories in a "
-            "schema."
-        )
-    return ColumnSchema(categories=tuple(sorted(words)), missing=missing)
-
-
-def _draft_bounds(values: np.ndarray[Any, np.dtype[np.float64]], name: str, kind: Any, missing: bool) -> ColumnSchema:
-    import pandas as pd
-
-    known = values[~np.isnan(values)]
-    if not np.isfinite(known).all():
-        raise DataError(f"column {name!r} holds infinite numbers; replace them by finite ones.")
-    low, high = float(known.min()), float(known.max())
-    # A column of whole numbers with gaps is read as floats; without gaps the type is to be believed.
-    whole = pd.api.types.is_integer_dtype(kind) or (missing and bool((known == np.round(known)).all()))
-    return ColumnSchema(low=low, high=high if high > low else low + 1.0, integer=whole, missing=missing)
-
-
-def _draft_classes(series: pd.Series[Any], name: str) -> tuple[str | int, ...]:
-    import pandas as pd
-
-    empty = int(series.isna().sum())
-    if empty:
-        raise DataError(f"the target {name!r} is missing in {empty} rows; drop those rows.")
-    kind = series.dtype
-    classes: tuple[str | int, ...]
-    if pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind):
-        values = np.unique(series.to_numpy(np.float64))
-        if not np.isfinite(values).all() or (values != np.round(values)).any():
-            raise DataError(
-                f"the target {name!r} holds fractions, not classes; choose a column of classes, or say --task regression."
-            )
-        classes = tuple(int(value) for value in values)
-    else:
-        classes = tuple(sorted(set(_distinct(series, name))))
-    if len(classes) == 1:
-        raise DataError(f"the target {name!r} has one class only; there is nothing to learn.")
-    if len(classes) > MOST_CLASSES:
-        raise DataError(f"the target {name!r} has more than {MOST_CLASSES} classes; choose a column of classes.")
-    return classes
-
-
-def _distinct(series: pd.Series[Any], name: str) -> np.ndarray[Any, np.dtype[np.object_]]:
-    try:
-        words = texts(series.dropna().unique())
-    except TypeError:
-        raise DataError(f"column {name!r} holds lists or objects, not numbers or categories; drop it.") from None
-    return np.unique(words)
-
-
-def _date(name: str) -> DataError:
-    return DataError(f"column {name!r} holds dates; drop it, or turn it into numbers such as days or years.")

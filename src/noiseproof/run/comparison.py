@@ -177,6 +177,8 @@ def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
         task=plan.task,
         target_bounds=plan.target_bounds,
         person=plan.person,
+        skip=plan.skip,
+        encoding=plan.encoding,
     )
     return split, registered
 

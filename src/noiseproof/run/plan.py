@@ -45,6 +45,8 @@ class Plan:
         task: What the target is, where schema and data do not say it.
         target_bounds: The public bounds of a numeric target.
         person: The column that tells whose a row is.
+        skip: Columns of a table to leave alone.
+        encoding: How a text file is encoded.
         epsilons: The budgets, each of which every method runs at.
         methods: Names of methods; empty means every registered one.
         queries: Answers that prediction methods must be able to give.
@@ -60,6 +62,8 @@ class Plan:
     task: Task | None = None
     target_bounds: tuple[float, float] | None = None
     person: str | None = None
+    skip: tuple[str, ...] = ()
+    encoding: str | None = None
     epsilons: tuple[float, ...] = (3.0,)
     delta: float = 1e-5
     neighbours: str = "add-or-remove"

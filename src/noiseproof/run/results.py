@@ -290,6 +290,7 @@ class Comparison(_Result):
             "data": data or self.plan.get("data", self.data),
             "target": self.plan.get("target"),
             "schema": schema or self.plan.get("schema"),
+            **{name: self.plan.get(name) for name in ("task", "person", "encoding")},
             "epsilon": f"{found.epsilon:g}",
             "delta": f"{self.delta:g}",
             "neighbours": None if self.neighbours == "add-or-remove" else self.neighbours,
@@ -302,6 +303,9 @@ class Comparison(_Result):
         words += [
             word for name, value in options.items() if value not in (None, "auto") for word in (f"--{name}", value)
         ]
+        words += [word for name in self.plan.get("skip", ()) for word in ("--skip", name)]
+        if self.plan.get("target_bounds"):
+            words += ["--target-bounds", *(f"{bound:g}" for bound in self.plan["target_bounds"])]
         return shlex.join(words)
 
     def __str__(self) -> str:

@@ -145,6 +145,8 @@ def _column_edges(column: Column) -> torch.Tensor:
 
 def check_records(dataset: Dataset) -> None:
     """Refuse, before any budget is spent, what no generator can learn from; the number of units is public."""
+    if texts := [column.name for column in dataset.public.columns if column.text]:
+        raise DataError(f"a generator makes no free text, such as column {texts[0]!r}; skip it.")
     if dataset.persons < FEWEST:
         raise DataError(
             f"{dataset.name} has {dataset.persons} {dataset.unit}s and a private generator needs {FEWEST} or more; with "
