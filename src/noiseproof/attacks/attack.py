@@ -10,7 +10,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 
@@ -22,9 +22,12 @@ from noiseproof.plugins import load_plugins
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import DataRelease
 
+if TYPE_CHECKING:
+    from noiseproof.attacks.retraining import Retraining
+
 _REGISTRY: dict[str, type[Attack]] = {}
 
-_TINY = 1e-30
+TINY = 1e-30
 """Probabilities are taken to be at least this, so that an answer of exactly 0 or 1 has a finite score."""
 
 
@@ -56,7 +59,7 @@ class Counted:
 def confidence(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The logarithm of the probability that each answer gives to the true label: minus its loss."""
     chosen = answers.double().gather(-1, labels[..., None]).squeeze(-1)
-    return chosen.clamp(min=_TINY).log()
+    return chosen.clamp(min=TINY).log()
 
 
 def logit_confidence(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -65,7 +68,7 @@ def logit_confidence(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tenso
     1 - p is summed from the other classes: in float32 a confident p is exactly 1 while they are still positive.
     """
     others = answers.double().scatter(-1, labels[..., None], 0.0).sum(-1)
-    return confidence(answers, labels) - others.clamp(min=_TINY).log()
+    return confidence(answers, labels) - others.clamp(min=TINY).log()
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,8 @@ class AttackSetup:
     split: AttackSplit
     network: Network
     """What shadow models are built like."""
-    training: Training
+    training: Training | Retraining
+    """How shadow models are trained."""
     shadows: int = 20
     seed: int = 0
     progress: Progress = SILENT
@@ -245,7 +249,7 @@ def infer_membership(
     attack: str = "shadow",
     *,
     network: Network | None = None,
-    training: Training | None = None,
+    training: Training | Retraining | None = None,
     shadows: int = 20,
     seed: int = 0,
     progress: Progress = SILENT,
@@ -263,7 +267,8 @@ def infer_membership(
         split: Its members, others, and perhaps the attacker's own records.
         attack: The attack's name.
         network: What shadow networks are built like; by default the release's own network.
-        training: How they are trained; by default as the release's own network was (`Release.training`).
+        training: How they are trained; by default as the release's own network was (`Release.training`), with its method,
+            clipping and noise if it is a model of a method that has these (`Retraining`).
         shadows: How many of them.
         seed: For everything random in the attack.
         progress: Hears how far it is.
@@ -292,7 +297,9 @@ def infer_membership(
     if network is None:
         network = own if isinstance(own, Network) else suggest(public.shape, split.members.classes, public.kind)
     if training is None:
+        from noiseproof.attacks.retraining import Retraining
+
         known = getattr(release, "training", None)
-        training = (known() if callable(known) else None) or Training()
+        training = (known() if callable(known) else None) or Retraining.of(release) or Training()
     setup = AttackSetup(release, split, network, training, shadows, seed, progress)
     return attacks()[attack].prepare(setup).against(release, split, seed=seed)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
 from noiseproof.attacks.attack import Attack, AttackSetup, Predicts, confidence, logit_confidence, register_attack
+from noiseproof.attacks.retraining import Retrained, Retraining
 from noiseproof.data.dataset import Dataset
 from noiseproof.errors import SettingError
 from noiseproof.networks import Network, StackedNetwork, Training, fit_stack
@@ -28,73 +29,68 @@ class ShadowModels:
 
     Formal guarantee
     ----------------
-    None: they are trained without noise, on the attacker's records.
+    None: they are made from the attacker's records, and stay with the attacker.
     """
 
-    networks: StackedNetwork = field(repr=False)
+    networks: StackedNetwork | Retrained = field(repr=False)
     pool: Dataset
     inside: torch.Tensor = field(repr=False)
     outside: torch.Tensor = field(repr=False)
 
     @classmethod
     def drawn(
-        cls,
-        network: Network,
-        pool: Dataset,
-        *,
-        count: int = 20,
-        size: int | None = None,
-        training: Training | None = None,
-        seed: int = 0,
-        progress: Progress = SILENT,
+        cls, network: Network, pool: Dataset, *, count: int = 20, size: int | None = None, seed: int = 0, **options: Any
     ) -> ShadowModels:
         """Shokri et al.'s: each is trained on `size` random records of the pool and compared with `size` others.
 
         The models' records overlap. Without a size each takes half of the pool; it should be the target's number of
-        records, where the pool has twice as many.
+        records, where the pool has twice as many. `options` are those of `trained`.
         """
         size = len(pool) // 2 if size is None else min(size, len(pool) // 2)
         if count < 1 or size < 1:
             raise SettingError(f"{count} shadow models cannot be trained on a pool of {len(pool)} records.")
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.rand(count, len(pool), generator=generator).argsort(1)
-        inside = torch.zeros(count, len(pool), dtype=torch.bool).scatter_(1, order[:, :size], True)
-        outside = torch.zeros(count, len(pool), dtype=torch.bool).scatter_(1, order[:, size : 2 * size], True)
-        return cls._train(network, pool, inside, outside, training, seed, progress)
+        inside, outside = _drawn(count, len(pool), (slice(0, size), slice(size, 2 * size)), seed)
+        return cls.trained(network, pool, inside, outside, seed=seed, **options)
 
     @classmethod
-    def halves(
-        cls,
-        network: Network,
-        pool: Dataset,
-        *,
-        count: int = 20,
-        training: Training | None = None,
-        seed: int = 0,
-        progress: Progress = SILENT,
-    ) -> ShadowModels:
+    def halves(cls, network: Network, pool: Dataset, *, count: int = 20, seed: int = 0, **options: Any) -> ShadowModels:
         """LiRA's: in pairs, one on a random half of the pool and one on the rest, so that every record is in half."""
         if count < 2 or count % 2 or len(pool) < 2:
             raise SettingError(f"shadow models on halves come in pairs and need 2 records, not {count} models.")
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.rand(count // 2, len(pool), generator=generator).argsort(1)
-        first = torch.zeros(count // 2, len(pool), dtype=torch.bool).scatter_(1, order[:, : len(pool) // 2], True)
+        (first,) = _drawn(count // 2, len(pool), (slice(0, len(pool) // 2),), seed)
         inside = torch.stack([first, ~first], dim=1).flatten(0, 1)
-        return cls._train(network, pool, inside, ~inside, training, seed, progress)
+        return cls.trained(network, pool, inside, ~inside, seed=seed, **options)
 
     @classmethod
-    def _train(
+    def trained(
         cls,
         network: Network,
         pool: Dataset,
         inside: torch.Tensor,
         outside: torch.Tensor,
-        training: Training | None,
-        seed: int,
-        progress: Progress,
+        *,
+        training: Training | Retraining | None = None,
+        seed: int = 0,
+        progress: Progress = SILENT,
     ) -> ShadowModels:
+        """Models that are each trained on the records of a row of `inside`.
+
+        Args:
+            network: What they are built like; a `Retraining` has its own.
+            pool: The attacker's records.
+            inside: (models, records): whether a model is trained on a record.
+            outside: Whether it is known not to be.
+            training: How; without it, as Lu et al. train.
+            seed: Of weights, batches and noise.
+            progress: Hears how far it is.
+
+        Returns:
+            The models.
+        """
         members = [row.nonzero().flatten() for row in inside]
         seeds = torch.randint(2**62, (len(members),), generator=torch.Generator().manual_seed(seed)).tolist()
+        if isinstance(training, Retraining):
+            return cls(training.fit_many(pool, members, seeds, progress), pool, inside, outside)
         networks = fit_stacks(network, pool.features, pool.labels, members, training, seeds=seeds, progress=progress)
         return cls(networks, pool, inside, outside)
 
@@ -116,6 +112,12 @@ class ShadowModels:
             parts.append(scale(answers, labels.expand(len(self), -1)))
             start += answers.shape[1]
         return torch.cat(parts, dim=1)
+
+
+def _drawn(rows: int, records: int, parts: Sequence[slice], seed: int) -> list[torch.Tensor]:
+    """For each part of each row's own shuffle of the records, which of them are in it: (rows, records)."""
+    order = torch.rand(rows, records, generator=torch.Generator().manual_seed(seed)).argsort(1)
+    return [torch.zeros(rows, records, dtype=torch.bool).scatter_(1, order[:, part], True) for part in parts]
 
 
 ATTACK_TRAINING = Training(epochs=100, batch_size=100, lr=0.01, l2=1e-6)
@@ -144,7 +146,7 @@ class ShadowAttack(Attack):
     @classmethod
     def prepare(cls, setup: AttackSetup) -> Self:
         """Attack networks that learned from shadow models on random parts of the attacker's records."""
-        return cls.fit(_drawn(setup), seed=setup.seed, progress=setup.progress)
+        return cls.fit(_from_pool(setup), seed=setup.seed, progress=setup.progress)
 
     @classmethod
     def fit(
@@ -286,9 +288,9 @@ class OfflineLiraAttack(LiraAttack):
         """Shadow models on the split's pool."""
         if setup.split.pool is None:
             raise SettingError("lira-offline needs a pool of records that are neither members nor non-members.")
-        return cls(_drawn(setup), online=False)
+        return cls(_from_pool(setup), online=False)
 
 
-def _drawn(setup: AttackSetup) -> ShadowModels:
+def _from_pool(setup: AttackSetup) -> ShadowModels:
     size = len(setup.split.members)
     return ShadowModels.drawn(setup.network, setup.split.attackers, size=size, **setup.options)
