@@ -27,6 +27,8 @@ def run(
     delta: o.Delta = 1e-5,
     accountant: o.Accountant = "pld",
     neighbours: o.NeighboursOption = "add-or-remove",
+    unit: o.UnitOption = "record",
+    records_per_person: o.RecordsPerPerson = 1,
     json: o.Json = False,
 ) -> None:
     """Compute the epsilon of a DP-SGD training, by the accountant asked for and, beside it, by all others."""
@@ -38,7 +40,7 @@ def run(
     if sigma == 0:
         raise SettingError("sigma must be greater than 0: without noise no epsilon is finite.")
     rate, steps = o.read_sampling(rate, steps, records, batch_size, epochs)
-    event = sampled_gaussian(rate, sigma, steps)
+    event = sampled_gaussian(rate, sigma, steps, group_size=o.check_unit(unit, records_per_person))
     names = dict.fromkeys((accountant, *accountants.ACCOUNTANTS))
     found = {name: accountants.epsilon(event, delta, accountant=name, neighbours=relation) for name in names}
     asked = found[accountant]
@@ -50,6 +52,8 @@ def run(
             "delta": delta,
             "accountant": asked.accountant,
             "neighbours": relation,
+            "unit": unit,
+            "records_per_person": records_per_person,
             "rate": rate,
             "steps": steps,
             "bound": asked.bound,
@@ -57,7 +61,7 @@ def run(
             "accountants": {name: spent.epsilon for name, spent in rows.items()},
             "no_bounds": [name for name, spent in rows.items() if not spent.bound],
         },
-        f"epsilon at delta {delta:g}, {relation}",
+        f"epsilon of one {unit} at delta {delta:g}, {relation}",
         ("accountant", "epsilon", "a bound", ""),
         [
             (f"{name} *" if name == accountant else name, spent.epsilon, spent.bound, spent.note or "")

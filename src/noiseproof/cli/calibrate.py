@@ -18,6 +18,8 @@ def run(
     delta: o.Delta = 1e-5,
     accountant: o.Accountant = "pld",
     neighbours: o.NeighboursOption = "add-or-remove",
+    unit: o.UnitOption = "record",
+    records_per_person: o.RecordsPerPerson = 1,
     json: o.Json = False,
 ) -> None:
     """Find the smallest noise multiplier whose epsilon stays within the budget."""
@@ -25,13 +27,14 @@ def run(
     from noiseproof.privacy.budget import check_neighbours
 
     rate, steps = o.read_sampling(rate, steps, records, batch_size, epochs)
-    found = calibration.sigma(
-        epsilon, delta, rate, steps, accountant=accountant, neighbours=check_neighbours(neighbours)
-    )
+    terms = {"accountant": accountant, "neighbours": check_neighbours(neighbours)}
+    group_size = o.check_unit(unit, records_per_person)
+    found = calibration.sigma(epsilon, delta, rate, steps, **terms, group_size=group_size)
     output.answer(
         json,
-        {"sigma": found.sigma, "epsilon": found.epsilon, "delta": delta, "accountant": found.accountant},
+        {"sigma": found.sigma, "epsilon": found.epsilon, "delta": delta, "accountant": found.accountant}
+        | {"unit": unit, "records_per_person": records_per_person},
         None,
-        ("sigma", "epsilon reached", "delta", "accountant"),
-        [(found.sigma, found.epsilon, delta, found.accountant)],
+        ("sigma", "epsilon reached", "delta", "unit", "accountant"),
+        [(found.sigma, found.epsilon, delta, unit, found.accountant)],
     )

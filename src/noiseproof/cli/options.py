@@ -165,6 +165,22 @@ RayOption = Annotated[
     typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the work over a Ray cluster instead (extra `cluster`)."),
 ]
 
+UnitOption = Annotated[
+    str,
+    typer.Option(
+        "--unit",
+        help="Whose epsilon it is: record or person. For a person, rates and numbers are of persons, unless "
+        "--records-per-person is given.",
+        autocompletion=completes(("record", "person")),
+    ),
+]
+RecordsPerPerson = Annotated[
+    int,
+    typer.Option(
+        "--records-per-person",
+        help="With --unit person, where records are sampled: how many of them may be one person's.",
+    ),
+]
 RateOption = Annotated[
     float | None, typer.Option("--rate", help="Sampling rate: the probability that a record is in a batch.")
 ]
@@ -211,6 +227,15 @@ def read_sampling(
     if not (0 < batch_size <= records and epochs > 0):
         raise SettingError("a batch has 1 record or more and at most all of them, and epochs are more than 0.")
     return batch_size / records, math.ceil(epochs * records / batch_size)
+
+
+def check_unit(unit: str, records_per_person: int) -> int:
+    """How many records, each sampled by itself, the unit has; refuses a unit that no training here is for."""
+    if unit not in ("record", "person"):
+        raise SettingError(f"the unit must be record or person, not {unit!r}.")
+    if records_per_person < 1 or (unit == "record" and records_per_person != 1):
+        raise SettingError("--records-per-person is 1 or more, and goes with --unit person.")
+    return records_per_person
 
 
 def read_settings(given: list[str] | None) -> dict[str, str]:

@@ -21,7 +21,7 @@ from noiseproof.engine.ranks import ALONE, Ranks, unwrapped
 from noiseproof.engine.sampling import PoissonSampler, Schedule, check_loader, with_empty_batches
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.privacy import Gaussian, Neighbours, Secure, accountants
-from noiseproof.privacy.events import DpEvent, EventLog, GroupDpEvent, sampled_gaussian
+from noiseproof.privacy.events import DpEvent, EventLog, sampled_gaussian
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Randomness
@@ -462,8 +462,7 @@ class PrivateGradients(BatchGradients):
         self._add(gradients.clipped_vector(self.max_grad_norm, 1 / self.expected_batch))
 
     def _event(self) -> DpEvent:
-        event = sampled_gaussian(self.sample_rate, self.noise_multiplier)
-        return event if self.group_size == 1 else GroupDpEvent(event, self.group_size)
+        return sampled_gaussian(self.sample_rate, self.noise_multiplier, group_size=self.group_size)
 
     def _finish(self) -> torch.Tensor:
         mean = self._noised_mean(self.max_grad_norm, self.noise_multiplier)

@@ -91,6 +91,32 @@ def delta(event: DpEvent, epsilon: float, *, accountant: str = "pld", neighbours
     return _spend(event, float(epsilon), "delta", accountant, neighbours)
 
 
+def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float]:
+    """What a record's (epsilon, delta) is at least for a person with `size` records, whatever the mechanism.
+
+    It is what is left where a mechanism does not know of persons: a person's mechanism at the same noise proves far more.
+
+    *Formal guarantee.* (size epsilon, delta (e^(size epsilon) - 1) / (e^epsilon - 1))-DP for `size` records added,
+    removed or exchanged together (Vadhan 2017, lemma 2.2). A delta of 1 or more says nothing.
+
+    Args:
+        epsilon: For one record.
+        delta: For one record.
+        size: How many records a person has at most.
+
+    Returns:
+        Epsilon and delta for the person.
+
+    >>> group_privacy(0.5, 1e-9, 4)[0]
+    2.0
+    """
+    if size < 1:
+        raise SettingError(f"a person has at least 1 record, not {size}.")
+    total = size * epsilon
+    times = size if epsilon == 0 else math.expm1(min(total, 700.0)) / math.expm1(epsilon)
+    return total, min(1.0, delta * times)
+
+
 def _spend(
     event: DpEvent, given: float, wanted: Literal["epsilon", "delta"], accountant: str, neighbours: str
 ) -> Spend:

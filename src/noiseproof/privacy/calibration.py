@@ -41,6 +41,7 @@ def sigma(
     *,
     accountant: str = "pld",
     neighbours: str = "add-or-remove",
+    group_size: int = 1,
 ) -> Calibration:
     """The least noise multiplier for `steps` Poisson-sampled Gaussian steps within (epsilon, delta).
 
@@ -55,6 +56,7 @@ def sigma(
         steps: How many steps.
         accountant: One of `accountants.ACCOUNTANTS`.
         neighbours: The neighbouring relation.
+        group_size: How many of the records, each sampled by itself, may be one person's: the budget is then a person's.
 
     Returns:
         The noise multiplier and the epsilon that it reaches.
@@ -73,10 +75,10 @@ def sigma(
         raise SettingError("there is no noise to calibrate: with a rate or steps of 0 no record is ever looked at.")
 
     def spend(value: float) -> Spend:
-        return _spend(rate, value, steps, delta, accountant, neighbours)
+        return _spend(rate, value, steps, delta, accountant, neighbours, group_size)
 
     mu = gaussian_dp.mu_within(epsilon, delta)
-    times = 2 if neighbours == "replace-one" else 1
+    times = (2 if neighbours == "replace-one" else 1) * group_size
     if rate == 1 and accountant in ("pld", "gdp"):
         value = times * math.sqrt(steps) / mu
         while spend(value).epsilon > epsilon:  # by the last digit
@@ -195,8 +197,10 @@ def _check(epsilon: float, delta: float) -> None:
         )
 
 
-def _spend(rate: float, sigma: float, steps: int, delta: float, accountant: str, neighbours: str) -> Spend:
-    event = sampled_gaussian(rate, sigma, steps)
+def _spend(
+    rate: float, sigma: float, steps: int, delta: float, accountant: str, neighbours: str, group_size: int = 1
+) -> Spend:
+    event = sampled_gaussian(rate, sigma, steps, group_size=group_size)
     found = accountants.epsilon(event, delta, accountant=accountant, neighbours=neighbours)
     if not found.bound:
         raise SettingError(

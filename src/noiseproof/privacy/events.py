@@ -138,13 +138,14 @@ class SelectionDpEvent(DpEvent):
 
 
 @lru_cache(maxsize=64)  # a training asks for the same event step after step
-def sampled_gaussian(rate: float, sigma: float, steps: int = 1) -> DpEvent:
+def sampled_gaussian(rate: float, sigma: float, steps: int = 1, *, group_size: int = 1) -> DpEvent:
     """The event of `steps` Gaussian sums of noise multiplier `sigma` over Poisson samples of rate `rate`.
 
     Args:
         rate: The probability with which each record is in a sample.
         sigma: The noise's standard deviation over the largest norm that one record adds to the sum.
         steps: How many sums.
+        group_size: How many records, each sampled and adding its share by itself, the unit has: a person's, if above 1.
 
     Raises:
         SettingError: If one of them is impossible.
@@ -161,7 +162,9 @@ def sampled_gaussian(rate: float, sigma: float, steps: int = 1) -> DpEvent:
     if steps == 0:
         return NoOpDpEvent()
     step = GaussianDpEvent(float(sigma))
-    event = step if rate == 1 else PoissonSampledDpEvent(float(rate), step)
+    event: DpEvent = step if rate == 1 else PoissonSampledDpEvent(float(rate), step)
+    if group_size != 1:
+        event = GroupDpEvent(event, group_size)
     return event if steps == 1 else SelfComposedDpEvent(event, int(steps))
 
 

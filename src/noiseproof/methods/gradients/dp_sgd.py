@@ -27,7 +27,7 @@ from noiseproof.methods.common import (
 from noiseproof.methods.gradients.method import GradientMethod, Sampled
 from noiseproof.methods.gradients.preconditioner import Preconditioner, Statistics, linear_layer
 from noiseproof.privacy import Budget, Game, Gaussian, accountants, calibration
-from noiseproof.privacy.events import ComposedDpEvent, DpEvent, EventLog, GroupDpEvent, sampled_gaussian
+from noiseproof.privacy.events import ComposedDpEvent, DpEvent, EventLog, sampled_gaussian
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -130,8 +130,16 @@ class DpSgd(GradientMethod):
             return self.noise_multiplier
         terms = {"accountant": self.accountant, "neighbours": budget.neighbours}
         start = 1.0
-        if self.sigma_schedule == "constant" and group_size == 1:
-            start = calibration.sigma(budget.epsilon, budget.delta, sample_rate, steps, **terms).sigma
+        if self.sigma_schedule == "constant":
+            start = calibration.sigma(
+                budget.epsilon,
+                budget.delta,
+                sample_rate,
+                steps,
+                accountant=self.accountant,
+                neighbours=budget.neighbours,
+                group_size=group_size,
+            ).sigma
             if not self.precondition:
                 return start
             # Gaussians add up in mu^2, or 1 / sigma^2.
@@ -211,8 +219,7 @@ def planned_event(sample_rate: float, noise_multiplier: Schedule, steps: int, gr
     """The event of `steps` Poisson-sampled Gaussian steps with that noise, for who has so many records at most."""
     log = EventLog()
     for step in range(steps):
-        event = sampled_gaussian(sample_rate, noise_multiplier.at(step))
-        log.append(event if group_size == 1 else GroupDpEvent(event, group_size))
+        log.append(sampled_gaussian(sample_rate, noise_multiplier.at(step), group_size=group_size))
     return log.event
 
 

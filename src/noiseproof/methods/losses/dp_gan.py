@@ -193,8 +193,8 @@ class DpGan(GanMethod):
         return Run(gan, dataset, rng, model, steps, updates, lr, rate, filter, self._noise(sigma))
 
     def _label_sigma(self, budget: Budget) -> float:
-        terms = {"accountant": "gdp", "neighbours": budget.neighbours}
-        return calibration.sigma(_SHARE * budget.epsilon, budget.delta, 1.0, 1, **terms).sigma
+        epsilon, delta, near = _SHARE * budget.epsilon, budget.delta, budget.neighbours
+        return calibration.sigma(epsilon, delta, 1.0, 1, accountant="gdp", neighbours=near).sigma
 
     def _release_shares(self, run: Run, budget: Budget) -> None:
         """Release the labels' noised histogram; what is generated follows it."""
