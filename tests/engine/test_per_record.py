@@ -225,7 +225,7 @@ def test_an_input_that_is_overwritten_is_refused():
     module = Overwriting().double()
     with PerRecordGradients(module) as engine:
         losses = module(inputs()).sum(1)
-        with pytest.raises(UnsupportedError, match="layer was changed in place"):
+        with pytest.raises(UnsupportedError, match="the layer layer was given was changed in place"):
             engine.backward(losses)
 
 
@@ -249,17 +249,16 @@ def test_forward_passes_that_are_never_followed_by_a_backward_pass_leave_nothing
         assert [reference() for reference in hidden] == [None] * 4
 
 
-def test_losses_from_unwatched_forward_passes_are_refused():
+def test_losses_without_a_graph_or_of_another_network_are_refused():
     module = network()
     with PerRecordGradients(module) as engine:
         with torch.no_grad():
             losses = module(inputs()).sum(1)
         with pytest.raises(UnsupportedError, match="gradients on"):
             engine.backward(losses)
-        with engine.paused():
-            losses = module(inputs()).sum(1)
-        with pytest.raises(UnsupportedError, match="paused"):
-            engine.backward(losses)
+        for records in (1, 6):
+            with pytest.raises(UnsupportedError, match="do not come from a forward pass of the network"):
+                engine.backward(network()(inputs(records)).sum(1))
 
 
 def test_losses_are_one_a_record():
@@ -271,21 +270,7 @@ def test_losses_are_one_a_record():
             engine.backward(module(inputs()).sum(0))
 
 
-def test_a_parameter_used_behind_its_layers_back_is_refused():
-    class Behind(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, given):
-            return F.linear(self.layer(given), self.layer.weight)
-
-    module = Behind().double()
-    with PerRecordGradients(module) as engine, pytest.raises(UnsupportedError, match=r"layer\.weight .*vmapped"):
-        engine.backward(module(inputs()).sum(1))
-
-
-def test_a_parameter_used_behind_its_layers_back_can_be_vmapped(agree):
+def test_a_parameter_used_behind_its_layers_back_counts(agree):
     class Behind(nn.Module):
         def __init__(self):
             super().__init__()
@@ -295,7 +280,7 @@ def test_a_parameter_used_behind_its_layers_back_can_be_vmapped(agree):
             return F.linear(self.layer(given), self.layer.weight)
 
     torch.manual_seed(0)
-    agree(Behind(), inputs(), vmapped=("",))
+    agree(Behind(), inputs())
 
 
 def test_a_hook_that_changes_a_layers_output_does_not_confuse(agree):
@@ -352,10 +337,10 @@ def test_parameters_that_change_after_the_engine_was_made_are_noticed(change):
 def test_closing_takes_the_hooks_off():
     module = network()
     with PerRecordGradients(module):
-        assert module[0]._forward_hooks
-    assert not module[0]._forward_hooks
+        assert not module[0]._forward_hooks  # operations are followed, not layers
     recurrent = nn.LSTM(3, 4)
-    PerRecordGradients(recurrent).close()
+    with PerRecordGradients(recurrent):
+        assert recurrent._forward_hooks
     assert not recurrent._forward_hooks
     assert not recurrent._forward_pre_hooks
 
@@ -365,7 +350,7 @@ def test_copies_of_a_watched_module_are_not_watched():
     given = inputs().unsqueeze(1)
     with PerRecordGradients(module) as engine:
         for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-            with pytest.raises(UnsupportedError, match="watched"):
+            with pytest.raises(UnsupportedError, match="a forward pass of the network"):
                 engine.backward(twin(given)[0].sum((1, 2)))
             with PerRecordGradients(twin) as other:
                 assert other.backward(twin(given)[0].sum((1, 2))).records == 6

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from noiseproof.engine import LayerRule, register_rule
+from noiseproof.engine import check_rule, register_rule
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.sampling import PoissonSampler, Schedule
 from noiseproof.errors import NoiseproofError, UnsupportedError
@@ -329,17 +329,36 @@ class Scale(nn.Module):
 
 
 def test_a_rule_of_the_users_own_is_used(agree):
-    @register_rule(Scale)
-    class ScaleRule(LayerRule):
-        used = 0
+    used = []
 
-        def contributions(self, inputs, errors):
-            ScaleRule.used += 1
-            return [(self.layer.factor, inputs * errors)]
+    @register_rule(Scale)
+    def scale_rule(layer, inputs, errors):
+        used.append(layer)
+        return {"factor": inputs * errors}
 
     torch.manual_seed(0)
     agree(nn.Sequential(nn.Linear(4, 3), Scale(3), nn.Linear(3, 2)), torch.randn(5, 4))
-    assert ScaleRule.used == 1
+    assert len(used) == 1
+    check_rule(Scale(3), torch.randn(5, 3))
+
+
+def test_a_rule_that_is_wrong_or_leaves_a_parameter_out_is_found_by_the_check():
+    class Shifted(Scale):
+        def __init__(self, width):
+            super().__init__(width)
+            self.shift = nn.Parameter(torch.zeros(width))
+
+        def forward(self, inputs):
+            return self.factor * inputs + self.shift
+
+    register_rule(Shifted)(lambda layer, inputs, errors: {"factor": inputs * errors})
+    with pytest.raises(UnsupportedError, match="no gradient for shift"):
+        check_rule(Shifted(3), torch.randn(5, 3))
+    register_rule(Shifted)(lambda layer, inputs, errors: {"factor": 2 * inputs * errors, "shift": errors})
+    with pytest.raises(UnsupportedError, match="does not fit"):
+        check_rule(Shifted(3), torch.randn(5, 3))
+    register_rule(Shifted)(lambda layer, inputs, errors: {"factor": inputs * errors, "shift": errors})
+    check_rule(Shifted(3), torch.randn(5, 3))
 
 
 def test_another_default_type_changes_nothing():

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from noiseproof.engine.clipping import RecordGradients, clip_weights
 from noiseproof.engine.contributions import Contribution
-from noiseproof.engine.per_record import PerRecordGradients
+from noiseproof.engine.per_record import PerRecordGradients, check_rule
 from noiseproof.engine.private_gradients import PrivateGradients
-from noiseproof.engine.rules import LayerRule, register_rule
+from noiseproof.engine.rules import register_rule
 from noiseproof.engine.sampling import PoissonSampler
 
 __all__ = [
     "Contribution",
-    "LayerRule",
     "PerRecordGradients",
     "PoissonSampler",
     "PrivateGradients",
     "RecordGradients",
+    "check_rule",
     "clip_weights",
     "register_rule",
 ]

@@ -31,7 +31,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from noiseproof.engine.clipping import RecordGradients
 from noiseproof.engine.contributions import NOTHING
-from noiseproof.engine.graph import LayerUse
+from noiseproof.engine.graph import Following
 from noiseproof.errors import UnsupportedError
 
 _SECRET = SystemRandom()
@@ -44,16 +44,6 @@ EVERY = 128
 def is_due(checked: int) -> bool:
     """Whether the batch that comes next is to be checked, after so many that were."""
     return checked < FIRST or _SECRET.randrange(EVERY) == 0
-
-
-def check_shapes(uses: Sequence[LayerUse], errors: Sequence[torch.Tensor | None], records: int) -> None:
-    """Refuse errors whose record dimension does not count the records."""
-    for use, error in zip(uses, errors, strict=True):
-        if error is not None and (error.dim() <= use.record_dim or error.shape[use.record_dim] != records):
-            raise UnsupportedError(
-                f"the layer {use.path} gave an output of shape {tuple(error.shape)} for {records} records; "
-                f"dimension {use.record_dim} must count the records."
-            )
 
 
 def check_gradient(found: RecordGradients, expected: Sequence[torch.Tensor]) -> None:
@@ -80,15 +70,16 @@ def check_gradient(found: RecordGradients, expected: Sequence[torch.Tensor]) -> 
 class Separation:
     """The test for one graph: `Separation(...)` before the graph's own backward pass, `check` with its errors."""
 
-    def __init__(self, losses: torch.Tensor, targets: Sequence[Any], uses: Sequence[LayerUse]) -> None:
+    def __init__(self, losses: torch.Tensor, targets: Sequence[Any], followed: Following) -> None:
         # Powers of two, because scaling by them is exact: a separate error comes out scaled to the bit.
         exponents = torch.randint(4, losses.shape, generator=torch.Generator().manual_seed(1))
-        self._uses = uses
+        self._followed = followed
+        self._uses = [use for use in followed.uses for _ in use.targets]
         self._weights = (2.0**exponents).to(losses)
-        errors = torch.autograd.grad(losses, targets, self._weights, retain_graph=True, allow_unused=True)
-        check_shapes(uses, errors, len(losses))
         # Only lengths are kept, so that the test does not hold every error twice.
-        self._lengths = self._lengths_of(errors)
+        self._lengths = self._lengths_of(
+            torch.autograd.grad(losses, targets, self._weights, retain_graph=True, allow_unused=True)
+        )
 
     def check(self, errors: Sequence[torch.Tensor | None]) -> None:
         """Refuse a network whose errors do not scale record by record."""
@@ -100,23 +91,13 @@ class Separation:
             precision = torch.finfo(length.dtype).eps
             floor = precision * float(expected.nan_to_num(0.0, 0.0).max())
             if not torch.allclose(found, expected, rtol=64 * precision, atol=floor, equal_nan=True):
-                raise UnsupportedError(
-                    f"the network mixes records around the layer {use.path} (or does not have them in dimension "
-                    f"{use.record_dim} there), so no record has a gradient of its own; compute each by itself."
-                )
+                raise self._followed.mixed(use.behind)
 
     def _lengths_of(self, errors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """The length of every record's error, (B,), for each use."""
         return [
-            None if error is None else _lengths(error, use.record_dim)
-            for use, error in zip(self._uses, errors, strict=True)
+            None if error is None else use.place.lengths(error) for use, error in zip(self._uses, errors, strict=True)
         ]
-
-
-def _lengths(error: torch.Tensor, record_dim: int) -> torch.Tensor:
-    others = [dim for dim in range(error.dim()) if dim != record_dim]
-    lengths: torch.Tensor = torch.linalg.vector_norm(error, dim=others) if others else error.abs()
-    return lengths
 
 
 _FACTORIES = ("empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full", "scalar_tensor")
@@ -302,11 +283,11 @@ def _reason(layer: nn.Module) -> str | None:
             "keeps statistics over all records; replace it by "
             f"GroupNorm({channels}, {channels}), or build it with track_running_stats=False"
         )
-    if isinstance(layer, _BatchNorm):
+    if isinstance(layer, _BatchNorm) and (layer.training or not layer.track_running_stats):
         channels = layer.num_features
         return (
             "normalises over the records of a batch, so that no record has a gradient of its own; replace it by "
-            f"GroupNorm({math.gcd(channels, 32)}, {channels})"
+            f"GroupNorm({math.gcd(channels, 32)}, {channels}), or freeze its statistics by calling its eval()"
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         if layer.max_norm is not None:

@@ -129,6 +129,10 @@ class Contribution(ABC):
         """Keep what is written out only as far as memory allows; for kinds that keep anything."""
         return
 
+    def transposed(self) -> Contribution:
+        """The gradients of the matrix that this one is the transpose of."""
+        return Explicit(self.explicit().transpose(1, 2))
+
     def plus(self, others: Sequence[Contribution]) -> Contribution:
         """The sum with other uses of the same parameter; kinds that can add without writing out do."""
         total = self.explicit().clone()
@@ -535,6 +539,10 @@ class OuterProducts(Contribution):
     def share(self, memory: MemoryLimit) -> None:
         """Keep what is written out only as far as memory allows."""
         self._memory = memory
+
+    def transposed(self) -> Contribution:
+        """The outer products the other way round."""
+        return OuterProducts(self._activations, self._errors)
 
     def plus(self, others: Sequence[Contribution]) -> Contribution:
         """The sum with other uses of the same matrix: their positions are further positions."""

@@ -1,151 +1,249 @@
-"""What the layers of a network leave in the autograd graph, and how a backward pass finds it again.
+"""The autograd graph of a batch: where its records meet what they share, found by following them from their losses.
 
-A `LayerUse` hangs on the graph's own node, so it lives exactly as long as the graph does: a forward pass that is never
-followed by a backward pass leaves nothing behind, and a backward pass finds the uses that its losses came through.
+Behind the losses lie two parts of the graph: operations on records, and operations on parameters alone (a transposed weight, a
+table of positions, a normalised filter), whose results all records share. Every record's gradient in a parameter follows
+from the errors where the two parts meet. What a rule of a layer's own has recorded is stepped over, and behind an
+operation through which records cannot be followed, autograd is run once a record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from noiseproof.engine.contributions import Contribution
+from noiseproof.engine.contributions import Contribution, Explicit, in_pieces
+from noiseproof.engine.following import inputs_of, nothing, shape_of
+from noiseproof.engine.places import Mixed, Place, Unknown
+from noiseproof.engine.recorder import Recorded, Recorder, Target
+from noiseproof.engine.rules.operations import has_rule, ready
+from noiseproof.engine.rules.shared import Shared, batched, leaves_behind, to_parameters
 from noiseproof.errors import UnsupportedError
 
-Target = torch.Tensor | GradientEdge
-Contributions = list[tuple[torch.Tensor, Contribution | torch.Tensor]]
-"""Parameters, each with every record's gradient: written out (records first), or in a cheaper form."""
+
+class Use(NamedTuple):
+    """One place where records meet what they share."""
+
+    targets: tuple[Target, ...]
+    """Whose errors are needed."""
+    place: Place
+    """Where the records lie in the errors."""
+    give: Callable[..., tuple[list[tuple[int, Contribution]], list[Shared]]]
+    """From errors to contributions: to parameters by their index, and to tensors that are made of parameters."""
+    behind: tuple[Node, ...] = ()
+    """What leads to the parameters, for messages."""
 
 
-class LayerUse(NamedTuple):
-    """One use of a layer: where its errors are read, and what they contribute to which parameter."""
+class Following:
+    """Follows the records of one batch from their losses to the parameters.
 
-    path: str
-    """The layer, for messages."""
-    contributions: Callable[..., Contributions]
-    """From the gradients of the targets to those of the layer's parameters, record by record."""
-    record_dim: int
-    """The dimension of the errors that counts records."""
-    input_nodes: tuple[Node, ...] | None
-    """Where the graph goes on towards the network's input; None if it is to be followed through the layer itself."""
-    targets: tuple[Target, ...] | None = None
-    """Whose gradients are needed; None for the layer's own output (an edge to it would be a cycle, never freed)."""
-    output_nr: int = 0
-    kept: Sequence[tuple[torch.Tensor, int]] = ()
-    """The activations and the versions they had, to notice when they are overwritten."""
+    Args:
+        losses: One loss a record.
+        names: The trainable parameters' names by their identity, in order.
+        recorder: What rules of layers have recorded with.
+    """
 
-    def check_unchanged(self) -> None:
-        """Refuse activations that were overwritten after the layer had seen them."""
-        for tensor, version in self.kept:
+    def __init__(self, losses: torch.Tensor, names: Mapping[int, str], recorder: Recorder) -> None:
+        self.records = len(losses)
+        self.uses: list[Use] = []
+        self.repeats = False
+        """Whether autograd is run again behind some operation, for which the graph must be kept."""
+        self._names, self._recorder = names, recorder
+        self._indices = {parameter: index for index, parameter in enumerate(names)}
+        self._reaches: dict[Node, bool] = {}
+        self._places: dict[Node, dict[int, Place]] = {}
+        self._shared: set[Node] = set()
+        if losses.grad_fn is None:
+            return
+        order = self._sorted(losses.grad_fn)
+        self._places[losses.grad_fn] = {losses.output_nr: Place(self.records)}
+        unknown: list[tuple[Node, int, Place]] = []
+        for node in reversed(order):
+            if self._reaches[node]:
+                self._visit(node, unknown)
+        for part in unknown:
+            self._repeat(*part)
+
+    def index(self, tensor: Any) -> int | None:
+        """A parameter's place among those that are trained."""
+        return self._indices.get(id(tensor))
+
+    def contributions(self, errors: Sequence[Sequence[torch.Tensor | None]]) -> list[tuple[int, Contribution]]:
+        """From the errors of all uses to every record's gradients in parameters, which may come several times."""
+        given: list[tuple[int, Contribution]] = []
+        shared: list[Shared] = []
+        for use, own in zip(self.uses, errors, strict=True):
+            if any(error is not None for error in own):
+                direct, through = use.give(*own)
+                given += direct
+                shared += through
+        return given + to_parameters(shared, self.index)
+
+    def _sorted(self, start: Node) -> list[Node]:
+        """The nodes behind the losses, each after all that it was made from; and which of them lead to a parameter."""
+        order: list[Node] = []
+        stack: list[tuple[Node, bool]] = [(start, False)]
+        reaches, recorder = self._reaches, self._recorder
+        while stack:
+            node, done = stack.pop()
+            if done:
+                order.append(node)
+                own = node.metadata.get(recorder)  # type: ignore[attr-defined]
+                reaches[node] = own is not None or any(
+                    behind is not None and reaches.get(behind, False) for behind, _ in node.next_functions
+                )
+                continue
+            if node in reaches:
+                continue
+            reaches[node] = False
+            recorded: Recorded | None = node.metadata.get(recorder)  # type: ignore[attr-defined]
+            following = (
+                node.next_functions if recorded is None else [(behind, output) for behind, output, _ in recorded.inputs]
+            )
+            if not following:
+                reaches[node] = recorded is not None or id(getattr(node, "variable", None)) in self._indices
+                order.append(node)
+                continue
+            stack.append((node, True))
+            stack += [(behind, False) for behind, _ in following if behind is not None]
+        return order
+
+    def _visit(self, node: Any, unknown: list[tuple[Node, int, Place]]) -> None:
+        places = self._places.get(node)
+        if node in self._shared:
+            if places:
+                raise self.mixed([node])
+            self._shared.update(behind for behind, _ in node.next_functions if behind is not None)
+            return
+        if places is None:
+            return
+        recorded: Recorded | None = node.metadata.get(self._recorder)
+        if recorded is not None:
+            self._step_over(node, recorded, places)
+            return
+        if type(node).__name__ == "AccumulateGrad":
+            raise UnsupportedError(
+                f"the parameter {self._names[id(node.variable)]} seems to have a dimension that counts the records; give one "
+                f"loss for each of the batch's records (these are losses for {self.records} records)."
+            )
+        if type(node).__name__ == "CheckpointFunctionBackward":
+            raise UnsupportedError(
+                "a checkpointed part of the network hides its parameters from this backward pass; call "
+                "torch.utils.checkpoint.checkpoint with use_reentrant=False."
+            )
+        for output, place in places.items():
+            try:
+                found = inputs_of(node, output, place)
+            except Mixed:
+                raise self.mixed([node]) from None
+            except Unknown:
+                if not place.fits(shape_of(node, output)):
+                    raise self.mixed([node]) from None
+                unknown.append((node, output, place))
+                continue
+            wanted = []
+            for number, (own, (behind, behind_output)) in enumerate(zip(found, node.next_functions, strict=True)):
+                if behind is None or not self._reaches[behind]:
+                    continue
+                if own is None:
+                    wanted.append(number)
+                    self._shared.add(behind)
+                else:
+                    self._arrive(behind, behind_output, own)
+            if wanted:
+                self._meet(node, output, wanted, place)
+
+    def _arrive(self, node: Node, output: int, place: Place) -> None:
+        known = self._places.setdefault(node, {})
+        if output in known:
+            try:
+                place = known[output].merged(place)
+            except Mixed:
+                raise self.mixed([node]) from None
+        known[output] = place
+
+    def _meet(self, node: Any, output: int, wanted: list[int], place: Place) -> None:
+        """Parameters, or what is made of them, are used by records here."""
+        try:
+            contribute = ready(node, output, wanted, place)
+        except RuntimeError as error:
+            raise UnsupportedError(
+                f"what {self.layer([node])} was given was changed in place after the layer had used it; make the operation that "
+                "changes it one that is not in place."
+            ) from error
+        self.repeats = self.repeats or not has_rule(node)
+        behind = node.next_functions
+
+        def give(errors: torch.Tensor) -> tuple[list[tuple[int, Contribution]], list[Shared]]:
+            return [], [(*behind[number], part) for number, part in contribute(errors).items() if number in wanted]
+
+        self.uses.append(Use((GradientEdge(node, output),), place, give, (behind[wanted[0]][0],)))
+
+    def _step_over(self, node: Any, recorded: Recorded, places: Mapping[int, Place]) -> None:
+        if any(recorded.outputs.get(number) != place.dim or not place.simple for number, place in places.items()):
+            raise self.mixed([node])
+        for tensor, version in recorded.kept:
             if tensor._version != version:
                 raise UnsupportedError(
-                    f"the input of the layer {self.path} was changed in place after the layer had used it; make the "
-                    "operation that follows on it out of place."
+                    f"what {self.layer([node])} was given was changed in place after the layer had used it; make the operation "
+                    "that changes it one that is not in place."
                 )
+        for behind, output, dim in recorded.inputs:
+            if self._reaches[behind]:
+                self._arrive(behind, output, Place(self.records, dim))
 
+        def give(*errors: torch.Tensor) -> tuple[list[tuple[int, Contribution]], list[Shared]]:
+            parts = recorded.contributions(*errors)
+            indices = [(self.index(parameter), part) for parameter, part in parts]
+            return [
+                (index, part if isinstance(part, Contribution) else Explicit(part))
+                for index, part in indices
+                if index is not None
+            ], []
 
-class GraphRecorder:
-    """Attaches layer uses to the graph of a forward pass, and finds them again behind losses."""
+        targets = recorded.targets or (GradientEdge(node, recorded.output_nr),)
+        self.uses.append(Use(targets, Place(self.records, recorded.record_dim), give, (node,)))
 
-    def __init__(self) -> None:
-        self._pauses = 0
-        self.errors_only = False
-        """True while the engine runs its backward pass: rules with a backward of their own then skip weights."""
+    def _repeat(self, node: Any, output: int, place: Place) -> None:
+        """Records cannot be followed through this operation: what only it leads to is run backwards once a record."""
+        leaves, elsewhere = leaves_behind(node, self._places)
+        leaves = [leaf for leaf in leaves if self.index(leaf) is not None]
+        if not leaves:
+            return
+        self.repeats = True
+        edge = GradientEdge(node, output)
 
-    @property
-    def recording(self) -> bool:
-        """Whether a forward pass that runs now is to be recorded."""
-        return self._pauses == 0 and torch.is_grad_enabled()
+        def give(errors: torch.Tensor) -> tuple[list[tuple[int, Contribution]], list[Shared]]:
+            size = errors.element_size() * max([errors.numel(), *(leaf.numel() for leaf in leaves)])
+            # Where records are met again, the errors that go there have been counted.
+            handles = [other.register_prehook(nothing) for other in elsewhere]
+            try:
+                pieces = [
+                    batched([edge], leaves, [place.masked(errors, some)])
+                    for some in torch.arange(self.records).split(in_pieces(4 * size))
+                ]
+            finally:
+                for handle in handles:
+                    handle.remove()
+            found: list[tuple[int, Contribution]] = []
+            for leaf, *parts in zip(leaves, *pieces, strict=True):
+                index = self.index(leaf)
+                if parts[0] is not None and index is not None:
+                    found.append((index, Explicit(torch.cat(parts))))
+            return found, []
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Forward passes in here are not recorded."""
-        self._pauses += 1
-        try:
-            yield
-        finally:
-            self._pauses -= 1
+        self.uses.append(Use((edge,), place, give, (node,)))
 
-    def record(
-        self,
-        outputs: Iterable[torch.Tensor],
-        path: str,
-        contributions: Callable[..., Contributions],
-        *,
-        inputs: Iterable[object] | None,
-        keep: Iterable[torch.Tensor] = (),
-        record_dim: int = 0,
-        targets: tuple[Target, ...] | None = None,
-    ) -> None:
-        """Hang a use on the nodes that made `outputs` from `inputs`; `keep` are the activations that are needed."""
-        made = [(output.grad_fn, output.output_nr) for output in outputs if output.grad_fn is not None]
-        if made:
-            versions = [(tensor, tensor._version) for tensor in keep]
-            behind = None if inputs is None else nodes_of(inputs)
-            use = LayerUse(path, contributions, record_dim, behind, targets, made[0][1], versions)
-            for node, _ in made:
-                node.metadata[self] = use  # type: ignore[index]
+    def layer(self, behind: Sequence[Node]) -> str:
+        """The layer whose parameter lies behind some nodes, for a message."""
+        names = [self._names[id(leaf)] for node in behind for leaf in leaves_behind(node)[0] if id(leaf) in self._names]
+        return f"the layer {names[0].rpartition('.')[0] or 'network'}" if names else "its layers"
 
-    def uses_behind(self, losses: torch.Tensor, names: Mapping[int, str]) -> list[tuple[LayerUse, tuple[Target, ...]]]:
-        """Every use that `losses` came through, with its targets.
-
-        The walk steps over recorded layers. If it still meets a parameter of the network (`names`, by id), that
-        parameter was used in a way that no rule has seen, and its gradients would be wrong without a word: refused.
-        """
-        found: list[tuple[LayerUse, tuple[Target, ...]]] = []
-        seen: set[Node] = set()
-        taken: set[int] = set()
-        own: set[int] = set()
-        stack = list(nodes_of([losses]))
-        while stack:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            # torch keeps a dictionary with every node (typed as a method there, but a property).
-            use: LayerUse | None = node.metadata.get(self)  # type: ignore[attr-defined]
-            if use is not None:
-                if id(use) not in taken:  # a layer with several outputs is met at each of them
-                    taken.add(id(use))
-                    found.append((use, use.targets or (GradientEdge(node, use.output_nr),)))
-                    own.update(map(id, use.targets or ()))
-                if use.input_nodes is not None:
-                    stack.extend(use.input_nodes)
-                    continue
-            elif type(node).__name__ == "CheckpointFunctionBackward":
-                raise UnsupportedError(
-                    "a checkpointed part of the network hides its parameters from this backward pass; call "
-                    "torch.utils.checkpoint.checkpoint with use_reentrant=False."
-                )
-            following = node.next_functions
-            if not following:
-                variable = getattr(node, "variable", None)
-                # A layer that another engine runs by vmap has copies in the place of its parameters.
-                name = names.get(id(getattr(variable, "stands_for", variable)))
-                if name is not None and id(variable) not in own:
-                    raise UnsupportedError(
-                        f"the parameter {name} is used outside the forward pass of the layer that owns it (or in a "
-                        "pass while the engine was paused, or by another engine), so its per-record gradients are not "
-                        'known; name the module that uses it in vmapped=(...), where "" is the whole network.'
-                    )
-            stack += [behind for behind, _ in following if behind is not None]
-        return found
-
-
-def nodes_of(tensors: Iterable[object]) -> tuple[Node, ...]:
-    """The graph nodes of those of `tensors` that have one, at any depth of tuples, lists and dictionaries."""
-    nodes: list[Node] = []
-    for tensor in tensors:
-        if isinstance(tensor, torch.Tensor):
-            if tensor.requires_grad:
-                made = tensor.grad_fn
-                nodes.append(torch.autograd.graph.get_gradient_edge(tensor).node if made is None else made)
-        elif isinstance(tensor, tuple | list):
-            nodes.extend(nodes_of(tensor))
-        elif isinstance(tensor, dict):
-            nodes.extend(nodes_of(tensor.values()))
-    return tuple(nodes)
+    def mixed(self, behind: Sequence[Node]) -> UnsupportedError:
+        """The refusal of a network in which records meet."""
+        return UnsupportedError(
+            f"the network mixes records around {self.layer(behind)}, so no record has a gradient of its own; compute each by "
+            "itself."
+        )

@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from random import SystemRandom
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import checkpoint
 
-from noiseproof.engine.checks import Separation, check_gradient, check_shapes, refuse_mixing_layers
+from noiseproof.engine.checks import Separation, check_gradient, refuse_mixing_layers
 from noiseproof.engine.clipping import Flat, RecordGradients
 from noiseproof.engine.contributions import Contribution, Explicit, added
-from noiseproof.engine.graph import GraphRecorder, LayerUse, Target
-from noiseproof.engine.rules import VmapRule, rules_for
+from noiseproof.engine.graph import Following
+from noiseproof.engine.recorder import Recorder
+from noiseproof.engine.rules import rules_for
 from noiseproof.errors import SettingError, UnsupportedError
+
+_READING: Any = getattr(checkpoint, "GraphExecGroup", nullcontext)
+"""In here a checkpointed part is run once for all that is read of it (in older versions of torch, once each)."""
 
 
 class PerRecordGradients:
     """Every record's gradient in a network's trainable parameters, from one forward and one backward pass.
 
-    The backward pass goes no further than the activations: hooks keep what each layer was given, and norms and sums
-    of per-record gradients are made from inputs and errors of layers when asked for. The module itself is not changed;
-    `close` takes the hooks off, and copies of the module have none that act.
+    The backward pass goes no further than the activations. Records are followed from their losses through the operations of
+    the forward pass, wherever they lie in their results, to the places where they meet parameters (or what is made of
+    parameters alone); norms and sums of per-record gradients are made from what the operations kept and the errors there,
+    when asked for. Behind an operation through which records cannot be followed, autograd is run once a record, which is
+    right and slow. The module is not changed; hooks on recurrent layers, and on those with a rule of their own, are taken
+    off by `close`, and in copies of the module they do nothing.
 
-    Records come first in the network's inputs and losses, and no operation may mix them. Layers known to mix them are
-    refused at once. Beyond that, the first backward pass of two records or more is run twice, with other weights on the
-    losses: every error must scale with its own record's weight alone, else `UnsupportedError` names the layer
-    (`check=False` trusts you).
+    No operation may mix records. What is known to is refused at once. Beyond that, the first backward pass of two records or
+    more is run twice, with other weights on the losses: every error must scale with its own record's weight alone, else
+    `UnsupportedError` names the layer (`check=False` trusts you).
 
     Args:
         module: The network.
-        vmapped: Modules (dotted paths, "" for the whole network) to be run by `torch.func.vmap` as one layer, with
-            per-record gradients written out. That is slow, but takes code that uses parameters in ways of its own.
         check: Whether to look for mixed records.
 
     Raises:
         UnsupportedError: If a layer mixes records.
-        SettingError: If nothing is trainable, or `vmapped` names a module that is not there.
+        SettingError: If nothing is trainable.
 
     Formal guarantee
     ----------------
@@ -47,14 +52,11 @@ class PerRecordGradients:
     entry depends on no record but the i-th, so does the i-th gradient.
     """
 
-    def __init__(self, module: nn.Module, *, vmapped: Collection[str] = (), check: bool = True) -> None:
+    def __init__(self, module: nn.Module, *, check: bool = True) -> None:
         refuse_mixing_layers(module)
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         if not named:
             raise SettingError("the network has no trainable parameter, so there is nothing to take gradients of.")
-        unknown = sorted(set(vmapped) - {path for path, _ in module.named_modules()})
-        if unknown:
-            raise SettingError(f"the network has no module {unknown[0]!r} to run by vmap.")
         self.module = module
         self.parameters: list[nn.Parameter] = [parameter for _, parameter in named]
         """Trainable parameters, in the order of `module.parameters()`."""
@@ -77,10 +79,10 @@ class PerRecordGradients:
             if mine:  # a shared parameter belongs to the first layer that owns it
                 taken |= mine
                 self.layers[path] = sorted(mine)
+        self._frozen_norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
         self._unchecked = check
-        self._recorder = GraphRecorder()
-        rules = rules_for(module, self._recorder, vmapped, VmapRule)
-        self._handles = [handle for rule in rules for handle in rule.attach()]
+        self._recorder = Recorder()
+        self._handles = [handle for rule in rules_for(module, self._recorder) for handle in rule.attach()]
 
     def backward(self, losses: torch.Tensor, *, check: bool = False) -> RecordGradients:
         """Every record's gradient of its own loss; `param.grad` stays as it is, and the graph is freed.
@@ -96,21 +98,22 @@ class PerRecordGradients:
             raise SettingError(f"losses must have the shape (records,), one loss a record, not {tuple(losses.shape)}.")
         self._check_parameters(thoroughly=check)
         records = losses.shape[0]
-        uses: list[list[Contribution]] = [[] for _ in self.parameters]
-        found = self._recorder.uses_behind(losses, self._names) if records else []
-        if records and not found:
-            raise UnsupportedError(
-                "these losses do not come from a watched forward pass of the network; run it with gradients on and not "
-                "while the engine is paused or closed."
-            )
-        record = SystemRandom().randrange(records) if check and records else None
-        expected = None if record is None else self._by_autograd(losses[record], found)
-        for use, errors in self._errors(losses, found, look=check or self._unchecked):
-            use.check_unchanged()
-            for parameter, part in use.contributions(*errors):
-                index = self._indices[id(parameter)]
-                uses[index].append(part if isinstance(part, Contribution) else Explicit(part))
-        contributions = [added(parts) if parts else None for parts in uses]
+        parts: list[list[Contribution]] = [[] for _ in self.parameters]
+        record = SystemRandom().randrange(records) if check and records > 1 else None
+        expected = None
+        if records == 1:  # nobody to be told from
+            for index, gradient in enumerate(self._by_autograd(losses)):
+                parts[index].append(Explicit(gradient.unsqueeze(0)))
+        elif records:
+            with _READING():
+                followed = Following(losses, self._names, self._recorder)
+            if not followed.uses:
+                raise _unknown_losses()
+            if record is not None:
+                expected = self._by_autograd(losses[record], retain_graph=True)
+            for index, part in followed.contributions(self._errors(losses, followed, look=check or self._unchecked)):
+                parts[index].append(part)
+        contributions = [added(those) if those else None for those in parts]
         gradients = RecordGradients(records, self._flat, list(self.layers.values()), contributions)
         if expected is not None:
             check_gradient(gradients.only(torch.tensor([record], device=losses.device)), expected)
@@ -150,44 +153,81 @@ class PerRecordGradients:
         )
         if same and thoroughly:
             same = {id(parameter) for parameter in self.module.parameters()} == {id(row[2]) for row in self._owned}
+        if any(layer.training for layer in self._frozen_norms):
+            refuse_mixing_layers(self.module)
         if not same:
             raise UnsupportedError(
                 "a parameter of the network was put in place, replaced, frozen or made trainable after the engine had been "
                 "attached; close the engine and make a new one."
             )
 
-    def _by_autograd(self, loss: torch.Tensor, found: list[tuple[LayerUse, tuple[Target, ...]]]) -> list[torch.Tensor]:
+    def _by_autograd(self, loss: torch.Tensor, *, retain_graph: bool = False) -> list[torch.Tensor]:
         """One loss's gradient, as an ordinary backward pass gives it."""
-        copies = [target for _, those in found for target in those if hasattr(target, "stands_for")]
-        targets: list[Any] = [*self.parameters, *copies]
-        gradients = torch.autograd.grad(loss, targets, retain_graph=True, allow_unused=True)
-        total = [parameter.detach().new_zeros(parameter.shape) for parameter in self.parameters]
-        for target, gradient in zip(targets, gradients, strict=True):
-            if gradient is not None:
-                of = getattr(target, "stands_for", target)
-                total[self._indices[id(of)]] += gradient if of is target else gradient.sum(0)
-        return total
+        if not loss.requires_grad:
+            raise _unknown_losses()
+        gradients = torch.autograd.grad(loss.sum(), self.parameters, retain_graph=retain_graph, allow_unused=True)
+        if all(gradient is None for gradient in gradients):
+            raise _unknown_losses()
+        return [
+            torch.zeros_like(parameter) if gradient is None else gradient
+            for parameter, gradient in zip(self.parameters, gradients, strict=True)
+        ]
 
     def _errors(
-        self, losses: torch.Tensor, found: list[tuple[LayerUse, tuple[Target, ...]]], *, look: bool
-    ) -> list[tuple[LayerUse, tuple[torch.Tensor | None, ...]]]:
-        """The gradients of all uses' targets, for those that the losses depend on."""
-        targets: list[Any] = [target for _, those in found for target in those]
-        if not targets:
-            return []
-        uses = [use for use, those in found for _ in those]
+        self, losses: torch.Tensor, followed: Following, *, look: bool
+    ) -> list[tuple[torch.Tensor | None, ...]]:
+        """The errors where records meet parameters, use by use."""
+        targets: list[Any] = [target for use in followed.uses for target in use.targets]
         separation = None
         self._recorder.errors_only = True
         try:
-            if look and losses.shape[0] > 1:
-                separation = Separation(losses, targets, uses)
-            errors = torch.autograd.grad(losses, targets, torch.ones_like(losses), allow_unused=True)
+            if look:
+                separation = Separation(losses, targets, followed)
+            errors = torch.autograd.grad(
+                losses, targets, torch.ones_like(losses), allow_unused=True, retain_graph=followed.repeats
+            )
         finally:
             self._recorder.errors_only = False
-        check_shapes(uses, errors, losses.shape[0])
         if separation is not None:
             separation.check(errors)
             self._unchecked = False
         remaining = iter(errors)
-        each = [(use, tuple(next(remaining) for _ in those)) for use, those in found]
-        return [(use, some) for use, some in each if any(error is not None for error in some)]
+        return [tuple(next(remaining) for _ in use.targets) for use in followed.uses]
+
+
+def _unknown_losses() -> UnsupportedError:
+    return UnsupportedError("these losses do not come from a forward pass of the network; run it with gradients on.")
+
+
+def check_rule(layer: nn.Module, inputs: torch.Tensor, *, tolerance: float = 1e-4) -> None:
+    """Try a layer's rule (or how records are followed through it) against one backward pass a record.
+
+    >>> check_rule(nn.Linear(3, 2), torch.randn(4, 5, 3))
+
+    Args:
+        layer: The layer, with trainable parameters.
+        inputs: Something it can be given, records first, two of them at least; any numbers will do.
+        tolerance: How far gradients may be off, in units of the largest.
+
+    Raises:
+        UnsupportedError: If a record's gradient is not what autograd gives for the record alone.
+        SettingError: If there are fewer than two records.
+    """
+    if len(inputs) < 2:
+        raise SettingError("a rule is tried on two records or more, since one cannot be told from another otherwise.")
+
+    def losses(records: torch.Tensor) -> torch.Tensor:
+        output = layer(records).flatten(1)
+        return (output.sin() * torch.linspace(0.5, 1.5, output.shape[1]).to(output)).sum(1)
+
+    with PerRecordGradients(layer) as engine:
+        found = engine.backward(losses(inputs)).materialise()
+    for record in range(len(inputs)):
+        alone = torch.autograd.grad(losses(inputs[record : record + 1]).sum(), engine.parameters, allow_unused=True)
+        for own, expected in zip(found, alone, strict=True):
+            wanted = torch.zeros_like(own[record]) if expected is None else expected
+            if float((own[record] - wanted).abs().max()) > tolerance * max(1e-30, float(wanted.abs().max())):
+                raise UnsupportedError(
+                    f"the gradient of record {record} in a parameter of {type(layer).__name__} is not what autograd gives for "
+                    "that record alone; the rule does not fit what the layer computes."
+                )

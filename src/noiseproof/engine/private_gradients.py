@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Required, TypedDict
 
@@ -32,7 +32,6 @@ class Sampling(TypedDict, total=False):
 
     sample_rate: Required[float]
     rng: Required[Randomness]
-    vmapped: Collection[str]
     group_size: int
 
 
@@ -63,7 +62,6 @@ class BatchGradients(ABC):
         *,
         sample_rate: float,
         rng: Randomness,
-        vmapped: Collection[str] = (),
         group_size: int = 1,
     ) -> None:
         if not 0 < sample_rate <= 1:
@@ -79,7 +77,7 @@ class BatchGradients(ABC):
         self._rng = self._sampling = rng
         self.ranks: Ranks = ALONE
         module, self._wrapped = unwrapped(module)
-        self._engine = PerRecordGradients(module, vmapped=vmapped)
+        self._engine = PerRecordGradients(module)
         self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
         self._reduction: Reduction = "mean"
         self._waiting: deque[_Waiting] = deque()
@@ -401,7 +399,6 @@ class PrivateGradients(BatchGradients):
         sample_rate: The probability with which each record is in a batch.
         rng: Where samples and noise come from; `Secure()` if not given.
         bound: Whether the noisy mean is clipped to `max_grad_norm` again, so that no update leaves that ball.
-        vmapped: Modules that use parameters in ways of their own, see `PerRecordGradients`.
         group_size: How many of the records may be one person's, each sampled and clipped by itself: events are then a
             person's (`GroupDpEvent`). To sample persons instead, give `batches` their `groups`.
 
@@ -431,11 +428,10 @@ class PrivateGradients(BatchGradients):
         sample_rate: float,
         rng: Randomness | None = None,
         bound: bool = False,
-        vmapped: Collection[str] = (),
         group_size: int = 1,
     ) -> None:
         rng = Secure() if rng is None else rng
-        super().__init__(module, sample_rate=sample_rate, rng=rng, vmapped=vmapped, group_size=group_size)
+        super().__init__(module, sample_rate=sample_rate, rng=rng, group_size=group_size)
         self._clip = max_grad_norm if isinstance(max_grad_norm, Schedule) else Schedule(max_grad_norm)
         self._sigma = noise_multiplier if isinstance(noise_multiplier, Schedule) else Schedule(noise_multiplier)
         self.bound = bound

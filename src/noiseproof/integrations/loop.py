@@ -7,7 +7,7 @@ import logging
 import math
 import secrets
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
@@ -494,7 +494,6 @@ def make_private(
     scaler: torch.amp.GradScaler | None = None,
     seed: int | None = None,
     ranks: Ranks | None = None,
-    vmapped: Collection[str] = (),
 ) -> PrivateTraining:
     """Make an ordinary training loop private, which stays as it is: `for batch in loader`, `loss.backward()`, `step()`.
 
@@ -537,7 +536,6 @@ def make_private(
         scaler: The `GradScaler` of a loop that uses one.
         seed: For research: reproducible randomness, so that a release is a rehearsal.
         ranks: The processes that share the training; found by itself for DistributedDataParallel.
-        vmapped: See `PrivateGradients`.
 
     Returns:
         The engine: `epsilon()`, `state_dict()`, `release()`.
@@ -587,7 +585,6 @@ def make_private(
         noise_multiplier=noise_multiplier,
         sample_rate=rate,
         rng=rng,
-        vmapped=vmapped,
     )
     if ranks is not ALONE:
         gradients.join(ranks)

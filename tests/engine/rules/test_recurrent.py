@@ -7,10 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from noiseproof.engine import PerRecordGradients
-from noiseproof.errors import UnsupportedError
 
 
 class Everything(nn.Module):
@@ -134,17 +133,30 @@ def test_an_ordinary_backward_pass_through_a_watched_layer_is_torchs(kind):
         torch.testing.assert_close(ours, torchs)
 
 
-def test_a_layer_with_a_projection_is_run_by_vmap(agree):
+def test_a_layer_with_a_projection_is_followed_through_torchs_own_steps(agree):
     torch.manual_seed(0)
     for batch_first in (True, False):
         agree(Everything(nn.LSTM(3, 4, proj_size=2, batch_first=batch_first)), torch.randn(4, 5, 3))
 
 
-def test_packed_sequences_are_refused():
-    module = nn.LSTM(3, 4)
-    packed = pack_padded_sequence(torch.randn(5, 2, 3), torch.tensor([5, 3]))
-    with PerRecordGradients(module), pytest.raises(UnsupportedError, match="PackedSequence"):
-        module(packed)
+@pytest.mark.parametrize("sorted_already", [True, False])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_packed_sequences(agree, layer, sorted_already):
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.below, self.layer = nn.Linear(3, 3), layer(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+
+        def forward(self, given, lengths):
+            packed = pack_padded_sequence(self.below(given), lengths, batch_first=True, enforce_sorted=False)
+            output, states = self.layer(packed)
+            output, _ = pad_packed_sequence(output, batch_first=True, total_length=given.shape[1])
+            last = states[0] if isinstance(states, tuple) else states
+            return torch.cat([output.flatten(1), last.transpose(0, 1).flatten(1)], dim=1)
+
+    torch.manual_seed(0)
+    lengths = torch.tensor([5, 4, 4, 1] if sorted_already else [4, 1, 5, 4])
+    agree(Packed(), torch.randn(4, 5, 3), lengths)
 
 
 def test_a_failing_forward_pass_leaves_torch_as_it_was():

@@ -125,14 +125,10 @@ class Borrowing(nn.Module):
 
 
 @pytest.mark.parametrize("name", [*PROVEN, *UNPROVEN])
-def test_the_advice_of_an_error_can_be_followed(name):
+def test_networks_may_use_their_parameters_anywhere(name):
     dataset = Dataset("d", torch.rand(20, 4), torch.arange(20) % 2, Public((4,), ("a", "b")))
-    settings = {"epochs": 1, "batch_size": 10}
-    with pytest.raises(UnsupportedError, match=r"name the module that uses it in vmapped=\(\.\.\.\)"):
-        npf.train(name, dataset, seed=0, network=Borrowing(), **settings)
-    for followed in ({"vmapped": ("",)}, {"vmapped": ""}):
-        release = npf.train(name, dataset, seed=0, network=Borrowing(), **settings, **followed)
-        assert release.predict(dataset.features).shape == (20, 2)
+    release = npf.train(name, dataset, seed=0, network=Borrowing(), epochs=1, batch_size=10)
+    assert release.predict(dataset.features).shape == (20, 2)
 
 
 def test_settings_that_a_method_would_ignore_are_refused():

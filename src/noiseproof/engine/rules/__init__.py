@@ -1,9 +1,8 @@
-"""One file a kind of layer: how its inputs and errors become per-record gradients."""
+"""How the errors of operations and layers become every record's gradient."""
 
 from __future__ import annotations
 
-from noiseproof.engine.rules import convolution, linear, recurrent
-from noiseproof.engine.rules.rule import LayerRule, register_rule, rules_for
-from noiseproof.engine.rules.vmap import VmapRule
+from noiseproof.engine.rules import recurrent
+from noiseproof.engine.rules.rule import register_rule, rules_for
 
-__all__ = ["LayerRule", "VmapRule", "convolution", "linear", "recurrent", "register_rule", "rules_for"]
+__all__ = ["recurrent", "register_rule", "rules_for"]

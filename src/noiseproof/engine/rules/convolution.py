@@ -1,14 +1,13 @@
-"""Convolutions in one and two dimensions, their transposes, and the gradients of kernels without unfolding whole inputs."""
+"""Convolutions and their transposes: the gradients of kernels, in one and two dimensions without unfolding whole inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from noiseproof.engine.contributions import (
@@ -19,10 +18,7 @@ from noiseproof.engine.contributions import (
     in_pieces,
     norms_from_products,
     squared_lengths,
-    widened,
 )
-from noiseproof.engine.graph import Contributions
-from noiseproof.engine.rules.rule import LayerRule, register_rule
 
 CHUNK_BYTES = 8 * 2**20
 """Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""
@@ -263,39 +259,49 @@ def _slab_norms(slabs: torch.Tensor) -> torch.Tensor:
     return squared_lengths(slabs.flatten(0, 1)).view(slabs.shape[:2]).sum(0)
 
 
-@register_rule(nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
-class ConvolutionRule(LayerRule):
-    """`nn.Conv1d` and `nn.Conv2d` with any stride, padding, dilation and groups, and their transposes."""
+class Options(NamedTuple):
+    """What a convolution was called with, as torch's graph keeps it."""
 
-    layer: nn.modules.conv._ConvNd
-    names = ("weight", "bias")
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    transposed: bool
+    output_padding: Sequence[int]
+    groups: int
 
-    def contributions(self, inputs: torch.Tensor, errors: torch.Tensor) -> Contributions:
-        """Every record's gradient in the layer's parameters."""
-        layer, padding, dims = self.layer, self.layer.padding, len(self.layer.kernel_size)
-        inputs, errors = (widened(part, layer.weight.dtype) for part in (inputs, errors))
-        found: Contributions = []
-        if layer.bias is not None and layer.bias.requires_grad:
-            found.append((layer.bias, errors.flatten(2).sum(2)))
-        if not layer.weight.requires_grad:
-            return found
-        sides = layer._reversed_padding_repeated_twice
-        lopsided = isinstance(padding, str) and sides[::2] != sides[1::2]
-        if layer.padding_mode != "zeros" or lopsided:
-            mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-            inputs, padding = functional.pad(inputs, sides, mode), (0,) * dims
-        elif isinstance(padding, str):
-            padding = tuple(reversed(sides[::2]))
-        if dims == 1:  # a sequence is an image of height 1
-            inputs, errors = inputs.unsqueeze(-2), errors.unsqueeze(-2)
-        pairs = ((layer.kernel_size, 1), (layer.stride, 1), (padding, 0), (layer.dilation, 1))
-        shapes: list[Any] = [own if dims == 2 else (high, *own) for own, high in pairs]
-        if layer.transposed:  # the same correlation, with input and error changing places
-            inputs, errors = errors, inputs
-            if any(extra >= step for extra, step in zip(layer.output_padding, layer.stride, strict=True)):
-                # The last rows that output padding added are beyond all that the kernel reached.
-                ends = [(pad, pad - extra) for pad, extra in zip(padding, layer.output_padding, strict=True)]
-                inputs = functional.pad(inputs, [side for both in reversed(ends) for side in both])
-                shapes[2] = (0, 0)
-        geometry = Geometry(*[*shapes, layer.groups])
-        return [(layer.weight, Correlations(inputs, errors, layer.weight.shape, geometry)), *found]
+
+def convolved(inputs: torch.Tensor, errors: torch.Tensor, shape: torch.Size, options: Options) -> Contribution:
+    """Every record's gradient in the kernel of a convolution, from what it was given and the errors in what it gave."""
+    dims = len(shape) - 2
+    stride, padding, dilation, more = (
+        tuple(part) * dims if len(part) == 1 else tuple(part)
+        for part in (options.stride, options.padding, options.dilation, options.output_padding)
+    )
+    if dims > 2:
+        return Explicit(_written_out(inputs, errors, shape, options))
+    if dims == 1:  # a sequence is an image of height 1
+        inputs, errors = inputs.unsqueeze(-2), errors.unsqueeze(-2)
+    pairs = ((tuple(shape[2:]), 1), (stride, 1), (padding, 0), (dilation, 1))
+    shapes: list[Any] = [own if dims == 2 else (high, *own) for own, high in pairs]
+    if options.transposed:  # the same correlation, with input and error changing places
+        inputs, errors = errors, inputs
+        if any(extra >= step for extra, step in zip(more, stride, strict=True)):
+            # The last rows that output padding added are beyond all that the kernel reached.
+            ends = [(pad, pad - extra) for pad, extra in zip(padding, more, strict=True)]
+            inputs = functional.pad(inputs, [side for both in reversed(ends) for side in both])
+            shapes[2] = (0, 0)
+    return Correlations(inputs, errors, shape, Geometry(*[*shapes, options.groups]))
+
+
+def _written_out(inputs: torch.Tensor, errors: torch.Tensor, shape: torch.Size, options: Options) -> torch.Tensor:
+    """The gradients themselves in any number of dimensions, (B, *shape)."""
+    kernel = inputs.new_empty(shape)
+
+    def one(given: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+        gradients: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
+            error.unsqueeze(0), given.unsqueeze(0), kernel, None, *options, [False, True, False]
+        )
+        return gradients[1]
+
+    found: torch.Tensor = torch.func.vmap(one)(inputs, errors)
+    return found

@@ -7,21 +7,22 @@ operations, and leave to the loop over steps only what truly depends on the step
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn import functional
 
 from noiseproof.engine.contributions import Contribution, Factor, OuterProducts, Sums, widened
-from noiseproof.engine.graph import Contributions, GraphRecorder
+from noiseproof.engine.recorder import Contributions, Recorder
 from noiseproof.engine.rules.rule import InterceptRule, register_rule
-from noiseproof.engine.rules.vmap import over_layers
-from noiseproof.errors import UnsupportedError
 
 Tensors = tuple[torch.Tensor, ...]
+Run = Callable[[torch.Tensor, list[torch.Tensor], Tensors], Tensors]
+"""One layer in one direction: (inputs, weights, first states) to (outputs, *last states), all time-major."""
 
 
 class Cell(ABC):
@@ -188,6 +189,40 @@ _CELLS: dict[Any, Cell] = {
 }
 
 
+def over_layers(
+    run: Run,
+    inputs: torch.Tensor,
+    states: torch.Tensor | Tensors,
+    weights: list[torch.Tensor],
+    bias: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Tensors:
+    """What `torch.lstm` and its kin do with the arguments they take: layers on top of layers, in both directions."""
+    states = states if isinstance(states, tuple) else (states,)
+    directions = 2 if bidirectional else 1
+    each = len(weights) // (layers * directions)
+    outputs = inputs.transpose(0, 1) if batch_first else inputs
+    finals: list[Tensors] = []
+    for layer in range(layers):
+        if layer and dropout:
+            outputs = functional.dropout(outputs, dropout, training)
+        sides = []
+        for direction in range(directions):
+            place = layer * directions + direction
+            own = weights[place * each : (place + 1) * each]
+            first = tuple(state[place] for state in states)
+            output, *final = run(outputs.flip(0) if direction else outputs, own, first)
+            sides.append(output.flip(0) if direction else output)
+            finals.append(tuple(final))
+        outputs = sides[0] if directions == 1 else torch.cat(sides, dim=2)
+    last = tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
+    return outputs.transpose(0, 1) if batch_first else outputs, *last
+
+
 class _Recurrence(torch.autograd.Function):
     """One layer in one direction. The gradients of the two probes are the errors at the gates."""
 
@@ -195,7 +230,7 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         ctx: Any,
         cell: Cell,
-        recorder: GraphRecorder,
+        recorder: Recorder,
         notes: list[torch.Tensor],
         inputs: torch.Tensor,
         at_input: torch.Tensor,
@@ -285,10 +320,9 @@ class _Recurrent(InterceptRule):
             return [(parameter, part) for parameter, part in found if parameter is not None and parameter.requires_grad]
 
         self.recorder.record(
-            (outputs[0],),
-            self.path,
+            [(outputs[0], 1), *((final, 0) for final in outputs[1:])],
             contributions,
-            inputs=(inputs, *states),
+            inputs=[(inputs, 1), *((state, 0) for state in states)],
             keep=(activation, hidden),
             record_dim=1,
             targets=(at_input, at_hidden),
@@ -301,7 +335,11 @@ class CellRule(_Recurrent):
     """`nn.LSTMCell`, `nn.GRUCell` and `nn.RNNCell`: one step, often used many times in a forward pass."""
 
     functions = tuple(_SINGLE)
-    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+    @property
+    def suits(self) -> bool:
+        """Not with weights that were put in later."""
+        return super().suits and set(self.layer._parameters) <= {"weight_ih", "weight_hh", "bias_ih", "bias_hh"}
 
     def replacement(
         self,
@@ -324,20 +362,15 @@ class RecurrentRule(_Recurrent):
     layer: nn.RNNBase
     functions = tuple(_CELLS)
 
-    @classmethod
-    def suits(cls, layer: nn.Module) -> bool:
+    @property
+    def suits(self) -> bool:
         """Not with projected states, or weights that were put in later."""
-        assert isinstance(layer, nn.RNNBase)
-        return super().suits(layer) and not layer.proj_size and set(layer._parameters) == set(layer._flat_weights_names)
-
-    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.recorder.recording and isinstance(args[0] if args else kwargs.get("input"), PackedSequence):
-            raise UnsupportedError(
-                f"the layer {self.path} ({type(self.layer).__name__}) was given a PackedSequence, whose gradients by "
-                "record are not known; give it padded sequences and leave the padding out of the loss."
-            )
-        super()._enter(args, kwargs)
+        names = set(self.layer._flat_weights_names)
+        return super().suits and not self.layer.proj_size and set(self.layer._parameters) == names
 
     def replacement(self, function: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        """What is run in place of torch's own recurrence."""
-        return over_layers(partial(self._run, _CELLS[function]), *args, **kwargs)
+        """What is run in place of torch's own recurrence; packed sequences are followed through torch's."""
+        if isinstance(args[2], list):  # the weights; those of packed sequences come later
+            return over_layers(partial(self._run, _CELLS[function]), *args, **kwargs)
+        found: tuple[torch.Tensor, ...] = function(*args, **kwargs)
+        return found

@@ -1,7 +1,8 @@
-"""Rules: how a layer is watched, so that its errors give every record's gradient; and which rule watches which layer.
+"""Rules for layers: what replaces following a layer's own operations, where that is slow or cannot be done.
 
-A rule for a layer of your own is a class that turns the layer's inputs and the gradients of its outputs ("errors") into
-every record's gradient in each of its parameters, written out with the records first:
+Most layers need none, since records are followed through torch's operations. A rule for a layer of your own is a function
+that turns the layer's input and the gradients of its output ("errors") into every record's gradient in its parameters, by
+name and with the records first:
 
 >>> class Scale(nn.Module):
 ...     def __init__(self, width):
@@ -10,44 +11,51 @@ every record's gradient in each of its parameters, written out with the records 
 ...     def forward(self, inputs):
 ...         return self.factor * inputs
 >>> @register_rule(Scale)
-... class ScaleRule(LayerRule):
-...     def contributions(self, inputs, errors):
-...         return [(self.layer.factor, inputs * errors)]
+... def scale_rule(layer, inputs, errors):
+...     return {"factor": inputs * errors}
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from noiseproof.engine.graph import Contributions, GraphRecorder
+from noiseproof.engine.contributions import Contribution
+from noiseproof.engine.recorder import Contributions, Recorder
+from noiseproof.errors import UnsupportedError
 
-_RULES: dict[type[nn.Module], type[Rule]] = {}
-AnyRule = TypeVar("AnyRule", bound="type[Rule]")
+RuleFunction = Callable[[Any, torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor | Contribution]]
+AnyRule = TypeVar("AnyRule", bound=Callable[..., Any])
+_RULES: dict[type[nn.Module], Callable[[nn.Module, Recorder], Rule]] = {}
 
 
-def register_rule(*layers: type[nn.Module]) -> Callable[[AnyRule], AnyRule]:
-    """Make a class the rule for layers of exactly these types; the last rule registered for a type counts.
+def register_rule(*layers: type[nn.Module], record_dim: int = 0) -> Callable[[AnyRule], AnyRule]:
+    """Make a function the rule for layers of exactly these types; the last rule registered for a type counts.
 
-    A package can bring its rules with an entry point in the group `noiseproof.rules` that names the module to import.
+    The function takes the layer, its input and the errors in its output, and returns every record's gradient by the
+    parameter's name: a tensor (records, *shape), or a `Contribution`. The layer has one input and one output.
+    `noiseproof.engine.check_rule` tries it. A package can bring its rules with an entry point in the group
+    `noiseproof.rules` that names the module to import.
 
     Args:
         layers: The layers' classes. Subclasses are not included, since they may compute something else.
+        record_dim: The dimension of input and output that counts records.
 
     Returns:
-        The decorator, which gives the class back as it is.
+        The decorator, which gives the function back as it is.
     """
 
     def registered(rule: AnyRule) -> AnyRule:
-        _RULES.update(dict.fromkeys(layers, rule))
+        made: Any = rule if isinstance(rule, type) else partial(FunctionRule, function=rule, record_dim=record_dim)
+        _RULES.update(dict.fromkeys(layers, made))
         return rule
 
     return registered
@@ -67,18 +75,15 @@ class _Hook:
 
 
 class Rule(ABC):
-    """Watches one layer. `record_dim` is the dimension of the layer's input that counts records."""
+    """Watches one layer."""
 
-    names: ClassVar[tuple[str, ...]] = ()
-    """The parameters that the rule knows, if not any: a layer that has been given others is run by vmap instead."""
+    def __init__(self, layer: nn.Module, recorder: Recorder) -> None:
+        self.layer, self.recorder = layer, recorder
 
-    def __init__(self, layer: nn.Module, path: str, recorder: GraphRecorder, record_dim: int = 0) -> None:
-        self.layer, self.path, self.recorder, self.record_dim = layer, path, recorder, record_dim
-
-    @classmethod
-    def suits(cls, layer: nn.Module) -> bool:
+    @property
+    def suits(self) -> bool:
         """Whether the layer computes with its own parameters as it was built, without reparametrisation."""
-        return not hasattr(layer, "parametrizations") and (not cls.names or set(layer._parameters) <= set(cls.names))
+        return not hasattr(self.layer, "parametrizations")
 
     @abstractmethod
     def attach(self) -> Iterable[RemovableHandle]:
@@ -93,34 +98,35 @@ class Rule(ABC):
         return self.layer.register_forward_hook(hook, with_kwargs=True, prepend=True, always_call=always)
 
 
-class LayerRule(Rule):
-    """A layer of one input and one output, whose per-record gradients follow from that input and the output's error."""
+class FunctionRule(Rule):
+    """A layer of one input and one output, with a rule that is a function of that input and the output's errors."""
+
+    def __init__(self, layer: nn.Module, recorder: Recorder, *, function: RuleFunction, record_dim: int) -> None:
+        super().__init__(layer, recorder)
+        self._function, self._record_dim = function, record_dim
 
     def attach(self) -> Iterable[RemovableHandle]:
-        """Hang the hooks on the layer."""
+        """Hang the hook on the layer."""
         return [self._after_forward(self._record)]
-
-    @abstractmethod
-    def contributions(self, inputs: torch.Tensor, errors: torch.Tensor) -> Contributions:
-        """Every record's gradient in the layer's parameters.
-
-        Args:
-            inputs: What the layer was given.
-            errors: The gradients of the losses in what it gave; dimension `record_dim` counts records in both.
-
-        Returns:
-            Pairs of a parameter and its gradients: a tensor (records, *parameter.shape), or a `Contribution`.
-        """
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
         if not (self.recorder.recording and output.requires_grad):
             return
         given = args[0] if args else next(iter(kwargs.values()))
-        inputs = given.detach() if given.requires_grad else given
-        contributions = partial(self.contributions, inputs)
-        self.recorder.record(
-            (output,), self.path, contributions, inputs=(given,), keep=(inputs,), record_dim=self.record_dim
-        )
+        inputs = given.detach()
+
+        def contributions(errors: torch.Tensor) -> Contributions:
+            found = self._function(self.layer, inputs, errors)
+            own = {name: part for name, part in self.layer.named_parameters() if part.requires_grad}
+            if not own.keys() <= found.keys():
+                raise UnsupportedError(
+                    f"the rule for {type(self.layer).__name__} gives no gradient for {sorted(own.keys() - found.keys())[0]}; "
+                    "let it return one for each trainable parameter."
+                )
+            return [(parameter, found[name]) for name, parameter in own.items()]
+
+        dim = self._record_dim
+        self.recorder.record([(output, dim)], contributions, inputs=[(given, dim)], keep=(inputs,), record_dim=dim)
 
 
 class Replacing(TorchFunctionMode):
@@ -162,47 +168,18 @@ class InterceptRule(Rule):
             self._modes.pop().__exit__(None, None, None)
 
 
-_TRANSFORMERS = (
-    nn.Transformer,
-    nn.TransformerEncoder,
-    nn.TransformerDecoder,
-    nn.TransformerEncoderLayer,
-    nn.TransformerDecoderLayer,
-)
-
-
 @cache
 def _load_installed() -> None:
     for point in entry_points(group="noiseproof.rules"):
         point.load()
 
 
-def rules_for(
-    network: nn.Module, recorder: GraphRecorder, vmapped: Collection[str], otherwise: type[Rule]
-) -> Iterator[Rule]:
-    """A rule for every layer of `network` that owns trainable parameters: `otherwise` where none is registered or suits.
-
-    Modules named in `vmapped` (dotted paths) are one layer each, for `otherwise`.
-    """
+def rules_for(network: nn.Module, recorder: Recorder) -> Iterator[Rule]:
+    """The rule of every layer of `network` that has trainable parameters and a rule that suits it."""
     _load_installed()
-    seen: set[int] = set()
-
-    def walk(module: nn.Module, path: str, record_dim: int) -> Iterator[Rule]:
-        if id(module) in seen or not any(parameter.requires_grad for parameter in module.parameters()):
-            return
-        seen.add(id(module))
-        rule = None if path in vmapped else _RULES.get(type(module))
-        own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
-        if rule is not None and rule.suits(module):
-            yield rule(module, path, recorder, record_dim)
-        elif path in vmapped or rule is not None or own or hasattr(module, "parametrizations"):
-            yield otherwise(module, path, recorder, record_dim)
-        else:
-            if isinstance(module, _TRANSFORMERS):
-                # Torch's transformers take sequences first unless told otherwise; their attention layers know.
-                first = next(part for part in module.modules() if isinstance(part, nn.MultiheadAttention))
-                record_dim = 0 if first.batch_first else 1
-            for name, child in module.named_children():
-                yield from walk(child, f"{path}.{name}" if path else name, record_dim)
-
-    yield from walk(network, "", 0)
+    for layer in network.modules():
+        make = _RULES.get(type(layer))
+        if make is not None and any(parameter.requires_grad for parameter in layer.parameters()):
+            rule = make(layer, recorder)
+            if rule.suits:
+                yield rule

@@ -210,7 +210,7 @@ class DpSgd(GradientMethod):
         constant = replace(self, sigma_schedule="constant", clip_schedule="constant")
 
         def gradients(module: nn.Module, noise_multiplier: float, rng: Randomness) -> PrivateGradients:
-            return constant._private(module, noise_multiplier, sample_rate=1.0, rng=rng, vmapped=self.vmapped)
+            return constant._private(module, noise_multiplier, sample_rate=1.0, rng=rng)
 
         return clipped_sum_game(self.name, gradients, budget)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Unpack
 
 from annotated_types import Ge
-from pydantic import BeforeValidator
 from torch import nn
 
 from noiseproof.engine.private_gradients import BatchGradients, Sampling
@@ -40,11 +39,6 @@ if TYPE_CHECKING:
     from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Card, Randomness
     from noiseproof.run.checkpoints import Checkpoints
-
-
-def _paths(value: Any) -> Any:
-    """The dotted paths that a command line gives in one text."""
-    return tuple(value.split(",")) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -83,9 +77,6 @@ class GradientMethod(Method):
     """The most pixels that an augmentation moves a picture by."""
     flip: bool = False
     """Whether an augmentation flips a picture by a coin."""
-
-    vmapped: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
-    """Modules (dotted paths, "" for the whole network) with uses of parameters that the engine cannot follow by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,7 +122,7 @@ class GradientMethod(Method):
         sampled = self._sampled(dataset, rng)
         records = ranks.records(sampled.count)
         rate, steps = self.rate(records), self.steps(records)
-        sampling: Sampling = {"sample_rate": rate, "rng": rng, "vmapped": self.vmapped}
+        sampling: Sampling = {"sample_rate": rate, "rng": rng}
         if sampled.group_size > 1:
             sampling["group_size"] = sampled.group_size
         gradients = self.gradients(module, steps=steps, budget=budget, **sampling)

@@ -1,0 +1,476 @@
+"""Through which operations records can be followed, by the names that torch gives the nodes of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import SystemRandom
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge, Node
+
+from noiseproof.engine.places import NOBODY, Mixed, Place, Shape, Unknown
+
+_SECRET = SystemRandom()
+Found = Sequence[Place | None]
+"""For every input the place of its records, or None if all records share it."""
+Follow = Callable[[Any, Place, Shape, Sequence[Shape]], Found]
+"""From a node, the place in its output, and the shapes of output and inputs."""
+
+_OPERATIONS: dict[str, Follow] = {}
+
+
+def _names(names: str) -> Callable[[Follow], Follow]:
+    def registered(follow: Follow) -> Follow:
+        _OPERATIONS.update({f"{name}Backward{number}": follow for name in names.split() for number in range(6)})
+        return follow
+
+    return registered
+
+
+def shape_of(node: Node, output: int = 0) -> Shape:
+    """The shape of what a node made."""
+    return list(node._input_metadata[output].shape)
+
+
+def saved(node: Any, name: str) -> Any:
+    """A tensor that an operation has kept for its backward pass; read once, since a checkpoint gives it only once."""
+    known = node.metadata.setdefault("noiseproof", {})
+    if name not in known:
+        tensor = getattr(node, f"_saved_{name}")
+        known[name] = None if tensor is None else tensor.detach()
+    return known[name]
+
+
+def inputs_of(node: Any, output: int, place: Place) -> Found:
+    """Where the records lie in what went into an operation.
+
+    Args:
+        node: The operation's node in the graph.
+        output: Which of its outputs.
+        place: Where the records lie in that output.
+
+    Returns:
+        For every input the place of its records, or None if the records share it.
+
+    Raises:
+        Mixed: If the operation brings records together.
+        Unknown: If it cannot be told.
+    """
+    shape = shape_of(node, output)
+    shapes = [() if behind is None else shape_of(behind, place_of) for behind, place_of in node.next_functions]
+    if not place.fits(shape):
+        raise Unknown
+    follow = _OPERATIONS.get(type(node).__name__)
+    if follow is None:
+        return _tried(node, output, place, shape, shapes)
+    found = follow(node, place, shape, shapes)
+    for own, size, (behind, _) in zip(found, shapes, node.next_functions, strict=True):
+        if behind is not None and own is not None and not own.fits(size):
+            raise Unknown
+    return found
+
+
+def _dims(node: Any, name: str, count: int) -> tuple[int, ...]:
+    """A saved dimension or several of a tensor with `count` of them; negative ones are saved as unsigned."""
+    given = getattr(node, f"_saved_{name}")
+    dims = given if isinstance(given, tuple | list) else (given,)
+    return tuple((dim - 2**64 if dim >= 2**63 else dim) % max(1, count) for dim in dims)
+
+
+def _broadcast(place: Place, shape: Shape, size: Shape) -> Place | None:
+    dim = place.dim - (len(shape) - len(size))
+    if dim < 0 or (size[dim] == 1 and shape[place.dim] != 1):
+        return None
+    return place.at(dim)
+
+
+@_names(
+    "Add Sub Rsub Mul Div Pow Where Neg Exp Exp2 Expm1 Log Log1P Log2 Sqrt Rsqrt Reciprocal Abs Sgn Sin Cos "
+    "Tan Tanh Atan Sinh Cosh Asin Acos Erf Erfc Erfinv Sigmoid LogSigmoid Relu Relu6 LeakyRelu Elu Celu Selu "
+    "Gelu Silu Mish Softplus Hardtanh Hardswish Hardsigmoid Threshold Softshrink Hardshrink Clamp ClampMin "
+    "ClampMax Maximum Minimum Fmax Fmin Lerp Addcmul Addcdiv Atan2 MaskedFill NativeDropout FusedDropout Clone "
+    "ToCopy Contiguous Copy Alias Expand Round Floor Ceil Trunc Frac Fmod Remainder NanToNum Xlogy Xlog1Py "
+    "Sinc Digamma Lgamma Logit RreluWithNoise PreluKernel Square MseLoss SmoothL1Loss HuberLoss L1Loss "
+    "BinaryCrossEntropy BinaryCrossEntropyWithLogits SoftMarginLoss KlDiv Tril Triu LiftFresh Detach "
+    "SigmoidGelu Positive Real Polar"
+)
+def _pointwise(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if getattr(node, "_saved_reduction", 0) != 0:
+        raise Mixed
+    if type(node).__name__.startswith("Tri") and place.dim >= len(shape) - 2:
+        raise Unknown
+    return [_broadcast(place, shape, size) for size in shapes]
+
+
+@_names(
+    "Softmax LogSoftmax SafeSoftmax Cumsum Cumprod Logcumsumexp Cummax Cummin Sort Topk Gather Flip Roll Glu Renorm"
+)
+def _along(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    """What happens along one dimension leaves the others alone."""
+    if place.dim in _dims(node, "dims" if hasattr(node, "_saved_dims") else "dim", len(shape)):
+        raise Mixed
+    return [place] * len(shapes)
+
+
+@_names(
+    "Sum Mean Max Min Amax Amin Median Nanmedian Nansum Logsumexp LinalgVectorNorm Norm Var Std VarMean "
+    "StdMean Prod Mode Kthvalue Aminmax"
+)
+def _reduced(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    count = len(shapes[0])
+    dims = _dims(node, "dim", count) if getattr(node, "_saved_dim", None) is not None else ()
+    gone = set(dims or range(count))
+    if node._saved_keepdim:
+        if place.dim in gone:
+            raise Mixed
+        return [place]
+    kept = [dim for dim in range(count) if dim not in gone]
+    return [place.at(kept[place.dim])]
+
+
+@_names("View UnsafeView ReshapeAlias Reshape Unsqueeze Squeeze Flatten Unflatten ViewAsReal ViewAsComplex")
+def _view(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if type(node).__name__.startswith("ViewAs"):
+        return [place]
+    return [place.reshaped(shapes[0], shape)]
+
+
+@_names("T Transpose Swapaxes Numpy_T MT Adjoint")
+def _transposed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    first, second = (
+        _dims(node, name, len(shape))[0] if hasattr(node, "_saved_dim0") else dim
+        for name, dim in (("dim0", 0), ("dim1", len(shape) - 1))
+    )
+    return [place.at({first: second, second: first}.get(place.dim, place.dim))]
+
+
+@_names("Permute")
+def _permuted(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    return [place.at(_dims(node, "dims", len(shape))[place.dim])]
+
+
+@_names("Select Unbind")
+def _selected(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    gone = _dims(node, "dim", len(shapes[0]))[0]
+    return [place.at(place.dim + (place.dim >= gone))]
+
+
+@_names("Stack")
+def _stacked(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    new = _dims(node, "dim", len(shape))[0]
+    if new == place.dim:
+        raise Unknown
+    return [place.at(place.dim - (place.dim > new))] * len(shapes)
+
+
+@_names("Cat")
+def _joined(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    dim = _dims(node, "dim", len(shape))[0]
+    if dim != place.dim:
+        return [place] * len(shapes)
+    sizes = [size[dim] if size else -1 for size in shapes]
+    if sizes.count(-1) > 1:
+        raise Unknown
+    sizes = [shape[dim] - sum(other for other in sizes if other >= 0) if size < 0 else size for size in sizes]
+    return [place.owned(part).settled() for part in place.by_row.split(sizes)]
+
+
+@_names("Slice")
+def _sliced(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if _dims(node, "dim", len(shape))[0] != place.dim:
+        return [place]
+    size = shapes[0][place.dim]
+    rows = torch.arange(size)[
+        node._saved_start or 0 : size if node._saved_end is None else node._saved_end : node._saved_step
+    ]
+    return [place.picked_from(rows, size, place.dim)]
+
+
+@_names("Split SplitWithSizes UnsafeSplit UnsafeSplitWithSizes Chunk")
+def _elsewhere(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    """What happens in other dimensions."""
+    if hasattr(node, "_saved_dim") and place.dim == _dims(node, "dim", len(shape))[0]:
+        raise Unknown
+    return [place]
+
+
+@_names(
+    "ConstantPadNd ReflectionPad1D ReflectionPad2D ReflectionPad3D ReplicationPad1D ReplicationPad2D ReplicationPad3D"
+)
+def _padded(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    sides = node._saved_pad if hasattr(node, "_saved_pad") else node._saved_padding
+    if place.dim >= len(shape) - len(sides) // 2:
+        raise Unknown
+    return [place]
+
+
+@_names("Unfold")
+def _unfolded(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim in (len(shape) - 1, _dims(node, "dimension", len(shapes[0]))[0]):
+        raise Unknown
+    return [place]
+
+
+@_names("Diagonal")
+def _diagonal(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    count = len(shapes[0])
+    moved = {*_dims(node, "dim1", count), *_dims(node, "dim2", count)}
+    kept = [dim for dim in range(count) if dim not in moved]
+    if place.dim >= len(kept):
+        raise Unknown
+    return [place.at(kept[place.dim])]
+
+
+@_names("IndexSelect")
+def _index_selected(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    dim = _dims(node, "dim", len(shape))[0]
+    return [place if dim != place.dim else place.picked_from(saved(node, "index"), shapes[0][dim], dim)]
+
+
+@_names("Index")
+def _indexed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    indices = node._saved_indices
+    used = [dim for dim, index in enumerate(indices) if index is not None]
+    if len(used) != 1:
+        count = len(used)
+        if used and used == list(range(used[0], used[0] + count)) and place.dim < used[0]:
+            return [place, *[None] * (len(shapes) - 1)]
+        raise Unknown
+    dim, index = used[0], indices[used[0]]
+    if index.dtype in (torch.bool, torch.uint8):
+        if index.dim() > 1:
+            raise Unknown
+        index = index.nonzero().squeeze(1)
+    rest: list[Place | None] = [None] * (len(shapes) - 1)
+    if place.dim < dim:
+        return [place, *rest]
+    if place.dim >= dim + index.dim():
+        return [place.at(place.dim - index.dim() + 1), *rest]
+    if index.dim() != 1:
+        flat = place.reshaped([*shape[:dim], index.numel(), *shape[dim + index.dim() :]], shape)
+        return [flat.picked_from(index.flatten(), shapes[0][dim], dim), *rest]
+    return [place.picked_from(index, shapes[0][dim], dim), *rest]
+
+
+@_names("IndexAdd IndexCopy")
+def _added_at(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    dim = _dims(node, "dim", len(shape))[0]
+    if dim != place.dim:
+        return [place] * len(shapes)
+    source = place.owned(place.by_row[saved(node, "index").cpu()]).settled()
+    return [place, *[None] * (len(shapes) - 2), source] if len(shapes) > 2 else [place, source]
+
+
+@_names("Mm Addmm Addbmm")
+def _product(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    left, right = (place, None) if place.dim == 0 else (None, place)
+    return [*[_broadcast(place, shape, size) for size in shapes[:-2]], left, right]
+
+
+@_names("GroupedMm")
+def _grouped_product(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim or len(shapes[1]) != 3:
+        raise Unknown
+    return [place, *[None] * (len(shapes) - 1)]
+
+
+@_names("Mv Addmv")
+def _vector_product(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    return [*[_broadcast(place, shape, size) for size in shapes[:-2]], place, None]
+
+
+@_names("Bmm Baddbmm")
+def _batched_product(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    left = None if place.dim == 2 else place
+    right = None if place.dim == 1 else place
+    return [*[_broadcast(place, shape, size) for size in shapes[:-2]], left, right]
+
+
+@_names(
+    "Convolution ConvolutionOverrideable CudnnConvolution MiopenConvolution MkldnnConvolution SlowConv2D Thnn_Conv2D"
+)
+def _convolved(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim:
+        raise Unknown
+    return [place, *[None] * (len(shapes) - 1)]
+
+
+@_names("Embedding")
+def _looked_up(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim == len(shape) - 1:
+        raise Unknown
+    return [None]
+
+
+@_names("EmbeddingBag")
+def _bagged(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim:
+        raise Unknown
+    bags = saved(node, "result1")
+    weights = place.owned(place.by_row[bags.cpu()]) if bags.numel() else place
+    return [None, *[weights] * (len(shapes) - 1)]
+
+
+@_names("NativeLayerNorm FusedRmsNorm")
+def _normalised(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim >= len(shape) - len(node._saved_normalized_shape):
+        raise Mixed
+    return [place, *[None] * (len(shapes) - 1)]
+
+
+@_names("NativeGroupNorm")
+def _group_normalised(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim:
+        raise Mixed
+    return [place, *[None] * (len(shapes) - 1)]
+
+
+@_names("NativeBatchNorm CudnnBatchNorm MiopenBatchNorm")
+def _batch_normalised(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim == 1:  # every channel by itself, as instance norm has it: the records' channels lie side by side
+        return [place, *[place.at(0)] * (len(shapes) - 1)]
+    if getattr(node, "_saved_training", True) or place.dim:
+        raise Mixed
+    return [place, *[None] * (len(shapes) - 1)]
+
+
+@_names("Repeat")
+def _repeated(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    dim = place.dim - (len(shape) - len(shapes[0]))
+    size = shapes[0][dim] if dim >= 0 else 1
+    if size == shape[place.dim]:
+        return [place.at(dim)]
+    if place.owners is None and place.inner % size == 0:
+        return [None]
+    raise Unknown
+
+
+@_names("NllLoss NllLoss2D MultiMarginLoss MultilabelMarginLoss")
+def _losses(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if getattr(node, "_saved_reduction", 0) != 0:
+        raise Mixed
+    return [place] * len(shapes)
+
+
+@_names(
+    "MaxPool2DWithIndices MaxPool3DWithIndices AvgPool2D AvgPool3D AdaptiveAvgPool2D AdaptiveAvgPool3D "
+    "AdaptiveMaxPool2D AdaptiveMaxPool3D MkldnnMaxPool2D UpsampleNearest1D UpsampleNearest2D UpsampleNearest3D "
+    "UpsampleLinear1D UpsampleBilinear2D UpsampleBicubic2D PixelShuffle PixelUnshuffle Im2Col Col2Im "
+    "FractionalMaxPool2D GridSampler2D GridSampler3D"
+)
+def _over_places(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim >= len(shapes[0]) - (1 if type(node).__name__.startswith("Im2Col") else 2) and place.dim != 0:
+        raise Unknown
+    return [place] * len(shapes)
+
+
+@_names(
+    "ScaledDotProductFlashAttentionForCpu ScaledDotProductFlashAttention ScaledDotProductEfficientAttention "
+    "ScaledDotProductCudnnAttention ScaledDotProductFusedAttentionOverrideable"
+)
+def _attended(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    if place.dim > 1:
+        raise Unknown
+    found: list[Place | None] = [place, place, place]
+    return [*found, *[_broadcast(place, shape, size) for size in shapes[3:]]]
+
+
+@_names("PackPaddedSequence")
+def _packed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    """Rows of a padded sequence, one step after another, of the records that are still there."""
+    sizes = saved(node, "result1")
+    dim = 0 if node._saved_batch_first else 1
+    owners = torch.full((shapes[0][dim],), NOBODY)
+    for step in place.by_row.split(sizes.tolist()):
+        owners[: len(step)] = torch.where(step >= 0, step, owners[: len(step)])
+        if not torch.equal(owners[: len(step)], torch.where(step >= 0, step, owners[: len(step)])):
+            raise Mixed
+    return [place.owned(owners, dim).settled()]
+
+
+def local_gradients(node: Any, output: int, errors: torch.Tensor) -> Sequence[torch.Tensor | None]:
+    """What one operation makes of errors in one of its outputs, input by input.
+
+    Where an input was spread over the output, its gradients may come unsummed, as the operation's formula gives them.
+    """
+    if not callable(node) or type(node).__name__ == "CopySlices":
+        return _by_engine(node, output, errors)
+    given: list[torch.Tensor | None] = [None] * len(node._input_metadata)
+    given[output] = errors
+    with torch.no_grad():
+        found = node(*given)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _by_engine(node: Any, output: int, errors: torch.Tensor) -> Sequence[torch.Tensor | None]:
+    """The same for nodes that only the engine can run; it is stopped right behind them."""
+    behind = [(other, place) for other, place in node.next_functions if other is not None]
+    if len(set(behind)) < len(behind):
+        raise Unknown
+    edges = [GradientEdge(*edge) for edge in behind]
+    handles = [other.register_prehook(nothing) for other in {other for other, _ in behind}]
+    try:
+        found = iter(
+            torch.autograd.grad([GradientEdge(node, output)], edges, [errors], retain_graph=True, allow_unused=True)
+        )
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [None if other is None else next(found) for other, _ in node.next_functions]
+
+
+def nothing(errors: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+    """A hook that lets no error through."""
+    return tuple(None if error is None else torch.zeros_like(error) for error in errors)
+
+
+def _tried(node: Any, output: int, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
+    """By trial: where errors of some records alone arrive in the inputs of an operation that nothing is known of."""
+    some = sorted(_SECRET.sample(range(place.records), min(3, place.records)))
+    like = node._input_metadata[output]
+    generator = torch.Generator(like.device).manual_seed(_SECRET.getrandbits(63))
+    errors = torch.randn(*shape, dtype=like.dtype, device=like.device, generator=generator)
+    trials = []
+    for record in some:
+        given = place.masked(errors, torch.tensor([record]))[0]
+        try:
+            trials.append(local_gradients(node, output, given))
+        except Exception as error:
+            raise Unknown from error
+    found: list[Place | None] = []
+    for number, (size, (behind, _)) in enumerate(zip(shapes, node.next_functions, strict=True)):
+        arrived = [part for trial in trials if (part := trial[number]) is not None]
+        if behind is None or len(arrived) < len(trials):
+            found.append(None)
+            continue
+        if not any(bool(part.any()) for part in arrived):
+            raise Unknown
+        own = next(
+            (candidate for candidate in _candidates(place, shape, size) if _holds(candidate, some, arrived)), None
+        )
+        if own is None and size and type(behind).__name__ != "AccumulateGrad":
+            raise Unknown  # shared by the records or mixing them: who knows
+        found.append(own)
+    return found
+
+
+def _candidates(place: Place, shape: Shape, size: Shape) -> Iterator[Place]:
+    """Where records may lie in an input of that size, the likeliest first."""
+    if place.fits(size):
+        yield place
+    for dim, rows in enumerate(size):
+        if rows and rows % place.records == 0:
+            yield Place(place.records, dim, 1, rows // place.records)
+            yield Place(place.records, dim, rows // place.records, 1)
+
+
+def _holds(place: Place, some: Sequence[int], arrived: Sequence[torch.Tensor]) -> bool:
+    """Whether what arrived from each of some records lies in its own rows."""
+    for record, part in zip(some, arrived, strict=True):
+        if not place.fits(part.shape):
+            return False
+        others = place.masked(part, torch.tensor([record]))[0] != part
+        if bool(others.any()):
+            return False
+    return True
