@@ -128,6 +128,32 @@ def code_rows(frame: pd.DataFrame, public: Public, *, name: str = "the table") -
     return features, _remarks(*beyond)
 
 
+def answers_table(public: Public, answers: torch.Tensor, *, labels_only: bool = False) -> pd.DataFrame:
+    """A release's answers in the user's own words.
+
+    Args:
+        public: What is public about the records that the release was made from.
+        answers: Class probabilities, (rows, classes); or coded numbers, one a row, where the target is numeric.
+        labels_only: Whether the answers are labels without probabilities.
+
+    Returns:
+        A column `prediction` (the class as the table has it, or a number in the target's units) and, of classes, a column
+        `p(CLASS)` for each.
+
+    Formal guarantee
+    ----------------
+    Post-processing: reads only its arguments, so it costs nothing beyond what made them.
+    """
+    import pandas as pd
+
+    if public.target_bounds is not None:
+        return pd.DataFrame({"prediction": public.in_units(answers.detach().cpu().double().flatten()).numpy()})
+    target = Column("prediction", categories=public.classes, integer=public.integer_classes)
+    table = {"prediction": _named(answers.argmax(1).cpu().numpy(), target)}
+    shares = {} if labels_only else {f"p({name})": answers[:, k].cpu().numpy() for k, name in enumerate(public.classes)}
+    return pd.DataFrame({**table, **shares})
+
+
 class Problems(list[str]):
     """What is wrong with a table, so that all of it can be said at once."""
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import torch
 from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
+from noiseproof.data.tables import answers_table, code_rows
 from noiseproof.errors import BudgetError, DataError, UnsupportedError
 from noiseproof.networks.fitting import Training
 from noiseproof.networks.network import Network
 from noiseproof.tensors import all_finite
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from noiseproof.privacy import Card, Randomness
     from noiseproof.privacy.events import DpEvent
 
@@ -84,6 +87,44 @@ class Release(ABC):
         """How its network was trained, noise aside, so that an attack can train others like it; None if not known."""
         return None
 
+    @overload
+    def predict(self, rows: torch.Tensor) -> torch.Tensor: ...
+    @overload
+    def predict(self, rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame: ...
+    def predict(self, rows: Any) -> Any:
+        """Answers to coded records, or to rows as in the table that the release was made from.
+
+        Args:
+            rows: Coded features, (records, *shape); or a table with every column that was learned from (names,
+                categories, dates and gaps as they are there; other columns are left alone); or a list of such records.
+
+        Returns:
+            For coded features, class probabilities, (records, classes). For a table, a column `prediction` in the table's
+            own words or units, and, of classes, a column `p(CLASS)` for each; what lies beyond the public bounds or lists
+            is handled as in training, and said in `.attrs["remarks"]`.
+
+        Raises:
+            DataError: If the rows do not fit; nothing is answered or spent then.
+            BudgetError: If the answers cost more than is left; nothing is answered or spent then.
+
+        Formal guarantee
+        ----------------
+        Answers of a `ModelRelease` are post-processing; those of a `PredictionRelease` are paid for before they are given.
+        """
+        if isinstance(rows, torch.Tensor):
+            return self._predict(rows)
+        import pandas as pd
+
+        table = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows))
+        features, remarks = code_rows(table, self.public, name="the table")
+        found = answers_table(self.public, self._predict(features), labels_only=self.labels_only)
+        found.index = table.index
+        found.attrs["remarks"] = remarks
+        return found
+
+    def _predict(self, features: torch.Tensor) -> torch.Tensor:
+        raise UnsupportedError(f"a {self.kind} release answers no queries.")
+
     @abstractmethod
     def tensors(self) -> dict[str, torch.Tensor]:
         """What goes into the bundle's `weights.safetensors`."""
@@ -134,7 +175,7 @@ class ModelRelease(Release):
         steps = {name: self.settings[name] for name in ("batch_size", "lr") if name in self.settings}
         return Training(epochs=math.ceil(self.settings.get("epochs", Training.epochs)), **steps)
 
-    def predict(self, features: torch.Tensor) -> torch.Tensor:
+    def _predict(self, features: torch.Tensor) -> torch.Tensor:
         """Class probabilities, (records, classes)."""
         return torch.softmax(logits(self.module, check_features(features, self.public.shape)), dim=1)
 
@@ -185,7 +226,7 @@ class PredictionRelease(Release):
         """How many more answers the budget covers."""
         return self.queries - self.asked
 
-    def predict(self, features: torch.Tensor) -> torch.Tensor:
+    def _predict(self, features: torch.Tensor) -> torch.Tensor:
         """Noisy class probabilities, (records, classes); spends one query a record, or refuses."""
         features = check_features(features, self.public.shape)
         count = features.shape[0]

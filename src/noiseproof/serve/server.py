@@ -17,9 +17,10 @@ from uvicorn.supervisors import Multiprocess
 
 from noiseproof.errors import LedgerError, SettingError
 from noiseproof.files import write_whole
+from noiseproof.releases.release import PredictionRelease
 from noiseproof.serve import monitoring
-from noiseproof.serve.ledger import DataSetBalance
-from noiseproof.serve.models import ServedModel
+from noiseproof.serve.ledger import DataSetBalance, Spend
+from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.service import VARIABLE, Service, Settings
 
 _BINDING = "ledger.json"
@@ -50,6 +51,35 @@ def check(settings: Settings) -> tuple[dict[str, ServedModel], dict[str, int | N
     finally:
         service.close()
     return service.models, left, data_sets
+
+
+def pay(bundle: Path, release: PredictionRelease, ledger: str, *, answers: int, client: str) -> int:
+    """Pay for answers of a bundle from the ledger that it is bound to, as a service would; they may be given after that.
+
+    Args:
+        bundle: The bundle's folder.
+        release: What it holds.
+        ledger: The ledger's file or address.
+        answers: How many are wanted.
+        client: Whom the ledger notes for it.
+
+    Returns:
+        How many more answers there are.
+
+    Raises:
+        BudgetError: If they cost more than is left; nothing is spent then.
+        LedgerError: If the bundle is paid for by another ledger, or there is none.
+    """
+    model = ServedModel(bundle.resolve().name, release)
+    assert model.price is not None
+    connection = LedgerConnection(ledger, [model])
+    try:
+        accounts = connection.ledger
+        _bind(bundle, accounts.id)
+        accounts.spend(Spend(model.account, client, model.price * answers, answers))
+        return model.answers_left(accounts.balance(model.account))
+    finally:
+        connection.close()
 
 
 def _bind(bundle: Path, ledger: str) -> None:
