@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
@@ -10,7 +11,7 @@ import pytest
 from noiseproof import plugins
 from noiseproof.attacks import attack, attack_names
 from noiseproof.data import formats
-from noiseproof.errors import SettingError
+from noiseproof.errors import MissingPartError, SettingError
 
 MODULE = """
 from noiseproof.attacks import Attack, register_attack
@@ -57,3 +58,16 @@ def test_a_package_that_cannot_be_imported_is_named(installed):
     installed("not_there_at_all:thing")
     with pytest.raises(SettingError, match=r"not_there_at_all.*cannot be imported"):
         attack_names()
+
+
+def test_a_missing_part_is_named_with_the_extra_that_brings_it():
+    plugins.need("nothing needs", "plots", "json")
+    with pytest.raises(MissingPartError, match=r"pictures need no_such_part: pip install 'noiseproof\[plots\]'\."):
+        plugins.need("pictures need", "plots", "json", "no_such_part")
+
+
+@pytest.mark.parametrize("module", ["noiseproof.run", "noiseproof.report", "noiseproof.sklearn"])
+def test_nothing_imports_an_extra_unasked(module):
+    code = f"import sys, {module}; print(sorted({{'matplotlib', 'fastapi', 'ray', 'mlflow'}} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -1,11 +1,28 @@
-"""Modules of installed packages that bring methods, attacks or data formats of their own."""
+"""Modules of installed packages that bring methods, attacks or data formats of their own; parts that extras bring."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 
-from noiseproof.errors import SettingError
+from noiseproof.errors import MissingPartError, SettingError
+
+
+def need(what: str, extra: str, *modules: str) -> None:
+    """Say in words what to install if a part that not everybody needs is missing.
+
+    Args:
+        what: What needs it, as the start of a sentence.
+        extra: The extra of the package that brings it.
+        modules: What must be there.
+
+    Raises:
+        MissingPartError: If one of them is not.
+    """
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise MissingPartError(f"{what} {', '.join(missing)}: pip install 'noiseproof[{extra}]'.")
 
 
 @cache

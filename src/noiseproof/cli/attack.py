@@ -13,6 +13,7 @@ from noiseproof.cli import output
 from noiseproof.cli.registry import command
 from noiseproof.errors import DataError, SettingError
 from noiseproof.files import check_out
+from noiseproof.plugins import need
 
 
 @command("attack", "Example: noiseproof attack model --data people.csv --target income --attack lira --roc roc.png")
@@ -52,6 +53,8 @@ def run(
         check_out(roc, force=force, inputs=(data, about["schema"]))
     if attack not in attack_names():
         raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
+    if roc is not None:
+        need("a drawn ROC curve needs", "plots", "matplotlib")
     release = bundles.load(bundle)
     o.note_inside(release, bundle)
     progress = output.RichProgress()

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from noiseproof.plugins import need
 from noiseproof.progress import Progress, Task
 
 if TYPE_CHECKING:
@@ -100,12 +101,8 @@ def label(word: str, colour: str, sentence: str) -> None:
 
 def need_serve() -> None:
     """Say in words if what the service and its ledger are built on is not installed."""
-    from importlib.util import find_spec
-
-    from noiseproof.errors import MissingPartError
-
-    if any(find_spec(part) is None for part in ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "httpx")):
-        raise MissingPartError("the service and its ledger need more parts: pip install 'noiseproof[serve]'.")
+    parts = ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "httpx")
+    need("the service and its ledger need", "serve", *parts)
 
 
 def guarantee(value: Any) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 from noiseproof.data.schema import Schema
 from noiseproof.data.tables import MISSING_VALUES
 from noiseproof.errors import DataError, MissingPartError, NoiseproofError, SettingError
-from noiseproof.plugins import load_plugins
+from noiseproof.plugins import load_plugins, need
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -277,6 +277,7 @@ def _read_excel(path: Path, schema: Schema | None) -> pd.DataFrame:
 
 
 def _parquet_header(path: Path) -> tuple[str, ...]:
+    need("Parquet needs", "parquet", "pyarrow")
     import pyarrow.parquet as pq
 
     with readable(path):

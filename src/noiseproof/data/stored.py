@@ -30,6 +30,7 @@ from noiseproof.data.schema import Schema
 from noiseproof.data.splits import Split, check_classes, coins, sides
 from noiseproof.data.tables import code, dense, person_hashes
 from noiseproof.errors import DataError, SettingError
+from noiseproof.plugins import need
 from noiseproof.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def store_parquet(path: Path, schema: Schema, folder: Path, *, progress: Progres
     ----------------
     That of `tables.code` with a public schema: each row is coded by itself. The folder is as private as the table.
     """
+    need("Parquet needs", "parquet", "pyarrow")
     import pyarrow.parquet as pq
 
     with readable(path):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from noiseproof.palette import PALETTE
+from noiseproof.plugins import need
 from noiseproof.report.charts import Chart, charts
 from noiseproof.run import Comparison
 
@@ -22,7 +23,11 @@ def save_pictures(comparison: Comparison, folder: Path) -> list[Path]:
 
     Returns:
         The files written. The same results give the same bytes.
+
+    Raises:
+        MissingPartError: If matplotlib, of the extra `plots`, is not installed.
     """
+    need("pictures need", "plots", "matplotlib")
     folder.mkdir(parents=True, exist_ok=True)
     return [path for chart in charts(comparison) for path in _save(chart, folder / chart.name)]
 

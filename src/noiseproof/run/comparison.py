@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.errors import MissingPartError, NoiseproofError, SettingError
 from noiseproof.files import write_whole
 from noiseproof.parallel import tasks
 from noiseproof.parallel.tasks import Lost, Placement
@@ -285,6 +285,8 @@ def _publish(folder: Folder, comparison: Comparison, watch: Watch) -> Comparison
         write_whole(folder.path / RESULTS, comparison.model_dump_json(indent=1))
         write_whole(folder.path / REPORT, render([comparison]))
         save_pictures(comparison, folder.path / "pictures")
+    except MissingPartError as error:
+        watch.trouble(str(error))
     except OSError as error:
         watch.trouble(f"results, page or pictures could not be written to {folder.path}: {error.strerror}.")
         if not (folder.path / REPORT).is_file():

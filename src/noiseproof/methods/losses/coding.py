@@ -13,6 +13,7 @@ from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.data.tables import decode, layout
 from noiseproof.errors import DataError, SettingError
 from noiseproof.files import check_out, whole_file
+from noiseproof.plugins import need
 from noiseproof.releases.release import DataRelease
 
 _STEPS, _HALVINGS = 16, 12
@@ -184,6 +185,10 @@ def check_target(out: Path, dataset: Dataset, *, force: bool = False, inputs: Se
     if out.suffix not in fitting:
         what = "a table is written as" if table else "records that are no table are written as"
         raise SettingError(f"{what} {' or '.join(fitting)}, not {out.name}; rename --out.")
+    if out.suffix == ".parquet":
+        need("Parquet needs", "parquet", "pyarrow")
+    if dataset.public.is_picture:
+        need("a contact sheet of pictures needs", "plots", "matplotlib")
     if not out.parent.is_dir():
         raise SettingError(f"there is no folder {out.parent}; make it, or choose another --out.")
     for path in (out, card_path(out), sheet_path(out)):
