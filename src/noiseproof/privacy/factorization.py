@@ -1,0 +1,643 @@
+"""Correlated noise for a whole training: strategies, their exact sensitivity, and the error that they leave.
+
+A training of T steps turns its gradients G (one row a step) into iterates A G, where A is the *workload*: prefix sums for
+plain descent, prefix sums of momentum with a learning-rate schedule otherwise. A *strategy* is a lower-triangular matrix
+C. Releasing C G + Z with independent normal Z is one Gaussian mechanism, and C^-1 (C G + Z) = G + C^-1 Z are gradients
+whose noise is correlated over the steps so that much of it cancels in the iterates. Since C is lower triangular, step t
+needs the gradients up to t alone, and the guarantee holds for gradients that are chosen adaptively (Denisov et al. 2022).
+No sampling is needed: what must hold is how often, and how close together, one record takes part.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import linalg, optimize, signal, special
+
+from noiseproof.errors import SettingError
+from noiseproof.settings import check_fields
+
+Floats = npt.NDArray[np.float64]
+StrategyName = Literal["tree", "toeplitz", "banded", "buffered"]
+
+_DENSE = 2048
+"""Steps up to which a banded strategy may have any number of bands; more steps are optimised band by band."""
+_MOST_BANDS = 64
+
+
+@dataclass(frozen=True)
+class Participation:
+    """How often one record takes part in a training: at most `times` of `steps` steps, any two `separation` apart."""
+
+    steps: int
+    times: int = 1
+    separation: int = 1
+
+    def __post_init__(self) -> None:
+        check_fields("participation", self)
+        if min(self.steps, self.times, self.separation) < 1:
+            raise SettingError("steps, participations and their separation are whole numbers of 1 or more.")
+
+    @property
+    def most(self) -> int:
+        """How often a record can really take part: `times`, or as often as fits into the steps."""
+        return min(self.times, -(-self.steps // self.separation))
+
+    def heaviest(self, weights: Floats) -> float:
+        """The largest sum of weights (one a step, none negative) over the steps that a record may take part in.
+
+        Exact, by dynamic programming over the number of participations: O(steps x participations).
+        """
+        best = np.zeros(self.steps + self.separation)
+        for _ in range(self.most):
+            best[: self.steps] = weights + best[self.separation :]
+            best = np.maximum.accumulate(best[::-1])[::-1]
+        return float(best[0])
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a training makes of its gradients: iterates of descent with momentum and a learning rate by step."""
+
+    momentum: float = 0.0
+    lr: tuple[float, ...] | None = None
+    """Relative learning rates, one a step; None for the same at every step."""
+
+    def matrix(self, steps: int) -> Floats:
+        """A, whose row t says what the iterate after step t is made of."""
+        momentum = linalg.toeplitz(self.momentum ** np.arange(steps), np.zeros(steps))
+        return np.cumsum(self.rates(steps)[:, None] * momentum, axis=0)
+
+    def rates(self, steps: int) -> Floats:
+        """The learning rate of each step."""
+        if self.lr is not None and len(self.lr) != steps:
+            raise SettingError(f"a workload of {steps} steps needs as many learning rates, not {len(self.lr)}.")
+        return np.ones(steps) if self.lr is None else np.asarray(self.lr, float)
+
+
+PREFIX_SUMS = Workload()
+
+
+class Strategy(ABC):
+    """A strategy C for a participation: how noise is correlated, how sensitive C G is, how much error is left."""
+
+    participation: Participation
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """The largest L2 norm of C times one record's gradients of norm at most 1, over all allowed participations."""
+
+    @abstractmethod
+    def variances(self, workload: Workload = PREFIX_SUMS) -> Floats:
+        """The variance of each iterate's noise, per coordinate, if that of Z is 1."""
+
+    @abstractmethod
+    def matrix(self) -> Floats:
+        """C, a column a step (for small numbers of steps: tests and pictures)."""
+
+    @abstractmethod
+    def start(self, size: int, like: torch.Tensor) -> Stream:
+        """The noise of a training whose gradients have `size` coordinates."""
+
+    @property
+    @abstractmethod
+    def vectors(self) -> int:
+        """How many vectors of the gradient's size a training has to remember."""
+
+    def error(self, workload: Workload = PREFIX_SUMS) -> float:
+        """The root mean squared error of the iterates at noise multiplier 1: what strategies are compared by."""
+        return self.sensitivity * math.sqrt(self.variances(workload).mean())
+
+
+class Stream(ABC):
+    """One training's pass through a strategy, step by step."""
+
+    step = 0
+
+    @abstractmethod
+    def release(self, gradient: torch.Tensor, noise: Any) -> torch.Tensor:
+        """The step's gradient with its correlated noise.
+
+        Args:
+            gradient: The step's sum of clipped gradients.
+            noise: Adds independent noise to a vector: the Gaussian mechanism for the strategy's sensitivity.
+
+        Formal guarantee
+        ----------------
+        Only (C G)_t, the sum of this and earlier gradients weighted by row t of C, meets the records, and `noise` is
+        added to exactly that vector; the rest of the step is computed from what earlier calls have *released*. So where
+        `noise` is exact (secure randomness on its lattice), correlation takes nothing of that away.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, torch.Tensor]:
+        """What has to be remembered between steps. It holds gradients without noise: never released."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, torch.Tensor], step: int) -> None:
+        """Go on after `step` steps from what `state` gave."""
+
+
+class _Triangular(Stream):
+    """Streams of square strategies: histories of gradients and of releases, of which each step needs one weighted sum."""
+
+    def __init__(self, rows: int, size: int, like: torch.Tensor) -> None:
+        self._histories = like.new_zeros((2, rows, size))
+
+    @abstractmethod
+    def _lagged(self, history: torch.Tensor) -> torch.Tensor | None:
+        """The sum over earlier steps, weighted by this step's row of C."""
+
+    @abstractmethod
+    def _push(self, history: torch.Tensor, vector: torch.Tensor) -> None:
+        """Remember this step's vector."""
+
+    def _diagonal(self) -> float:
+        return 1.0
+
+    def release(self, gradient: torch.Tensor, noise: Any) -> torch.Tensor:
+        gradients, released = self._histories
+        diagonal = self._diagonal()
+        query = gradient if diagonal == 1 else gradient * diagonal
+        if (earlier := self._lagged(gradients)) is not None:
+            query = query + earlier
+        found = noise(query.clone() if query is gradient else query)
+        if (earlier := self._lagged(released)) is not None:
+            found = found - earlier
+        found = found if diagonal == 1 else found / diagonal
+        self._push(gradients, gradient)
+        self._push(released, found)
+        self.step += 1
+        return found
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"histories": self._histories}
+
+    def restore(self, state: dict[str, torch.Tensor], step: int) -> None:
+        self._histories.copy_(state["histories"])
+        self.step = step
+
+
+class _Window(_Triangular):
+    """The last vectors themselves, in a ring."""
+
+    def __init__(self, rows: Floats, size: int, like: torch.Tensor) -> None:
+        super().__init__(rows.shape[1] - 1, size, like)
+        self._rows = torch.as_tensor(np.ascontiguousarray(rows), dtype=like.dtype, device=like.device)
+
+    def _diagonal(self) -> float:
+        return float(self._rows[self.step, 0])
+
+    def _lagged(self, history: torch.Tensor) -> torch.Tensor | None:
+        width = len(history)
+        if width == 0 or self.step == 0:
+            return None
+        # The vector of step t - j lies at (t - j) mod width.
+        lags = (self.step - 1 - torch.arange(width, device=history.device)) % width
+        return self._rows[self.step, 1:][lags] @ history
+
+    def _push(self, history: torch.Tensor, vector: torch.Tensor) -> None:
+        if len(history):
+            history[self.step % len(history)] = vector
+
+
+class _Buffers(_Triangular):
+    """Sums of all earlier vectors with weights that decay: one a buffer."""
+
+    def __init__(self, decays: Floats, weights: Floats, size: int, like: torch.Tensor) -> None:
+        super().__init__(len(decays), size, like)
+        self._decays = torch.as_tensor(decays, dtype=like.dtype, device=like.device)
+        self._weights = torch.as_tensor(weights, dtype=like.dtype, device=like.device)
+
+    def _lagged(self, history: torch.Tensor) -> torch.Tensor | None:
+        return self._weights @ history if self.step else None
+
+    def _push(self, history: torch.Tensor, vector: torch.Tensor) -> None:
+        history.mul_(self._decays[:, None]).add_(vector)
+
+
+class Banded(Strategy):
+    """A strategy whose step t mixes the last gradients: rows[t, j] = C[t, t - j], the same rows for a Toeplitz one.
+
+    Formal guarantee
+    ----------------
+    With at most `separation` bands, any two of a record's columns have disjoint supports, so that the squared norm of C
+    times its gradients is at most the sum of the squared norms of those columns, with equality at gradients of norm 1:
+    `sensitivity` is exact. A Toeplitz strategy with more bands than that must have coefficients that are not negative and
+    never increase; taking part at steps 0, b, 2b, ... is then the worst (Kalinin and Lampert 2024, theorem 2): every
+    entry of C^T C is non-negative, so the worst gradients are parallel, and moving any participation to an earlier step
+    moves a non-increasing column up, which cannot lower its product with any of the others or its own norm.
+    """
+
+    def __init__(self, rows: Floats, participation: Participation, *, toeplitz: bool = False) -> None:
+        self.participation = participation
+        self.toeplitz = toeplitz
+        self.bands = rows.shape[1]
+        steps = participation.steps
+        if self.bands > steps:
+            raise SettingError(f"{steps} steps have room for {steps} bands at most, not {self.bands}.")
+        wide = self.bands > participation.separation and participation.most > 1
+        if wide and not (toeplitz and (rows[0] >= 0).all() and (np.diff(rows[0]) <= 0).all()):
+            raise SettingError(
+                f"a strategy of {self.bands} bands needs participations at least as many steps apart, not "
+                f"{participation.separation}; take fewer bands, or a Toeplitz strategy whose coefficients never increase."
+            )
+        # Entries above the first row would be before the training.
+        self.rows = np.where(np.arange(self.bands) <= np.arange(steps)[:, None], rows, 0.0)
+
+    @cached_property
+    def sensitivity(self) -> float:
+        steps, separation = self.participation.steps, self.participation.separation
+        if self.bands > separation and self.participation.most > 1:
+            total = np.zeros(steps)
+            column = self._column()
+            for start in range(0, self.participation.most * separation, separation):
+                total[start:] += column[: steps - start]
+            return float(np.linalg.norm(total))
+        return math.sqrt(self.participation.heaviest(_column_squares(self.rows)))
+
+    @property
+    def vectors(self) -> int:
+        return 2 * (self.bands - 1)
+
+    def variances(self, workload: Workload = PREFIX_SUMS) -> Floats:
+        if self.toeplitz and workload.lr is None:
+            filtered = np.convolve(self.rows[-1], [1, -(1 + workload.momentum), workload.momentum])
+            return np.cumsum(_impulse([1.0], filtered, self.participation.steps) ** 2)
+        if self.bands > _MOST_BANDS:
+            inverse = linalg.solve_triangular(self.matrix().T, workload.matrix(self.participation.steps).T)
+            return np.square(inverse).sum(0)
+        return _state_space(self.rows, workload)[0][1:, 0, 0]
+
+    def matrix(self) -> Floats:
+        steps = self.participation.steps
+        result = np.zeros((steps, steps))
+        for lag in range(self.bands):
+            np.fill_diagonal(result[lag:], self.rows[lag:, lag])
+        return result
+
+    def start(self, size: int, like: torch.Tensor) -> Stream:
+        return _Window(self.rows, size, like)
+
+    def _column(self) -> Floats:
+        return np.pad(self.rows[-1], (0, self.participation.steps - self.bands))
+
+
+class Buffered(Strategy):
+    """A buffered linear Toeplitz strategy: C[t, t - j] = sum_i weights[i] decays[i]^(j - 1) for j > 0, and 1 for j = 0.
+
+    It needs two vectors a buffer, however long the training is (Dvijotham et al. 2024; McMahan et al. 2024).
+
+    Formal guarantee
+    ----------------
+    Weights are positive and sum to at most 1 and decays lie in [0, 1), so that the coefficients are not negative and never
+    increase: `sensitivity` is exact, as `Banded`'s is for such a strategy.
+    """
+
+    def __init__(self, decays: Floats, weights: Floats, participation: Participation) -> None:
+        if not ((decays >= 0) & (decays < 1) & (weights > 0)).all() or weights.sum() > 1:
+            raise SettingError("decays must lie in [0, 1), and weights be positive and sum to at most 1.")
+        self.participation, self.decays, self.weights = participation, decays, weights
+
+    @cached_property
+    def sensitivity(self) -> float:
+        total = np.zeros(self.participation.steps)
+        column, separation = self._column(), self.participation.separation
+        for start in range(0, self.participation.most * separation, separation):
+            total[start:] += column[: len(total) - start]
+        return float(np.linalg.norm(total))
+
+    @property
+    def vectors(self) -> int:
+        return 2 * len(self.decays)
+
+    def variances(self, workload: Workload = PREFIX_SUMS) -> Floats:
+        if workload.lr is not None:
+            raise SettingError("a buffered strategy is for learning rates that stay the same; take a banded one.")
+        denominator = np.poly(self.decays)
+        numerator = denominator.copy()
+        for place, weight in enumerate(self.weights):
+            numerator[1:] += weight * np.poly(np.delete(self.decays, place))
+        filtered = np.convolve(numerator, [1, -(1 + workload.momentum), workload.momentum])
+        return np.cumsum(_impulse(denominator, filtered, self.participation.steps) ** 2)
+
+    def matrix(self) -> Floats:
+        return linalg.toeplitz(self._column(), np.zeros(self.participation.steps))
+
+    def start(self, size: int, like: torch.Tensor) -> Stream:
+        return _Buffers(self.decays, self.weights, size, like)
+
+    def _column(self) -> Floats:
+        powers = self.decays[:, None] ** np.arange(self.participation.steps - 1)
+        return np.concatenate([[1.0], self.weights @ powers])
+
+
+class Tree(Strategy):
+    """DP-FTRL's binary tree with Honaker's completion: noisy sums of dyadic ranges of steps, combined as well as can be.
+
+    Formal guarantee
+    ----------------
+    The row of a node adds up the gradients of its range of 2^l steps. At level l a range holds at most
+    m = min(times, ceil(2^l / separation)) of a record's participations, and all ranges of the level together at most
+    `times`, so that the squared norm of the level's sums is at most m x times; `sensitivity` is the root of the sum over
+    levels: an upper bound, exact for one participation. Kairouz et al. 2021; Honaker 2015.
+    """
+
+    def __init__(self, participation: Participation) -> None:
+        self.participation = participation
+        self.levels = participation.steps.bit_length()
+        shares = [1.0]  # of a node's own estimate: its variance once its children's are combined with it
+        for _ in range(1, self.levels):
+            shares.append(1 / (1 + 1 / (2 * shares[-1])))
+        self.shares = np.array(shares)
+
+    @cached_property
+    def sensitivity(self) -> float:
+        ranges = 2 ** np.arange(self.levels)
+        most = np.minimum(self.participation.most, -(-ranges // self.participation.separation))
+        return math.sqrt(float(most.sum()) * self.participation.most)
+
+    @property
+    def vectors(self) -> int:
+        return 2 * self.levels
+
+    def variances(self, workload: Workload = PREFIX_SUMS) -> Floats:
+        if workload != PREFIX_SUMS:
+            raise SettingError("a tree is for prefix sums; take a banded strategy for momentum and schedules.")
+        ends = np.arange(1, self.participation.steps + 1)
+        return ((ends[:, None] >> np.arange(self.levels)) & 1) @ self.shares
+
+    def matrix(self) -> Floats:
+        steps = self.participation.steps
+        rows = []
+        for end in range(1, steps + 1):
+            for level in range((end & -end).bit_length()):
+                rows.append((np.arange(steps) >= end - 2**level) & (np.arange(steps) < end))
+        return np.array(rows, float)
+
+    def start(self, size: int, like: torch.Tensor) -> Stream:
+        return _Nodes(self, size, like)
+
+
+class _Nodes(Stream):
+    """The sums and the estimates of the nodes that the steps so far consist of, a level each."""
+
+    def __init__(self, tree: Tree, size: int, like: torch.Tensor) -> None:
+        self._tree = tree
+        self._sums, self._estimates = like.new_zeros((2, tree.levels, size))
+        self._before = like.new_zeros(size)
+
+    def release(self, gradient: torch.Tensor, noise: Any) -> torch.Tensor:
+        total, estimate, shares = gradient, None, self._tree.shares
+        end, level = self.step + 1, 0
+        while True:
+            found = noise(total.clone())
+            if estimate is not None:  # both children of this node are known
+                found = shares[level] * (found + estimate / (2 * shares[level - 1]))
+            if not (self.step >> level) & 1:
+                break
+            total, estimate = total + self._sums[level], found + self._estimates[level]
+            level += 1
+        for lower in range(level):
+            self._sums[lower].zero_()
+            self._estimates[lower].zero_()
+        self._sums[level], self._estimates[level] = total, found
+        prefix = self._estimates.sum(0)
+        step, self._before, self.step = prefix - self._before, prefix, end
+        return step
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"sums": self._sums, "estimates": self._estimates, "before": self._before}
+
+    def restore(self, state: dict[str, torch.Tensor], step: int) -> None:
+        for mine, saved in zip((self._sums, self._estimates, self._before), state.values(), strict=True):
+            mine.copy_(saved)
+        self.step = step
+
+
+def strategy(
+    name: StrategyName,
+    participation: Participation,
+    *,
+    bands: int | None = None,
+    buffers: int = 4,
+    workload: Workload = PREFIX_SUMS,
+) -> Strategy:
+    """The strategy of that kind with the least error, found before the training from public numbers alone.
+
+    >>> short = strategy("toeplitz", Participation(steps=100, times=4, separation=25), bands=25)
+    >>> independent = strategy("toeplitz", Participation(steps=100, times=4, separation=25), bands=1)
+    >>> short.error() < independent.error() / 2
+    True
+
+    Args:
+        name: `tree` (DP-FTRL), `toeplitz` (banded, one row for all steps), `banded` (a row a step; the least error, and
+            the only one for learning rates that change) or `buffered` (least memory for long trainings).
+        participation: How often and how close together one record takes part.
+        bands: Of `toeplitz` and `banded`; by default as many as the separation, at most 64 for long trainings.
+        buffers: Of `buffered`.
+        workload: What is made of the gradients.
+
+    Returns:
+        The strategy, for noise of its `sensitivity`.
+
+    Raises:
+        SettingError: If there is no such strategy for these numbers.
+    """
+    if name == "tree":
+        return Tree(participation)
+    if name == "buffered":
+        return _optimal_buffered(participation, buffers, workload)
+    wanted = min(participation.separation if participation.most > 1 else participation.steps, participation.steps)
+    if participation.steps > _DENSE:
+        wanted = min(wanted, _MOST_BANDS)
+    bands = min(bands or wanted, participation.steps)
+    if name == "toeplitz":
+        return Banded(_optimal_toeplitz(participation, bands, workload)[None], participation, toeplitz=True)
+    return _optimal_banded(participation, bands, workload)
+
+
+def _impulse(numerator: Any, denominator: Any, steps: int) -> Floats:
+    """The first coefficients of a quotient of polynomials."""
+    impulse = np.zeros(steps)
+    impulse[0] = 1
+    return signal.lfilter(numerator, denominator, impulse)
+
+
+def _column_squares(rows: Floats) -> Floats:
+    """The squared norms of the columns of a banded matrix."""
+    steps, bands = rows.shape
+    padded = np.pad(rows**2, ((0, bands - 1), (0, 0)))
+    return sum((padded[lag : lag + steps, lag] for lag in range(bands)), np.zeros(steps))
+
+
+def _square_root(bands: int) -> Floats:
+    """The coefficients of (1 - x)^(-1/2), the best Toeplitz strategy for one participation in ever longer trainings."""
+    return special.binom(np.arange(bands) - 0.5, np.arange(bands))
+
+
+def _optimal_toeplitz(participation: Participation, bands: int, workload: Workload) -> Floats:
+    """Coefficients, the first of them 1, with the least error; they start at the square root's."""
+    if workload.lr is not None:
+        raise SettingError("a Toeplitz strategy is for learning rates that stay the same; take a banded one.")
+    if bands > participation.separation and participation.most > 1:
+        raise SettingError(f"take at most as many bands as participations are apart, {participation.separation}.")
+    steps = participation.steps
+    left = np.arange(steps, 0, -1)
+    starts = steps - np.arange(participation.most) * participation.separation
+    counts = (starts[:, None] > np.arange(bands)).sum(0)  # how many of the worst record's columns reach each band
+    pole = [1, -(1 + workload.momentum), workload.momentum]
+
+    def loss(free: Floats) -> tuple[float, Floats]:
+        row = np.concatenate([[1.0], free])
+        with np.errstate(all="ignore"):
+            noise = _impulse([1.0], np.convolve(row, pole), steps)
+            again = signal.lfilter([1.0], row, noise)
+            error, squares = left @ noise**2, counts @ row**2
+            slope = -2 * signal.correlate(left * noise, again, "full", "fft")[steps - 1 : steps - 1 + bands] / error
+        if not (np.isfinite(error) and np.isfinite(slope).all()):
+            return 1e9, np.zeros(bands - 1)
+        return math.log(error * squares), slope[1:] + 2 * counts[1:] * free / squares
+
+    if bands == 1:
+        return np.ones(1)
+    start = _square_root(bands)[1:]
+    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "ftol": 1e-13})
+    return np.concatenate([[1.0], found.x if found.fun <= loss(start)[0] else start])
+
+
+def _optimal_buffered(participation: Participation, buffers: int, workload: Workload) -> Buffered:
+    """Decays and weights with the least error; several starts, since the error has more than one valley."""
+    if not 1 <= buffers <= 16:
+        raise SettingError(f"a buffered strategy has 1 to 16 buffers, not {buffers}.")
+
+    def at(free: Floats) -> Buffered:
+        shares = np.exp(free[buffers:] - free[buffers:].max())
+        # The last number is how much of 1 the weights add up to.
+        return Buffered(
+            special.expit(free[:buffers]) * (1 - 1e-9),
+            shares[:-1] / shares.sum(),
+            participation,
+        )
+
+    def loss(free: Floats) -> float:
+        with np.errstate(all="ignore"):
+            error = at(free).error(workload)
+        return math.log(error) if math.isfinite(error) and error > 0 else 1e9
+
+    best: tuple[float, Floats] | None = None
+    for longest in (participation.steps, participation.separation, 30):
+        spans = np.geomspace(1.5, max(3.0, longest), buffers)
+        start = np.concatenate([special.logit(1 - 1 / spans), -0.7 * np.log(spans), [-1.0]])
+        found = optimize.minimize(loss, start, method="L-BFGS-B", options={"maxiter": 300})
+        if best is None or found.fun < best[0]:
+            best = (float(found.fun), found.x)
+    assert best is not None
+    return at(best[1])
+
+
+def _optimal_banded(participation: Participation, bands: int, workload: Workload) -> Banded:
+    """A row a step, every column of norm 1, with the least error; it starts at the best Toeplitz strategy's."""
+    if bands > participation.separation and participation.most > 1:
+        raise SettingError(f"take at most as many bands as participations are apart, {participation.separation}.")
+    steps = participation.steps
+    dense = bands > _MOST_BANDS
+    if dense and steps > _DENSE:
+        raise SettingError(f"more than {_DENSE} steps take at most {_MOST_BANDS} bands, not {bands}.")
+    matrix = workload.matrix(steps) if dense else None
+    columns, lags = np.arange(steps)[:, None], np.arange(bands)
+    inside = columns + lags < steps
+
+    def normalised(free: Floats) -> tuple[Floats, Floats, Floats]:
+        """Columns of norm 1, their norms before, and the same entries as rows."""
+        values = np.where(inside, free.reshape(steps, bands), 0.0)
+        norms = np.linalg.norm(values, axis=1, keepdims=True)
+        values = values / norms
+        rows = np.zeros((steps, bands))
+        rows[(columns + lags)[inside], np.broadcast_to(lags, inside.shape)[inside]] = values[inside]
+        return values, norms, rows
+
+    def loss(free: Floats) -> tuple[float, Floats]:
+        values, norms, rows = normalised(free)
+        with np.errstate(all="ignore"):
+            error, by_row = _dense_error(rows, matrix) if matrix is not None else _banded_error(rows, workload)
+        if not (np.isfinite(error) and np.isfinite(by_row).all()):
+            return 1e9, np.zeros(free.size)
+        slope = np.zeros((steps, bands))
+        slope[inside] = by_row[(columns + lags)[inside], np.broadcast_to(lags, inside.shape)[inside]]
+        slope = (slope - values * (slope * values).sum(1, keepdims=True)) / norms
+        return math.log(error), slope.ravel() / error
+
+    start = np.tile(_optimal_toeplitz(participation, bands, Workload(workload.momentum)), steps)
+    options = {"maxiter": 60 if steps > _DENSE else 400, "maxfun": 500, "ftol": 1e-9}
+    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    return Banded(normalised(found.x)[2], participation)
+
+
+def _dense_error(rows: Floats, workload: Floats) -> tuple[float, Floats]:
+    """The summed variances of all iterates, and their slope by entry."""
+    steps, bands = rows.shape
+    strategy = np.zeros((steps, steps))
+    for lag in range(bands):
+        np.fill_diagonal(strategy[lag:], rows[lag:, lag])
+    left = linalg.solve_triangular(strategy.T, workload.T, check_finite=False).T  # A C^-1
+    slope = -2 * linalg.solve_triangular(strategy, left.T @ left, lower=True, check_finite=False).T
+    by_row = np.zeros((steps, bands))
+    for lag in range(bands):
+        by_row[lag:, lag] = np.diagonal(slope, -lag)
+    return float(np.square(left).sum()), by_row
+
+
+def _state_space(rows: Floats, workload: Workload) -> tuple[Floats, Floats, Floats]:
+    """Covariances of (iterate, momentum, the last noises) after each step, the transitions, and where noise comes in.
+
+    With b bands a step depends on the b - 1 noises before it alone, so that T steps cost O(T b^2), not O(T^2 b).
+    """
+    steps, bands = rows.shape
+    width = bands + 1
+    entry = np.zeros((steps, width))
+    entry[:, 0], entry[:, 1] = workload.rates(steps), 1.0
+    transitions = np.zeros((steps, width, width))
+    if bands > 1:
+        entry[:, 2] = 1.0
+        transitions[:, 3:, 2:-1] = np.eye(width - 3)
+    by_noise = np.zeros((steps, width))
+    by_noise[:, 2:] = -rows[:, 1:] / rows[:, :1]
+    by_noise[:, 1] = workload.momentum
+    transitions += entry[:, :, None] * by_noise[:, None, :]
+    transitions[:, 0, 0] += 1
+    if bands > 1:  # a noise itself does not remember the momentum
+        transitions[:, 2, 1] -= workload.momentum
+    covariances = np.zeros((steps + 1, width, width))
+    fresh = entry[:, :, None] * entry[:, None, :] / rows[:, 0, None, None] ** 2
+    for step in range(steps):
+        move = transitions[step]
+        covariances[step + 1] = move @ covariances[step] @ move.T + fresh[step]
+    return covariances, transitions, entry
+
+
+def _banded_error(rows: Floats, workload: Workload) -> tuple[float, Floats]:
+    """The summed variances of all iterates, and their slope by entry, backwards through the covariances."""
+    covariances, transitions, entry = _state_space(rows, workload)
+    steps, width = entry.shape
+    adjoints = np.zeros((steps, width, width))
+    behind = np.zeros((width, width))
+    for step in range(steps - 1, -1, -1):
+        behind[0, 0] += 1
+        adjoints[step] = behind
+        behind = transitions[step].T @ behind @ transitions[step]
+    seen = np.einsum("ti,tij->tj", entry, adjoints)
+    slope = 2 * np.einsum("tj,tjk,tkl->tl", seen, transitions, covariances[:-1], optimize=True)[:, 2:]
+    by_row = np.zeros_like(rows)
+    diagonal = rows[:, 0]
+    by_row[:, 1:] = -slope / diagonal[:, None]
+    by_row[:, 0] = (slope * rows[:, 1:]).sum(1) / diagonal**2 - 2 * np.einsum("tj,tj->t", seen, entry) / diagonal**3
+    return float(covariances[1:, 0, 0].sum()), by_row
