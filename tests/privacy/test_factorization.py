@@ -20,8 +20,8 @@ from noiseproof.privacy.factorization import (
     Strategy,
     Tree,
     Workload,
-    strategy,
 )
+from noiseproof.privacy.strategies import strategy
 
 
 def patterns(participation: Participation) -> list[tuple[int, ...]]:
