@@ -6,7 +6,8 @@ import math
 from typing import Any, Literal
 
 import numpy as np
-from scipy import linalg, optimize, signal, special
+from scipy import linalg, signal, special
+from scipy.optimize import minimize
 
 from noiseproof.errors import SettingError
 from noiseproof.privacy.factorization import (
@@ -73,7 +74,7 @@ def strategy(
 
 def _square_root(bands: int) -> Floats:
     """The coefficients of (1 - x)^(-1/2), the best Toeplitz strategy for one participation in ever longer trainings."""
-    return special.binom(np.arange(bands) - 0.5, np.arange(bands))
+    return np.asarray(special.binom(np.arange(bands) - 0.5, np.arange(bands)), float)
 
 
 def _optimal_toeplitz(participation: Participation, bands: int, workload: Workload) -> Floats:
@@ -102,7 +103,7 @@ def _optimal_toeplitz(participation: Participation, bands: int, workload: Worklo
     if bands == 1:
         return np.ones(1)
     start = _square_root(bands)[1:]
-    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "ftol": 1e-13})
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "ftol": 1e-13})
     return np.concatenate([[1.0], found.x if found.fun <= loss(start)[0] else start])
 
 
@@ -129,7 +130,7 @@ def _optimal_buffered(participation: Participation, buffers: int, workload: Work
     for longest in (participation.steps, participation.separation, 30):
         spans = np.geomspace(1.5, max(3.0, longest), buffers)
         start = np.concatenate([special.logit(1 - 1 / spans), -0.7 * np.log(spans), [-1.0]])
-        found = optimize.minimize(loss, start, method="L-BFGS-B", options={"maxiter": 300})
+        found = minimize(loss, start, method="L-BFGS-B", options={"maxiter": 300})
         if best is None or found.fun < best[0]:
             best = (float(found.fun), found.x)
     assert best is not None
@@ -168,9 +169,9 @@ def _optimal_banded(participation: Participation, bands: int, workload: Workload
         slope = (slope - values * (slope * values).sum(1, keepdims=True)) / norms
         return math.log(error), slope.ravel() / error
 
-    start = np.tile(_optimal_toeplitz(participation, bands, Workload(workload.momentum)), steps)
+    start: Any = np.tile(_optimal_toeplitz(participation, bands, Workload(workload.momentum)), steps)
     options: dict[str, Any] = {"maxiter": 60 if steps > _DENSE else 400, "maxfun": 500, "ftol": 1e-9}
-    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
     return Banded(normalised(found.x)[2], participation)
 
 
