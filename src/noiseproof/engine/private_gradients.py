@@ -92,6 +92,11 @@ class BatchGradients(ABC):
         self._left: TwinBatch | None = None
 
     @property
+    def _share(self) -> float:
+        """The share of all records that a step draws on average."""
+        return self.sample_rate
+
+    @property
     def parameters(self) -> Sequence[nn.Parameter]:
         """The parameters that are trained."""
         return self._engine.parameters
@@ -156,7 +161,7 @@ class BatchGradients(ABC):
         count, device = records.pop(), tensors[0].device
         size = micro_batch_size or count
         if groups is None:
-            sampler = PoissonSampler(count, self.sample_rate, steps, self._sampling, self.ranks)
+            sampler = self._sampler(count, steps)
             self._expect(sampler.records)
         else:
             persons = PersonSampler(groups, max_records_per_person, self._sampling)
@@ -306,6 +311,10 @@ class BatchGradients(ABC):
         """Take the hooks off the module."""
         self._engine.close()
 
+    def _sampler(self, records: int, steps: int) -> PoissonSampler:
+        """What `batches` draws its steps' records with."""
+        return PoissonSampler(records, self.sample_rate, steps, self._sampling, self.ranks)
+
     def _expect(self, records: int, *, of_persons: bool = False) -> None:
         if of_persons and self.ranks is not ALONE:
             raise UnsupportedError(
@@ -318,7 +327,7 @@ class BatchGradients(ABC):
                 "would add noise of its own; call `join(ranks)` first, with `ranks` from noiseproof.run.distributed."
             )
         together = self.ranks.records(records)
-        self.expected_batch = self.expected_batch or self.sample_rate * together
+        self.expected_batch = self.expected_batch or self._share * together
 
     def _given(self, batch: Any, waiting: _Waiting) -> Iterator[Any]:
         """The batch, whose losses must have come before the next is drawn."""

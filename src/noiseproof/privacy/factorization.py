@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from scipy import linalg, signal
 
-from noiseproof.errors import SettingError
+from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.settings import check_fields
 
 Floats = npt.NDArray[np.float64]
@@ -136,6 +136,10 @@ class Stream(ABC):
         """
 
     @abstractmethod
+    def skip(self, steps: int) -> None:
+        """Go on as if `steps` steps had neither seen a record nor drawn noise: they were lost."""
+
+    @abstractmethod
     def state(self) -> dict[str, torch.Tensor]:
         """What has to be remembered between steps. It holds gradients without noise: never released."""
 
@@ -175,6 +179,13 @@ class _Triangular(Stream):
         self._push(released, found)
         self.step += 1
         return found
+
+    def skip(self, steps: int) -> None:
+        nothing = self._histories.new_zeros(self._histories.shape[-1])
+        for _ in range(steps):
+            for history in self._histories:
+                self._push(history, nothing)
+            self.step += 1
 
     def state(self) -> dict[str, torch.Tensor]:
         return {"histories": self._histories}
@@ -262,6 +273,11 @@ class Banded(Strategy):
                 total[start:] += column[: steps - start]
             return float(np.linalg.norm(total))
         return math.sqrt(self.participation.heaviest(column_squares(self.rows)))
+
+    @property
+    def largest_column(self) -> float:
+        """The largest norm of a column of C: what one participation alone can move C G by."""
+        return math.sqrt(column_squares(self.rows).max())
 
     @property
     def vectors(self) -> int:
@@ -426,6 +442,13 @@ class _Nodes(Stream):
         prefix = self._estimates.sum(0)
         step, self._before, self.step = prefix - self._before, prefix, end
         return step
+
+    def skip(self, steps: int) -> None:
+        if steps:
+            # The nodes above a lost step hold sums of earlier gradients, which must not be released without noise.
+            raise UnsupportedError(
+                "a tree cannot go on after steps that were lost; take another strategy, or start anew."
+            )
 
     def state(self) -> dict[str, torch.Tensor]:
         return {"sums": self._sums, "estimates": self._estimates, "before": self._before}

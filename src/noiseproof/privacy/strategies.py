@@ -171,7 +171,7 @@ def _optimal_banded(participation: Participation, bands: int, workload: Workload
 
     start: Any = np.tile(_optimal_toeplitz(participation, bands, Workload(workload.momentum)), steps)
     options: dict[str, Any] = {"maxiter": 60 if steps > _DENSE else 400, "maxfun": 500, "ftol": 1e-9}
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)  # type: ignore[call-overload]
     return Banded(normalised(found.x)[2], participation)
 
 

@@ -111,6 +111,13 @@ def make_optimizer(
     return _OPTIMIZERS[name](parameters, lr=lr, **options)  # type: ignore[call-arg]
 
 
+def lr_share(schedule: LrSchedule, done: float) -> float:
+    """The share of the learning rate that is left when that share of the steps has been taken."""
+    if schedule == "constant":
+        return 1.0
+    return 1 - done if schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+
+
 def schedule_lr(optimizer: torch.optim.Optimizer, schedule: LrSchedule, steps: int) -> None:
     """Let the learning rate decay over `steps` steps: the share of it that is left depends on the step alone."""
     if schedule == "constant":
@@ -120,9 +127,7 @@ def schedule_lr(optimizer: torch.optim.Optimizer, schedule: LrSchedule, steps: i
 
     def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for group in optimizer.param_groups:
-            done = group["taken"] / steps
-            left = 1 - done if schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-            group["lr"] = group["start"] * left
+            group["lr"] = group["start"] * lr_share(schedule, group["taken"] / steps)
             group["taken"] += 1
 
     optimizer.register_step_pre_hook(before)
@@ -184,10 +189,12 @@ class TrainingState:
                     tensors[f"optimizer.{index}.{key}"] = value
                 else:
                     numbers[f"{index}.{key}"] = value
+        state = {name: value for name, value in self.gradients.state().items() if name != "events"}
+        tensors |= {f"gradients.{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
         copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         return copies, {
             "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
-            "gradients": {name: value for name, value in self.gradients.state().items() if name != "events"},
+            "gradients": {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)},
             "randomness": [rng.state() for rng in self.gradients.randomness],
         }
 
@@ -202,7 +209,8 @@ class TrainingState:
             index, _, key = name.partition(".")
             memory.setdefault(int(index), {})[key] = value
         self.optimizer.load_state_dict({"state": memory, "param_groups": values["optimizer"]["groups"]})
-        self.gradients.restore(values["gradients"])
+        remembered = {name.removeprefix("gradients."): tensor for name, tensor in tensors.items() if name[0] == "g"}
+        self.gradients.restore({**values["gradients"], **remembered})
         # Secure randomness has no state, so that a training with it may go on with more ranks, or fewer.
         for rng, state in zip(self.gradients.randomness, values["randomness"], strict=False):
             rng.restore(state)

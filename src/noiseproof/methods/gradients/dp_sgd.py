@@ -185,8 +185,8 @@ class DpSgd(GradientMethod):
         assert isinstance(gradients, PrivateGradients)
         terms = {"accountant": self.accountant, "neighbours": budget.neighbours}
         spent = accountants.epsilon(gradients.events.event, budget.delta, **terms)
-        assumptions = (*ASSUMPTIONS, _OF_STATISTICS) if self.precondition else ASSUMPTIONS
-        proven = spent.proof(*assumptions, *rng.assumptions)
+        statistics = (_OF_STATISTICS,) if self.precondition else ()
+        proven = spent.proof(*self.assumptions(), *statistics, *rng.assumptions)
         calibrated = self.noise_multiplier is None
         source = "the budget that the noise was calibrated to" if calibrated else "Abadi et al. 2016"
         claimed = claim_of(budget if calibrated else replace(budget, epsilon=proven.epsilon), source)
@@ -204,6 +204,10 @@ class DpSgd(GradientMethod):
             alone = accountants.epsilon(ComposedDpEvent(noise.events), budget.delta, **terms)
             ran |= {"statistics sigmas": [noise.sides, noise.joint], "statistics epsilon": alone.epsilon}
         return self.card(dataset, budget, rng, claimed=claimed, proven=proven, ran=ran)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What the proof of the steps stands on."""
+        return ASSUMPTIONS
 
     def game(self, budget: Budget) -> Game:
         """A canary whose gradient has exactly the clipping norm, in one step that sees every record."""

@@ -1,0 +1,156 @@
+"""dp-mf: descent on gradients whose noise is correlated over the steps, so that no sampling has to be trusted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+import torch
+from torch import nn
+
+from noiseproof.engine.correlated import CorrelatedGradients
+from noiseproof.engine.private_gradients import BatchGradients, Sampling
+from noiseproof.errors import SettingError
+from noiseproof.methods import register
+from noiseproof.methods.common import Count, LinearLoss, first_gradient, proven_game, seeded_by
+from noiseproof.methods.gradients.descent import LrSchedule, lr_share
+from noiseproof.methods.gradients.dp_sgd import ASSUMPTIONS, DpSgd
+from noiseproof.privacy import Gaussian, accountants, calibration
+from noiseproof.privacy.factorization import Participation, Strategy, Workload
+from noiseproof.privacy.strategies import StrategyName, strategy
+
+if TYPE_CHECKING:
+    from noiseproof.data import Dataset
+    from noiseproof.methods.gradients.preconditioner import Preconditioner
+    from noiseproof.privacy import Budget, Card, Game, Randomness
+
+
+@register
+@dataclass(frozen=True)
+class DpMf(DpSgd):
+    """DP-SGD with correlated noise (matrix factorization): proven for records in a fixed order, without any sampling.
+
+    Every record has one place in each epoch; the noise of a step takes back part of the noise of the steps before it, so
+    that less of it is left in the weights. With `sampled` each batch is a Poisson sample of its place, which amplifies.
+
+    Formal guarantee
+    ----------------
+    (epsilon, delta)-DP by `CorrelatedGradients`: one Gaussian mechanism on C G for all steps together, or one
+    Poisson-sampled Gaussian mechanism an epoch with `sampled`. Unit: record. Neighbours: as the budget says. Without
+    `sampled` nothing rests on secret or random samples: each record takes part at most once an epoch, and that is
+    enforced. Settings must not have been tuned on the private records. Denisov et al. 2022; Choquette-Choo et al. 2023;
+    Kalinin and Lampert 2024; McMahan et al. 2024.
+    """
+
+    name: ClassVar[str] = "dp-mf"
+    claims: ClassVar[str] = "(epsilon, delta) for a record, by the sensitivity of a matrix factorization"
+
+    strategy: StrategyName = "banded"
+    bands: Count = 16
+    """Of `toeplitz` and `banded`: how many steps noise is correlated over, at most an epoch's."""
+    buffers: Count = 4
+    """Of `buffered`."""
+    sampled: bool = False
+    """Whether batches are Poisson samples, each of one of `bands` places: sampling amplifies, and must be secret."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma_schedule != "constant" or self.clip_schedule != "constant":
+            raise SettingError("dp-mf has one strategy for all steps; leave the schedules of noise and norm constant.")
+        if self.sampled and self.strategy not in ("toeplitz", "banded"):
+            raise SettingError(f"sampling is accounted for with banded strategies, not with {self.strategy}.")
+
+    def rate(self, records: int) -> float:
+        """The share of a place's records that a batch draws: all of them, unless it is `sampled`."""
+        return min(1.0, self.batch_size * self.bands / records) if self.sampled else 1.0
+
+    def steps(self, records: int) -> int:
+        """Whole epochs of as many batches as the records fill; with `sampled`, as many steps as `dp-sgd` takes."""
+        if self.sampled:
+            return max(1, math.ceil(self.epochs * records / self.batch_size))
+        return math.ceil(self.epochs) * max(1, math.ceil(records / self.batch_size))
+
+    def planned(self, steps: int) -> Strategy:
+        """The strategy of a training of that many steps; it depends on public numbers alone."""
+        times = math.ceil(steps / self.bands) if self.sampled else math.ceil(self.epochs)
+        participation = Participation(steps, times, min(self.bands, steps) if self.sampled else steps // times)
+        momentum = self.momentum if self.optimizer == "sgd" and self.strategy != "tree" else 0.0
+        rates = learning_rates(self.lr_schedule, steps) if self.strategy == "banded" else None
+        return strategy(
+            self.strategy,
+            participation,
+            bands=min(self.bands, participation.separation),
+            buffers=self.buffers,
+            workload=Workload(momentum, rates),
+        )
+
+    def gradients(
+        self, module: nn.Module, *, steps: int, budget: Budget, **sampling: Unpack[Sampling]
+    ) -> BatchGradients:
+        """Clipped sums with the strategy's noise, at the calibrated noise multiplier."""
+        plan = self.planned(steps)
+        mechanisms = plan.participation.most if sampling["sample_rate"] < 1 else 1
+        noise = self.calibrated(sampling["sample_rate"], mechanisms, budget)
+        return CorrelatedGradients(module, plan, max_grad_norm=self.max_grad_norm, noise_multiplier=noise, **sampling)
+
+    def _preconditioner(
+        self, module: nn.Module, gradients: BatchGradients, dataset: Dataset, budget: Budget, interruptible: bool
+    ) -> Preconditioner | None:
+        found = super()._preconditioner(module, gradients, dataset, budget, interruptible)
+        assert isinstance(gradients, CorrelatedGradients)
+        gradients.offset = len(gradients.events)
+        return found
+
+    def _card(
+        self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness, ran: dict[str, Any]
+    ) -> Card:
+        assert isinstance(gradients, CorrelatedGradients)
+        plan = gradients.strategy.participation
+        order = "a Poisson sample of one place a step" if self.sampled else "fixed order"
+        visits = f"{order}, each record at most {plan.most} times, {gradients.blocks} steps apart"
+        ran = {**ran, "sampler": visits, "strategy": self.strategy, "sensitivity": gradients.strategy.sensitivity}
+        return super()._card(gradients, dataset, budget, rng, ran)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What the proof stands on; without `sampled`, nothing about how batches are drawn."""
+        drawn = "batches are Poisson samples of each place's records, drawn by the library and kept secret"
+        return (drawn, *ASSUMPTIONS[1:]) if self.sampled else ASSUMPTIONS[1:]
+
+    def game(self, budget: Budget) -> Game:
+        """A canary in a training of four steps that it visits twice: all four releases, weighted as tells most."""
+        replace = budget.neighbours == "replace-one"
+        sigma = calibration.sigma(budget.epsilon, budget.delta, 1.0, 1, neighbours=budget.neighbours).sigma
+        plan = strategy(self.strategy, Participation(4, 2, 2), bands=2, buffers=1)
+        matrix = torch.from_numpy(plan.matrix())
+        seen = matrix[:, [0, 2]].sum(1)
+        module = LinearLoss()
+
+        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
+            rng = seeded_by(generator)
+            records = torch.zeros(2 if world or replace else 1, module.weights.in_features)
+            if len(records) == 2:
+                records[1, 0] = 1e3 * (1 if world else -1)
+            scores = []
+            for _ in range(trials):
+                attacked = CorrelatedGradients(
+                    module, plan, max_grad_norm=self.max_grad_norm, noise_multiplier=sigma, sample_rate=1.0, rng=rng
+                )
+                attacked.expected_batch, attacked.places = 1.0, torch.zeros(len(records), dtype=torch.int64)
+                released = []
+                for (batch,) in attacked.batches(records, steps=4):
+                    attacked.backward(module(batch) if len(batch) else None)
+                    released.append(first_gradient(attacked)[0])
+                attacked.close()
+                scores.append(seen @ (matrix @ torch.stack(released)))
+            return torch.stack(scores)
+
+        spent = accountants.epsilon(Gaussian(1.0, sigma).event, budget.delta, neighbours=budget.neighbours)
+        return proven_game("dp-mf: a canary in two of four steps", play, budget, spent.proof(), gaussian=True)
+
+
+def learning_rates(schedule: LrSchedule, steps: int) -> tuple[float, ...] | None:
+    """The share of the learning rate that each step of a schedule has; None where it stays the same."""
+    if schedule == "constant":
+        return None
+    return tuple(lr_share(schedule, step / steps) for step in range(steps))
