@@ -46,6 +46,8 @@ class DpMf(DpSgd):
     name: ClassVar[str] = "dp-mf"
     claims: ClassVar[str] = "(epsilon, delta) for a record, by the sensitivity of a matrix factorization"
 
+    units: ClassVar[tuple[str, ...]] = ("record",)
+
     strategy: StrategyName = "banded"
     bands: Count = 16
     """Of `toeplitz` and `banded`: how many steps noise is correlated over, at most an epoch's."""
