@@ -18,6 +18,7 @@ __version__ = "0.2.0.dev0"
 _HOMES = {
     "Budget": "noiseproof.privacy",
     "Card": "noiseproof.privacy",
+    "CorrelatedGradients": "noiseproof.engine",
     "Dataset": "noiseproof.data",
     "Network": "noiseproof.networks",
     "PrivateGradients": "noiseproof.engine",
@@ -36,7 +37,7 @@ __all__ = [*_HOMES, *_MODULES]
 if TYPE_CHECKING:
     from noiseproof import attacks, audits, data, engine, integrations, methods, networks, privacy, releases, run
     from noiseproof.data import Dataset, load
-    from noiseproof.engine import PrivateGradients
+    from noiseproof.engine import CorrelatedGradients, PrivateGradients
     from noiseproof.integrations import fix, make_private
     from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Card

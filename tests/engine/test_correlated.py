@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from noiseproof.engine.correlated import CorrelatedGradients
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
@@ -54,7 +56,7 @@ def test_no_record_takes_part_more_often_or_closer_together_than_the_strategy_is
     seen = visits(engine(linear(), plan, sample_rate=sample_rate), 50, 12)
     steps = [[step for step, batch in enumerate(seen) if record in batch] for record in range(50)]
     assert all(len(mine) <= 3 for mine in steps)
-    assert all(later - earlier >= 4 for mine in steps for earlier, later in zip(mine, mine[1:], strict=False))
+    assert all(later - earlier >= 4 for mine in steps for earlier, later in itertools.pairwise(mine))
     if sample_rate == 1:
         assert all(len(mine) == 3 for mine in steps)
     else:
@@ -191,3 +193,79 @@ def test_more_visits_than_the_strategy_is_for_are_refused():
     gradients = engine(linear(), strategy("toeplitz", Participation(8, 1, 4)))
     with pytest.raises(SettingError, match="visits in 8 steps"):
         next(gradients.batches(torch.ones(5, 3), steps=8))
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter((index, torch.ones(3)) for index in range(24))
+
+
+def in_own_order(gradients, loader, **options):
+    for batch in gradients.load(loader, **options):
+        x = batch if isinstance(batch, torch.Tensor) else batch[1]
+        gradients.backward(gradients.module(x)[:, 0])
+
+
+def test_a_loader_may_keep_its_own_order():
+    gradients = engine(linear(), strategy("banded", Participation(12, 2, 6)), noise_multiplier=1.0)
+    for _ in range(2):
+        in_own_order(gradients, DataLoader(Numbers(), batch_size=4, num_workers=0))
+    assert gradients.steps == 12
+    assert gradients.visits.counts.tolist() == [2] * 24
+    once = accountants.epsilon(GaussianDpEvent(1.0), 1e-5, neighbours="replace-one").epsilon
+    assert gradients.epsilon(1e-5, neighbours="replace-one") == pytest.approx(once)
+    with pytest.raises(SettingError, match="replace-one"):
+        gradients.epsilon(1e-5)
+
+
+def test_a_record_that_comes_too_early_is_refused_before_anything_is_released():
+    module = linear()
+    gradients = engine(module, strategy("banded", Participation(12, 2, 6)), noise_multiplier=1.0)
+    in_own_order(gradients, DataLoader(Numbers(), batch_size=4))
+    module.weight.grad = None
+    with pytest.raises(NoiseproofError, match="fewer than 6 steps"):
+        in_own_order(gradients, DataLoader(Numbers(), batch_size=4, sampler=range(23, -1, -1)))
+    assert module.weight.grad is None
+    assert gradients.steps == 6
+
+
+def test_a_record_that_comes_too_often_is_refused():
+    gradients = engine(linear(), strategy("banded", Participation(18, 2, 6)), noise_multiplier=1.0)
+    for _ in range(2):
+        in_own_order(gradients, DataLoader(Numbers(), batch_size=4))
+    with pytest.raises(NoiseproofError, match="more than 2 times"):
+        in_own_order(gradients, DataLoader(Numbers(), batch_size=4))
+
+
+def test_a_record_twice_in_a_batch_is_refused():
+    gradients = engine(linear(), strategy("banded", Participation(12, 2, 6)), noise_multiplier=1.0)
+    with pytest.raises(NoiseproofError, match="came again"):
+        in_own_order(gradients, DataLoader(Numbers(), batch_sampler=[[1, 1]]))
+
+
+def test_streamed_records_are_told_apart_by_their_ids():
+    gradients = engine(linear(), strategy("buffered", Participation(12, 2, 6)), noise_multiplier=1.0)
+    loader = DataLoader(Stream(), batch_size=4)
+    with pytest.raises(SettingError, match="give `ids`"):
+        in_own_order(gradients, loader)
+    in_own_order(gradients, loader, ids=lambda batch: batch[0], records=24)
+    in_own_order(gradients, loader, ids=lambda batch: batch[0], records=24)
+    with pytest.raises(NoiseproofError, match="more than 2 times"):
+        in_own_order(gradients, loader, ids=lambda batch: batch[0], records=24)
+
+
+def test_going_back_to_a_state_does_not_make_anybody_due_again():
+    gradients = engine(linear(), strategy("banded", Participation(12, 2, 6)), noise_multiplier=1.0)
+    state = copy.deepcopy(gradients.state())
+    in_own_order(gradients, DataLoader(Numbers(), batch_size=4))
+    gradients.restore(state)
+    with pytest.raises(NoiseproofError, match="fewer than 6 steps"):
+        in_own_order(gradients, DataLoader(Numbers(), batch_size=4, sampler=range(23, -1, -1)))

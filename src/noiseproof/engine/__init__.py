@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from noiseproof.engine.clipping import RecordGradients, clip_weights
 from noiseproof.engine.contributions import Contribution
+from noiseproof.engine.correlated import CorrelatedGradients
 from noiseproof.engine.per_record import PerRecordGradients, check_rule
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.rules import register_rule
@@ -11,6 +12,7 @@ from noiseproof.engine.sampling import PoissonSampler
 
 __all__ = [
     "Contribution",
+    "CorrelatedGradients",
     "PerRecordGradients",
     "PoissonSampler",
     "PrivateGradients",

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from noiseproof.engine.private_gradients import PrivateGradients, Sampling
+from noiseproof.engine.private_gradients import PrivateGradients, Sampling, Waiting, record_tensors
 from noiseproof.engine.ranks import ALONE
 from noiseproof.engine.sampling import PoissonSampler
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.privacy import Gaussian
 from noiseproof.privacy.events import DpEvent, NoOpDpEvent, sampled_gaussian
-from noiseproof.privacy.factorization import Banded, Strategy, Stream
+from noiseproof.privacy.factorization import Banded, Participation, Strategy, Stream
+
+if TYPE_CHECKING:
+    from noiseproof.privacy import Neighbours
 
 
 class CyclicSampler(PoissonSampler):
@@ -41,6 +47,53 @@ class CyclicSampler(PoissonSampler):
         if self.sample_rate == 1 or not len(here):
             return here
         return here[self._rng.poisson_sample(len(here), self.sample_rate)]
+
+
+class Visits:
+    """Who took part when, so that a visit too early or too many is refused before anything of it is released."""
+
+    def __init__(self, participation: Participation, records: int) -> None:
+        self.participation = participation
+        self.last = torch.full((records,), -participation.separation, dtype=torch.int64)
+        """The step of each record's last visit."""
+        self.counts = torch.zeros(records, dtype=torch.int64)
+
+    def check(self, ids: torch.Tensor, step: int) -> None:
+        """Refuse a step's records if one of them is not due.
+
+        Raises:
+            NoiseproofError: If one was there less than the separation ago, or has taken part as often as it may.
+        """
+        if ids.dim() != 1 or (len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.last)):
+            raise NoiseproofError(
+                f"the ids of a batch must be whole numbers from 0 to {len(self.last) - 1}, one a record."
+            )
+        if len(ids.unique()) != len(ids) or bool((step - self.last[ids] < self.participation.separation).any()):
+            raise NoiseproofError(
+                f"a record came again after fewer than {self.participation.separation} steps, which the noise does not "
+                "cover; visit all records in the same order in every epoch (shuffle=False, or one fixed shuffle)."
+            )
+        if bool((self.counts[ids] >= self.participation.times).any()):
+            raise NoiseproofError(f"a record was to take part more than {self.participation.times} times.")
+
+    def add(self, ids: torch.Tensor, step: int) -> None:
+        """Note that these records took part."""
+        self.last[ids] = step
+        self.counts[ids] += 1
+
+
+class _Watched(Sampler[list[int]]):
+    """A loader's own batches of indices, each kept until the loader hands its records over."""
+
+    def __init__(self, own: Iterable[list[int]]) -> None:
+        self._own = own
+        self.drawn: deque[list[int]] = deque()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.drawn.clear()
+        for indices in self._own:
+            self.drawn.append(list(indices))
+            yield list(indices)
 
 
 class CorrelatedGradients(PrivateGradients):
@@ -106,6 +159,10 @@ class CorrelatedGradients(PrivateGradients):
         self.most_steps = participation.steps
         self.offset = 0
         """Events that something else logged before the first step."""
+        self.own_order = False
+        """Whether a loader's own order was taken, so that the guarantee is for replace-one."""
+        self.visits: Visits | None = None
+        self._here: torch.Tensor | None = None
         self._stream: Stream | None = None
         self.places: torch.Tensor | None = None
         """Each record's place in a round, drawn with the first batch. Private."""
@@ -127,6 +184,8 @@ class CorrelatedGradients(PrivateGradients):
         stream = self._stream or self.strategy.start(self.coordinates, self._engine.zeros())
         places = torch.empty(0, dtype=torch.int64) if self.places is None else self.places
         own = {f"stream.{name}": value for name, value in stream.state().items()}
+        if self.visits is not None:
+            own |= {"visits.last": self.visits.last, "visits.counts": self.visits.counts}
         return {**super().state(), **own, "places": places, "released": stream.step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -136,14 +195,85 @@ class CorrelatedGradients(PrivateGradients):
         saved = {name.removeprefix("stream."): value for name, value in state.items() if name.startswith("stream.")}
         self._stream = self.strategy.start(self.coordinates, self._engine.zeros())
         self._stream.restore(saved, int(state["released"]))
+        if "visits.last" in state:
+            before, self.own_order = self.visits, True
+            self.visits = Visits(self.strategy.participation, len(state["visits.last"]))
+            # What this object has seen itself, if later, stays seen.
+            self.visits.last = torch.maximum(
+                state["visits.last"], state["visits.last"] if before is None else before.last
+            )
+            self.visits.counts = torch.maximum(
+                state["visits.counts"], state["visits.counts"] if before is None else before.counts
+            )
 
     @property
     def _share(self) -> float:
         return self.sample_rate / self.blocks
 
+    def load(
+        self,
+        loader: DataLoader[Any],
+        ids: Callable[[Any], torch.Tensor] | None = None,
+        *,
+        records: int | None = None,
+    ) -> Iterator[Any]:
+        """An ordinary loader's batches, in its own order, which is watched: a record that comes too early is refused.
+
+        Args:
+            loader: Visits the records in the same order in every epoch; each batch is a step.
+            ids: From a batch to the ids of its records, 0 to records - 1, for data sets that are iterable; those of
+                map-style data sets are seen by themselves.
+            records: How many records there are, where `ids` is given.
+
+        Yields:
+            The loader's batches; call `backward` with the losses of each.
+
+        Raises:
+            NoiseproofError: If a record takes part too early or too often; nothing of that step is released.
+
+        Formal guarantee
+        ----------------
+        The class's at rate 1, for replace-one neighbours alone: one record more or less would move the others to other
+        batches. So `epsilon` must be asked for replace-one from then on.
+        """
+        if self.sample_rate < 1:
+            raise SettingError("a loader's own order has no sampling that could be accounted for; take sample_rate=1.")
+        watched = None
+        if ids is None:
+            if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+                raise SettingError(
+                    "give `ids` and `records`: whose the records of an iterable data set are cannot be seen."
+                )
+            records = len(loader.dataset)  # type: ignore[arg-type]
+            watched = _Watched(loader.batch_sampler)
+            loader = copy.copy(loader)
+            loader.__dict__["batch_sampler"] = watched  # a DataLoader forbids to change it; this copy has not begun
+        if records is None:
+            raise SettingError("say how many `records` there are.")
+        self.own_order = True
+        self.visits = self.visits or Visits(self.strategy.participation, records)
+        self.expected_batch = self.expected_batch or float(loader.batch_size or records / self.blocks)
+        for batch in loader:
+            here = torch.tensor(watched.drawn.popleft()) if watched is not None else ids(batch).cpu()  # type: ignore[misc]
+            self.forget_waiting()
+            self.visits.check(here, self.position)
+            self._here = here
+            yield from self._given(batch, Waiting(len(here), True, record_tensors(batch, len(here))))
+
+    def epsilon(self, delta: float, *, accountant: str = "pld", neighbours: Neighbours = "add-or-remove") -> float:
+        """The epsilon of the steps taken so far; for records in a loader's own order under replace-one alone."""
+        if self.own_order and neighbours != "replace-one":
+            raise SettingError(
+                "records came in a loader's own order, where one more would move all that follow; ask for "
+                "neighbours='replace-one'."
+            )
+        return super().epsilon(delta, accountant=accountant, neighbours=neighbours)
+
     def _expect(self, records: int, *, of_persons: bool = False) -> None:
         if of_persons:
-            raise UnsupportedError("correlated noise counts the visits of records, not of persons; take PrivateGradients.")
+            raise UnsupportedError(
+                "correlated noise counts the visits of records, not of persons; take PrivateGradients."
+            )
         super()._expect(records)
 
     def _sampler(self, records: int, steps: int) -> PoissonSampler:
@@ -164,6 +294,9 @@ class CorrelatedGradients(PrivateGradients):
         return sampled_gaussian(self.sample_rate, self.noise_multiplier) if first else NoOpDpEvent()
 
     def _finish(self) -> torch.Tensor:
+        if self.visits is not None and self._here is not None:
+            self.visits.add(self._here, self.position - 1)
+            self._here = None
         return self.ranks.noised(self._take_sum(), self._released)
 
     def _released(self, total: torch.Tensor) -> torch.Tensor:

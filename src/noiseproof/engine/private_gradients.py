@@ -35,7 +35,7 @@ class Sampling(TypedDict, total=False):
     group_size: int
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
     """A batch whose losses are to come."""
 
     records: int
@@ -80,7 +80,7 @@ class BatchGradients(ABC):
         self._engine = PerRecordGradients(module)
         self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
         self._reduction: Reduction = "mean"
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         """The micro-batches that were handed over and whose losses are still to come, in order."""
         self.in_step = False
         """Whether some micro-batches of a step have come, and not yet its last."""
@@ -180,7 +180,7 @@ class BatchGradients(ABC):
             self.forget_waiting()
             for piece, whose in zip(pieces, owned, strict=True):
                 batch = tuple([tensor.index_select(0, piece) for tensor in tensors])
-                waiting = _Waiting(piece.shape[0], piece is pieces[-1], batch, whose)
+                waiting = Waiting(piece.shape[0], piece is pieces[-1], batch, whose)
                 yield from self._given(batch, waiting)
 
     def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -199,7 +199,7 @@ class BatchGradients(ABC):
             while not isinstance(first, torch.Tensor):
                 first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
             self.forget_waiting()
-            yield from self._given(batch, _Waiting(len(first), True, record_tensors(batch, len(first))))
+            yield from self._given(batch, Waiting(len(first), True, record_tensors(batch, len(first))))
 
     def backward(self, losses: torch.Tensor | None) -> bool:
         """Take one loss a record of the batch that was drawn last.
@@ -276,7 +276,7 @@ class BatchGradients(ABC):
             records: How many there are, which may be none.
             last: Whether it is the last piece of its step's sample.
         """
-        self._waiting.append(_Waiting(records, last, tensors))
+        self._waiting.append(Waiting(records, last, tensors))
         self.settle()
 
     def forget_waiting(self) -> None:
@@ -329,7 +329,7 @@ class BatchGradients(ABC):
         together = self.ranks.records(records)
         self.expected_batch = self.expected_batch or self._share * together
 
-    def _given(self, batch: Any, waiting: _Waiting) -> Iterator[Any]:
+    def _given(self, batch: Any, waiting: Waiting) -> Iterator[Any]:
         """The batch, whose losses must have come before the next is drawn."""
         self._waiting.append(waiting)
         self.settle()

@@ -73,6 +73,10 @@ class DpMf(DpSgd):
             return max(1, math.ceil(self.epochs * records / self.batch_size))
         return math.ceil(self.epochs) * max(1, math.ceil(records / self.batch_size))
 
+    def charged(self, sample_rate: float, steps: int) -> int:
+        """One Gaussian mechanism for all steps, or a sampled one a round."""
+        return math.ceil(steps / self.bands) if sample_rate < 1 else 1
+
     def planned(self, steps: int) -> Strategy:
         """The strategy of a training of that many steps; it depends on public numbers alone."""
         times = math.ceil(steps / self.bands) if self.sampled else math.ceil(self.epochs)
@@ -91,9 +95,9 @@ class DpMf(DpSgd):
         self, module: nn.Module, *, steps: int, budget: Budget, **sampling: Unpack[Sampling]
     ) -> BatchGradients:
         """Clipped sums with the strategy's noise, at the calibrated noise multiplier."""
+        rate = sampling["sample_rate"]
+        noise = self.calibrated(rate, self.charged(rate, steps), budget)
         plan = self.planned(steps)
-        mechanisms = plan.participation.most if sampling["sample_rate"] < 1 else 1
-        noise = self.calibrated(sampling["sample_rate"], mechanisms, budget)
         return CorrelatedGradients(module, plan, max_grad_norm=self.max_grad_norm, noise_multiplier=noise, **sampling)
 
     def _preconditioner(

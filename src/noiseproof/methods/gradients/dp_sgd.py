@@ -155,10 +155,15 @@ class DpSgd(GradientMethod):
 
     def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent:
         """The statistics of a preconditioner and all steps, at the calibrated noise."""
-        rate, steps = self.rate(len(dataset)), self.steps(len(dataset))
+        rate = self.rate(len(dataset))
+        steps = self.charged(rate, self.steps(len(dataset)))
         before = self._statistics(budget).events if self.precondition else ()
         noise = self.schedule(self.calibrated(rate, steps, budget))
         return ComposedDpEvent([*before, planned_event(rate, noise, steps)])
+
+    def charged(self, sample_rate: float, steps: int) -> int:
+        """How many sampled Gaussian mechanisms that many steps are."""
+        return steps
 
     def _statistics(self, budget: Budget) -> Statistics:
         return Statistics.within(self.precondition, budget.epsilon, budget.delta, budget.neighbours)
