@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import math
 import secrets
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +30,7 @@ from noiseproof.integrations.losses import HalfBatch, RecordLosses
 from noiseproof.privacy import Budget, Neighbours, Secure, accountants, calibration
 from noiseproof.privacy.events import EventLog
 from noiseproof.releases.bundles import event_from_json, event_to_json
+from noiseproof.run.checkpoints import Journal, JournaledLog
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Randomness
@@ -176,9 +179,20 @@ class PrivateTraining:
             known = self.gradients.events if id == self._id else self._elsewhere.get(id, EventLog())
             if len(log) > len(known):
                 self._elsewhere[id] = log
-        before = len(self.events) - len(self.gradients.events)
+        self._count_down()
+
+    def keep_journal(self, file: Path) -> None:
+        """Note every step from now on in a file, before its gradient exists; what is in it already has been spent."""
+        journal = Journal(file)
+        # Whoever writes to one journal is one process to states: all that any of them has spent is in the file.
+        self._id = f"journal-{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]}"
+        self.gradients.events = JournaledLog(journal, journal.spends())
+        self._count_down()
+
+    def _count_down(self) -> None:
+        """Leave as many steps as were planned, less those that were ever taken."""
         if self._planned is not None:
-            self.gradients.most_steps = max(0, self._planned - before)
+            self.gradients.most_steps = max(0, self._planned - len(self.events) + self.gradients.steps)
 
     def release(
         self,
@@ -219,6 +233,8 @@ class PrivateTraining:
             optimizer.step = step  # type: ignore[method-assign]
         self.gradients.close()
         self._sampler.steps = 0
+        if isinstance(self.gradients.events, JournaledLog):
+            self.gradients.events.close()
 
     # ---- batches --------------------------------------------------------------------------------------------------
 
@@ -381,15 +397,16 @@ class PrivateTraining:
         factor = 1.0 if self._reduction == "sum" else float(records)
         if self._scaler is not None:
             factor /= self._scaler.get_scale()
+        weights = [_wide(gradient) * factor for _, gradient in arrived]
         if inside:
-            factor = _equal_weights([gradient for _, gradient in arrived])
+            weights = _shares(weights)
         elif half is not None:
             self._half_checks += half.check()
         with torch.enable_grad():
             losses = None
             if self.gradients.waiting:
                 # With what came back held fixed, the gradients of these are those of the records' own losses.
-                parts = [_wide(made) * (_wide(gradient) * factor) for made, gradient in arrived]
+                parts = [_wide(made) * weight for (made, _), weight in zip(arrived, weights, strict=True)]
                 losses = torch.stack([part.reshape(records, -1).sum(1) for part in parts]).sum(0)
             # Autograd will put back what follows operations now; `_settle` ends it later.
             with _disable_current_modes():
@@ -466,15 +483,17 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _equal_weights(gradients: Sequence[torch.Tensor]) -> float:
-    """The factor by which the weights of the records' losses in the loop's loss become one together."""
-    total = 0.0
-    for gradient in gradients:
-        weight = float(gradient[0])
-        if not torch.allclose(gradient, gradient[0].expand_as(gradient)) or not math.isfinite(weight):
-            raise UnsupportedError("the loop weighs records' losses differently, which the network had averaged.")
-        total += weight
-    return 1 / total if total else 0.0
+def _shares(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What each of a network's own losses is multiplied by: its share of the loop's loss, the same for every record.
+
+    Whatever else the loop divides its loss by (labels in the batch, batches of a step) is left out: it is not the record's.
+    """
+    found = [float(gradient[0]) for gradient in gradients]
+    for gradient, share in zip(gradients, found, strict=True):
+        if not torch.allclose(gradient, torch.full_like(gradient, share)):
+            raise UnsupportedError("the loop weighs losses that the network has averaged; let it weigh none of them.")
+    total = math.fsum(found) or 1.0
+    return [torch.full_like(gradient, share / total) for gradient, share in zip(gradients, found, strict=True)]
 
 
 def make_private(
@@ -494,6 +513,8 @@ def make_private(
     scaler: torch.amp.GradScaler | None = None,
     seed: int | None = None,
     ranks: Ranks | None = None,
+    journal: str | Path | None = None,
+    prefetch: int = 0,
 ) -> PrivateTraining:
     """Make an ordinary training loop private, which stays as it is: `for batch in loader`, `loss.backward()`, `step()`.
 
@@ -536,6 +557,9 @@ def make_private(
         scaler: The `GradScaler` of a loop that uses one.
         seed: For research: reproducible randomness, so that a release is a rehearsal.
         ranks: The processes that share the training; found by itself for DistributedDataParallel.
+        journal: A file in which every step is noted before its gradient exists, so that not even a crash, or a second
+            process that goes on from the same checkpoint, forgets what was spent.
+        prefetch: How many batches a framework takes from the loader before it trains on them.
 
     Returns:
         The engine: `epsilon()`, `state_dict()`, `release()`.
@@ -608,9 +632,11 @@ def make_private(
         neighbours=neighbours,
         loss_reduction=loss_reduction,
         scaler=scaler,
-        ahead=0 if inner is loader else 1,
+        ahead=prefetch + (inner is not loader),
         records=records,
     )
+    if journal is not None and ranks.rank == 0:
+        training.keep_journal(Path(journal))
     convert_loader(inner, sampler, training)
     _LOGGER.warning(
         "noiseproof.make_private: the loader now draws Poisson samples of about %g of %d records, %d steps an epoch, in place "

@@ -323,6 +323,10 @@ class JournaledLog(EventLog):
             self._journal.spend(event, count)
         super().append(event, count)
 
+    def close(self) -> None:
+        """Let go of the journal's file."""
+        self._journal.close()
+
 
 def pack(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> bytes:
     """Tensors and JSON values as the bytes of a safetensors file, the values and a digest in its header."""
