@@ -28,7 +28,7 @@ _PRIVATE = ("loss", "train_loss")
 """What the Trainer would log of private records exactly."""
 
 
-class PrivateTrainer(Trainer):  # type: ignore[misc]
+class PrivateTrainer(Trainer):
     """A `Trainer` that spends at most (epsilon, delta) on its train_dataset: one more import and two more arguments.
 
     >>> trainer = PrivateTrainer(model=model, args=args, train_dataset=data, epsilon=3, delta=1e-6)
@@ -47,7 +47,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         delta: See `epsilon`.
         noise_multiplier: The noise, where there is no `epsilon`.
         noise_seed: For research: reproducible noise. (`args.seed` is not it: what is released would be a rehearsal.)
-        vmapped: See `PrivateGradients`.
         kwargs: Those of `Trainer`.
 
     Formal guarantee
@@ -63,12 +62,15 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         delta: float | None = None,
         noise_multiplier: float | None = None,
         noise_seed: int | None = None,
-        vmapped: tuple[str, ...] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._terms = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
-        self._options = {"seed": noise_seed, "vmapped": vmapped}
+        self._options: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "noise_multiplier": noise_multiplier,
+            "seed": noise_seed,
+        }
         self.engine: PrivateTraining | None = None
         if self.args.world_size > 1 or self.args.n_gpu > 1:
             raise UnsupportedError(
@@ -82,12 +84,14 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """The loader, which draws Poisson samples; its training begins here."""
-        loader = super().get_train_dataloader()
+        loader: Any = super().get_train_dataloader()
         self.create_optimizer()
         before = None if self.engine is None else self.engine.state_dict()
         if self.engine is not None:
             self.engine.close()
-        args = self.args
+        args: Any = self.args
+        model: Any = self.model
+        optimizer: Any = self.optimizer
         epochs = math.ceil(args.num_train_epochs)
         pieces = args.gradient_accumulation_steps
         if args.max_steps > 0:
@@ -95,10 +99,9 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             epochs = math.ceil(args.max_steps / math.ceil(len(loader.dataset) / size))
         Path(args.output_dir).mkdir(parents=True, exist_ok=True)
         self.engine = make_private(
-            self.model,
-            self.optimizer,
+            model,
+            optimizer,
             loader,
-            **self._terms,
             **self._options,
             epochs=epochs,
             max_grad_norm=args.max_grad_norm,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ except ImportError:
     raise MissingPartError("PyTorch Lightning needs more parts: pip install 'noiseproof[lightning]'.") from None
 
 
-class PrivateCallback(Callback):  # type: ignore[misc]
+class PrivateCallback(Callback):
     """Makes `trainer.fit` private: `Trainer(callbacks=[PrivateCallback(epsilon=3, delta=1e-6)])`.
 
     The training loader then draws Poisson samples of its data set, whoever made it; `max_epochs` epochs of it spend the budget;
@@ -33,7 +32,6 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         loss_reduction: Whether the loss that `training_step` returns is a `mean` or a `sum` over records.
         journal: See `make_private`.
         seed: For research: reproducible noise.
-        vmapped: See `PrivateGradients`.
 
     Formal guarantee
     ----------------
@@ -51,7 +49,6 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         loss_reduction: Reduction = "mean",
         journal: str | Path | None = None,
         seed: int | None = None,
-        vmapped: Collection[str] = (),
     ) -> None:
         self._network = network
         self._options: dict[str, Any] = {
@@ -62,7 +59,6 @@ class PrivateCallback(Callback):  # type: ignore[misc]
             "loss_reduction": loss_reduction,
             "journal": journal,
             "seed": seed,
-            "vmapped": vmapped,
         }
         self.engine: PrivateTraining | None = None
         self._state: dict[str, Any] | None = None
