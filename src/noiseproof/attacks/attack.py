@@ -90,12 +90,12 @@ class AttackSplit:
 
     @property
     def records(self) -> Dataset:
-        """The members, then the non-members."""
-        return replace(
-            self.members,
-            features=torch.cat([self.members.features, self.nonmembers.features]),
-            labels=torch.cat([self.members.labels, self.nonmembers.labels]),
-        )
+        """The members, then the non-members; whose each is, if it is known of both."""
+        parts, groups = (self.members, self.nonmembers), None
+        if self.members.groups is not None and self.nonmembers.groups is not None:
+            groups = torch.cat([self.members.groups, self.nonmembers.groups + self.members.persons])
+        features, labels = torch.cat([part.features for part in parts]), torch.cat([part.labels for part in parts])
+        return replace(self.members, features=features, labels=labels, groups=groups)
 
     @property
     def membership(self) -> torch.Tensor:

@@ -13,6 +13,7 @@ from noiseproof.cli import options as o
 from noiseproof.cli import output
 from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError
+from noiseproof.files import check_out, write_whole
 
 
 @command(
@@ -35,6 +36,7 @@ def run(
     force: o.Force = False,
     settings: o.Settings = None,
     measure: Annotated[bool, typer.Option("--quality/--no-quality", help="Also compare with real records.")] = True,
+    page: Annotated[Path | None, typer.Option(help="Write the quality as a page that works offline.")] = None,
     chosen_by: o.ChosenBy = None,
     seed: o.ReleaseSeed = None,
     json: o.Json = False,
@@ -51,6 +53,7 @@ def run(
     from noiseproof.methods.losses.quality import quality
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.releases.release import DataRelease
+    from noiseproof.report.quality import quality_tables, render_quality
     from noiseproof.run import cautions
     from noiseproof.run.training import train
 
@@ -64,6 +67,10 @@ def run(
         raise SettingError(f"{method} makes no synthetic records; {', '.join(makers)} do.")
     methods.build(method, given)
     chosen = o.read_choice(chosen_by)
+    if page is not None:
+        if not measure:
+            raise SettingError("--page shows the quality, which --no-quality leaves out; give one of the two.")
+        check_out(page, force=force, inputs=(data, about["schema"], out))
     progress = output.RichProgress()
     split = load(
         data,
@@ -91,7 +98,7 @@ def run(
     o.answer_release(
         json,
         release,
-        {**document, "files": [str(path) for path in written]},
+        {**document, "files": [str(path) for path in written], "page": None if page is None else str(page)},
         f"{method} on {split.train.name} ({len(split.train)} records)",
         made,
         delta=delta,
@@ -99,22 +106,7 @@ def run(
         out=out,
         files=written,
     )
-    if found is not None and not json:
-        output.show(
-            "quality, for the owner of the records only",
-            ("a classifier taught by", "tested on", "accuracy"),
-            [
-                ("synthetic records", "real ones", found.synthetic_to_real),
-                ("real records", "real ones", found.real_to_real),
-                ("the commonest class", "real ones", found.majority),
-                ("real records", "synthetic ones", found.real_to_synthetic),
-                *(("real records", f"synthetic ones of {name}", value) for name, value in found.by_class.items()),
-            ],
-        )
-        if found.pmf_errors:
-            output.show(
-                None,
-                ("column", "error of its shares (eq. 22)"),
-                list(found.pmf_errors.items()),
-                caption=f"pairs of columns: Cramer's V is off by {found.correlation_error:.3g} on average.",
-            )
+    if found is not None and page is not None:
+        write_whole(page, render_quality(release, found))
+    for table in quality_tables(found) if found is not None and not json else ():
+        output.show(*table)

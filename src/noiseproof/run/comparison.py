@@ -205,6 +205,7 @@ def _facts(split: Split) -> DataFacts:
         kind=public.kind,
         bounds=public.bounds,
         notes=public.notes,
+        unit=split.train.unit,
     )
 
 

@@ -133,13 +133,13 @@ class Row(_Result):
         # It is computed from the rest, never read.
         return {key: value for key, value in card.items() if key != "verdict"} if isinstance(card, Mapping) else card
 
-    def is_proven(self, budget: Budget) -> bool:
-        """Whether the card proves the budget for a record, and no audit contradicts the proof."""
+    def is_proven(self, budget: Budget, unit: str = "record") -> bool:
+        """Whether the card proves the budget for a unit, and no audit contradicts the proof; a person has all its records."""
         card = self.card
         if not self.done or card is None or card.proven is None:
             return False
         return (
-            card.unit == "record"
+            card.unit in (unit, "person")
             and card.neighbours == budget.neighbours
             and card.proven.epsilon_at(budget.delta) <= budget.epsilon * _SLACK
             and self.verdict != "refuted"
@@ -176,6 +176,8 @@ class DataFacts(_Result):
     kind: str
     bounds: str
     notes: tuple[str, ...] = ()
+    unit: str = "record"
+    """Whose influence is to be bounded: a record's, or that of all records of a person."""
 
 
 class Comparison(_Result):
@@ -256,7 +258,9 @@ class Comparison(_Result):
             found = tuple(
                 each
                 for epsilon in self.epsilons
-                for each in recommend(self.rows, Budget(epsilon, self.delta, self.neighbours, self.queries))
+                for each in recommend(
+                    self.rows, Budget(epsilon, self.delta, self.neighbours, self.queries), self.about.unit
+                )
             )
             found = tuple(each.model_copy(update={"command": self.release_command(each)}) for each in found)
             object.__setattr__(self, "recommendations", found)
@@ -354,15 +358,15 @@ class Comparison(_Result):
             raise DataError(f"{path} cannot be read; run the comparison again with --resume.") from None
 
 
-def recommend(rows: Sequence[Row], budget: Budget) -> tuple[Recommendation, ...]:
-    """For each need, the best row among those run at the budget's epsilon and proven within it.
+def recommend(rows: Sequence[Row], budget: Budget, unit: str = "record") -> tuple[Recommendation, ...]:
+    """For each need, the best row among those run at the budget's epsilon and proven within it for a record or a person.
 
     The measure that ranks follows from the task and what is public of the classes (`releases.measures`). Of equal values
     the smaller proven epsilon at the budget's delta wins, then the name. Values are measured on the same test records; a
     difference within the standard error is a tie, and the recommendation names its ties.
     """
     asked = [row for row in rows if row.method != BASELINE and row.epsilon == budget.epsilon]
-    proven = [(row, row.card.proven) for row in asked if row.card and row.card.proven and row.is_proven(budget)]
+    proven = [(row, row.card.proven) for row in asked if row.card and row.card.proven and row.is_proven(budget, unit)]
     found = []
     for need, kinds in NEEDS.items():
         able = [each for each in proven if each[0].kind in kinds]
