@@ -90,6 +90,10 @@ def test_a_client_sees_its_own_share_and_no_other_clients(page, service, rows):
     assert "ann" not in page.locator("main").inner_text().replace("cannot", "")
     page.get_by_role("button", name="Fill with an example").click()
     page.get_by_role("button", name="Ask (spends one answer)").click()
+    expect(page.locator(".says")).to_contain_text("made-up example")
+    expect(page.get_by_text("0 of 3 answers")).to_be_visible()
+    page.locator("#query").fill("[0.1, 0.2, 0.3, 0.4]")
+    page.get_by_role("button", name="Ask (spends one answer)").click()
     expect(page.get_by_text("1 of 3 answers")).to_be_visible()
     page.reload()
     expect(page.get_by_text("1 of 3 answers")).to_be_visible()  # the tab remembers the key

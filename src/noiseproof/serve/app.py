@@ -119,8 +119,8 @@ def _describe_models(app: FastAPI, service: Service) -> None:
                 if parameter["in"] == "path":
                     parameter["schema"]["enum"] = list(service.models)
     body = document["paths"][_PREDICTIONS]["post"]["requestBody"]["content"]["application/json"]
-    shapes = {model.shape: None for model in service.models.values()}
-    body["schema"] = {"anyOf": [documents.body_schema(shape, service.settings.rows) for shape in shapes]}
+    kinds = {(model.shape, *(column["name"] for column in model.columns)): model for model in service.models.values()}
+    body["schema"] = {"anyOf": [documents.body_schema(model, service.settings.rows) for model in kinds.values()]}
 
 
 def _service(request: Request) -> Service:

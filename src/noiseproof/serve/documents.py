@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from pydantic_core import to_json
 
@@ -64,11 +65,24 @@ class Predictions(_Document):
 
     model: str
     classes: list[str]
-    labels: list[str]
+    labels: list[str | float]
     probabilities: list[list[float]]
     cost: Cost | None
     remaining: Remaining | None
     receipt: ReceiptSent | None
+
+
+class ColumnSent(_Document):
+    """What is public about a column: bounds, categories, how dates are written, whether it may be missing."""
+
+    name: str
+    low: float | None
+    high: float | None
+    categories: list[str]
+    integer: bool
+    missing: bool
+    date: str | None
+    text: int
 
 
 class Model(_Document):
@@ -80,6 +94,8 @@ class Model(_Document):
     verdict: str
     shape: list[int]
     classes: list[str]
+    columns: list[ColumnSent]
+    """The columns of the table that it was made from, by whose names it takes records; empty where it was no table."""
     price: AmountSent | None
     basis: Basis
 
@@ -188,8 +204,10 @@ def predictions(model: ServedModel, probabilities: list[list[float]], paid: Paid
     document: dict[str, Any] = {
         "model": model.name,
         "classes": model.classes,
-        "labels": [model.classes[row.index(max(row))] for row in probabilities],
-        "probabilities": probabilities,
+        "labels": [model.classes[row.index(max(row))] for row in probabilities]
+        if model.classes
+        else _in_units(model, probabilities),
+        "probabilities": probabilities if model.classes else [],
         "cost": None,
         "remaining": None,
         "receipt": None,
@@ -201,6 +219,11 @@ def predictions(model: ServedModel, probabilities: list[list[float]], paid: Paid
             document["remaining"] = {"answers": model.answers_left(paid.everyone, paid.client)}
             document["receipt"] = paid.receipt.to_json()
     return to_json(document)
+
+
+def _in_units(model: ServedModel, coded: list[list[float]]) -> list[float]:
+    """Numbers in the target's own units."""
+    return [float(value) for value in model.public.in_units(torch.tensor(coded).flatten())]
 
 
 def balance(model: ServedModel, balance: LedgerBalance) -> Balance:
@@ -225,10 +248,21 @@ def card(model: ServedModel, data_set: DataSetBalance) -> ModelCard:
     return ModelCard(**listed, card=card, data_set=DataSet(**data_set.to_json()))
 
 
-def body_schema(shape: tuple[int, ...], rows: int) -> dict[str, Any]:
-    """The JSON schema of a request to a model of that shape."""
+def body_schema(model: ServedModel, rows: int) -> dict[str, Any]:
+    """The JSON schema of a request to a model."""
+    shape = model.shape
     items: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
     for least, most in (*((size, size) for size in reversed(shape)), (1, rows)):
         items = {"type": "array", "items": items, "minItems": least, "maxItems": most}
     inputs = {**items, "description": "Records of the model's shape, coded as it was trained."}
+    if model.columns:
+        cell = {"type": ["string", "number", "boolean", "null"]}
+        record = {
+            "type": "object",
+            "properties": {column["name"]: cell for column in model.columns},
+            "required": [column["name"] for column in model.columns if not column["missing"]],
+            "additionalProperties": False,
+        }
+        named = {"type": "array", "items": record, "minItems": 1, "maxItems": rows}
+        inputs = {"anyOf": [inputs, {**named, "description": "Records by the names of the table's columns."}]}
     return {"type": "object", "properties": {"inputs": inputs}, "required": ["inputs"], "additionalProperties": False}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
@@ -11,11 +13,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from annotated_types import Len
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, TypeAdapter, ValidationError, create_model
 from pydantic.types import FailFast
 from safetensors.torch import save as save_tensors
 
 from noiseproof.data.dataset import Public
+from noiseproof.data.tables import code_rows, listed
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.privacy import Card, Randomness
 from noiseproof.releases.release import ModelRelease, PredictionRelease, Release, check_features
@@ -42,7 +45,10 @@ class ServedModel:
         self.shape = tuple(release.public.shape)
         self.price = price(release) if isinstance(release, PredictionRelease) else None
         self.delta = _delta(self.card)
-        self._reader = _reader(self.shape, rows)
+        self.public = release.public
+        self.columns = [dataclasses.asdict(column) for column in release.public.columns]
+        self._reader = _reader(_coded(self.shape), rows)
+        self._records = _reader(dict[str, _Cell], rows) if release.public.kind == "table" else None
 
     @property
     def capacity(self) -> Amount | None:
@@ -84,23 +90,42 @@ class ServedModel:
     def read(self, body: bytes) -> torch.Tensor:
         """The inputs of a request's JSON, if they are records of the right shape within the public bounds.
 
+        A model of a table also takes records by the names of its columns, with categories, dates and gaps as in the table.
+
         Raises:
             DataError: If they are not; before anything is paid for.
         """
+        reader = self._records if self._records is not None and _BY_NAME.match(body) else self._reader
         try:
             # Field by field: a body may hold nothing but the inputs.
-            inputs = self._reader.validate_json(body).inputs  # type: ignore[attr-defined]
+            inputs = reader.validate_json(body).inputs  # type: ignore[attr-defined]
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False, include_context=False)[0]
             raise (NotJsonError if first["type"] == "json_invalid" else DataError)(
                 _sentence(first, self.shape)
             ) from None
+        if reader is self._records:
+            return self._code(inputs)
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as that
             features = torch.from_numpy(np.array(inputs, dtype=np.float32))
         outside = ((check_features(features, self.shape) - 0.5).abs() > 0.5).flatten(1).any(1).nonzero()
         if len(outside):
             raise DataError(f"inputs[{int(outside[0])}] lies outside [0, 1], the public bounds of every coded feature.")
         return features
+
+    def _code(self, records: list[dict[str, Any]]) -> torch.Tensor:
+        import pandas as pd
+
+        frame = pd.DataFrame(records, dtype=object)
+        if unknown := [name for name in map(str, frame.columns) if name not in self.public.order]:
+            known = ", ".join(column.name for column in self.public.columns)
+            raise DataError(
+                f"inputs name {listed(unknown)}, which is no column of this model; its columns are {known}."
+            )
+        for column in self.public.columns:
+            if column.missing and column.name not in frame.columns:
+                frame[column.name] = None
+        return code_rows(frame, self.public, name="the list of inputs")[0]
 
     def answer(self, features: torch.Tensor, rng: Randomness) -> torch.Tensor:
         """Class probabilities for queries that are paid for."""
@@ -142,11 +167,21 @@ def _delta(card: Card) -> float:
     return promise.delta if promise is not None else 0.0
 
 
-def _reader(shape: tuple[int, ...], rows: int) -> TypeAdapter[BaseModel]:
-    """A reader of `{"inputs": [...]}` that stops at the first number that is not finite or not in its place."""
+_Cell = StrictStr | StrictBool | Annotated[float, Field(strict=True, allow_inf_nan=False)] | None
+_BY_NAME = re.compile(rb'\s*\{\s*"inputs"\s*:\s*\[\s*\{')
+"""How a body begins whose records are given by the names of columns."""
+
+
+def _coded(shape: tuple[int, ...]) -> Any:
+    """The type of one coded record."""
     row: Any = Annotated[float, Field(strict=True, allow_inf_nan=False)]
     for size in reversed(shape):
         row = Annotated[list[row], Len(size, size), FailFast()]
+    return row
+
+
+def _reader(row: Any, rows: int) -> TypeAdapter[BaseModel]:
+    """A reader of `{"inputs": [...]}` that stops at the first number that is not finite or not in its place."""
     inputs = Annotated[list[row], Len(1, rows), FailFast()]
     body = create_model("Body", __config__=ConfigDict(extra="forbid"), inputs=(inputs, ...))
     return TypeAdapter(body)
@@ -165,6 +200,8 @@ def _sentence(error: Mapping[str, Any], shape: tuple[int, ...]) -> str:
     if kind in ("too_short", "too_long"):
         what = "a row" if where else "a request"
         return f"inputs{where} has the wrong length: {what} of this model is checked against shape {list(shape)}."
+    if any(isinstance(part, str) and part != "inputs" for part in error["loc"]):
+        return f"inputs{where} holds something that is no text, number, truth value or null."
     return f"inputs{where} is not a finite number or list as shape {list(shape)} wants it."
 
 

@@ -241,6 +241,14 @@ function nested(shape, make) {
   return shape.length ? Array.from({ length: shape[0] }, () => nested(shape.slice(1), make)) : make();
 }
 
+function sample(column) {
+  if (column.categories.length) return column.categories[0];
+  if (column.text) return "some words";
+  if (column.date) return new Date(864e5 * Math.round((column.low + column.high) / 2)).toISOString().slice(0, 10);
+  const middle = (column.low + column.high) / 2;
+  return column.integer ? Math.round(middle) : middle;
+}
+
 function tryForm(page, model) {
   const form = page.querySelector(".try form");
   const area = form.querySelector("textarea");
@@ -249,11 +257,17 @@ function tryForm(page, model) {
   const shown = model.shape.join(" × ");
   const asked = form.querySelector(".asked");
   asked.setAttribute("for", id);
-  asked.textContent = `One input as JSON: ${shown} numbers between 0 and 1`;
+  asked.textContent = model.columns.length
+    ? "One record as JSON, by the names of the table’s columns; null where a value is missing"
+    : `One input as JSON: ${shown} numbers between 0 and 1`;
   const button = form.querySelector("button[type=submit]");
   button.textContent = model.price ? "Ask (spends one answer)" : "Ask";
+  let example = null;
   form.querySelector(".fill").addEventListener("click", () => {
-    area.value = JSON.stringify(nested(model.shape, () => Math.round(100 * Math.random()) / 100));
+    example = model.columns.length
+      ? JSON.stringify(Object.fromEntries(model.columns.map((column) => [column.name, sample(column)])), null, 1)
+      : JSON.stringify(nested(model.shape, () => Math.round(100 * Math.random()) / 100));
+    area.value = example;
     area.focus();
   });
   form.addEventListener("submit", async (event) => {
@@ -262,6 +276,12 @@ function tryForm(page, model) {
     const place = page.querySelector(".answer");
     says.className = "says";
     place.replaceChildren();
+    if (model.price && area.value === example) {
+      says.className = "says bad";
+      says.textContent = "This is the made-up example, which is not worth an answer; put in a record of your own.";
+      area.focus();
+      return;
+    }
     let input;
     try {
       input = JSON.parse(area.value);
@@ -279,7 +299,7 @@ function tryForm(page, model) {
       says.textContent = `Label: ${answer.labels[0]}.` + (answer.receipt
         ? ` Receipt ${answer.receipt.id}, entry ${answer.receipt.sequence}; ${number.format(answer.remaining.answers)} answers left.`
         : answer.cost ? " A repeat: it cost nothing." : "");
-      place.replaceChildren(probabilities(answer));
+      if (answer.classes.length) place.replaceChildren(probabilities(answer));
       await refresh();
     } catch (error) {
       says.className = "says bad";
