@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _REGISTRY: dict[str, type[Attack]] = {}
 
+_OF_NUMBERS = ("loss", "nearest")
+"""Attacks that need no classes."""
+
 TINY = 1e-30
 """Probabilities are taken to be at least this, so that an answer of exactly 0 or 1 has a finite score."""
 
@@ -57,7 +60,10 @@ class Counted:
 
 
 def confidence(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The logarithm of the probability that each answer gives to the true label: minus its loss."""
+    """The logarithm of the probability that each answer gives to the true label: minus its loss; of a number minus its
+    squared error."""
+    if labels.is_floating_point():
+        return -(answers[..., 0].double() - labels.double()).square()
     chosen = answers.double().gather(-1, labels[..., None]).squeeze(-1)
     return chosen.clamp(min=TINY).log()
 
@@ -185,8 +191,8 @@ class Attack(ABC):
             attack=self.name,
             scores=self.scores(counted or target, records),
             member=split.membership,
-            labels=records.labels,
-            classes=records.public.classes,
+            labels=records.labels if records.classes else torch.zeros(len(records), dtype=torch.int64),
+            classes=records.public.classes or ("every record",),
             threshold=self.threshold,
             threshold_from=self.threshold_from,
             queries=counted.queries if counted else 0,
@@ -293,9 +299,11 @@ def infer_membership(
         # A threshold on probabilities that are all 0 or 1 finds nothing, whatever the labels give away.
         attack = "gap"
     public = split.members.public
+    if public.task != "classification" and attack not in _OF_NUMBERS:
+        raise SettingError(f"{attack} attacks answers that name classes; a {public.task} can be attacked by loss.")
     own = getattr(release, "network", None)
     if network is None:
-        network = own if isinstance(own, Network) else suggest(public.shape, split.members.classes, public.kind)
+        network = own if isinstance(own, Network) else suggest(public.shape, split.members.outputs, public.kind)
     if training is None:
         from noiseproof.attacks.retraining import Retraining
 

@@ -162,11 +162,17 @@ def _distance(records: Dataset, others: Dataset, neighbours: int) -> torch.Tenso
     if not 1 <= neighbours <= len(others):
         raise SettingError(f"neighbours must lie between 1 and {len(others)}, not {neighbours}.")
     points, queries = others.features.flatten(1), records.features.flatten(1)
-    enough = torch.bincount(others.labels, minlength=records.classes) >= neighbours
+    numeric = others.labels.is_floating_point()
+    kinds = torch.zeros_like(others.labels, dtype=torch.int64) if numeric else others.labels
+    enough = torch.bincount(kinds, minlength=max(1, records.classes)) >= neighbours
     parts = []
     rows = max(1, _DISTANCES // len(points))
     for part, labels in zip(queries.split(rows), records.labels.split(rows), strict=True):
         distances = torch.cdist(part, points)
-        foreign = (labels[:, None] != others.labels) & enough[labels][:, None]
+        if numeric:
+            # A number is one more coordinate of a record.
+            distances = torch.hypot(distances, labels[:, None] - others.labels)
+            labels = torch.zeros_like(labels, dtype=torch.int64)
+        foreign = (labels[:, None] != kinds) & enough[labels][:, None]
         parts.append(distances.masked_fill(foreign, torch.inf).kthvalue(neighbours, dim=1).values)
     return torch.cat(parts).double()

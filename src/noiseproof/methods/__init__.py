@@ -105,8 +105,11 @@ class Method(ABC):
         Returns:
             The network, or None where the method takes none (`takes_network`).
         """
-        from noiseproof.networks import suggest
+        from noiseproof.networks import Network, suggest
 
+        if self.takes_network and self.place != "none" and public.task != "classification":
+            # Of a number, what a hidden layer would add is less than what the noise on its weights takes away.
+            return Network("linear", public.shape, public.outputs)
         return suggest(public.shape, public.outputs, public.kind) if self.takes_network else None
 
     def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent | None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
-from torch.nn import functional
 
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.methods import Method, register
-from noiseproof.methods.common import Count, Positive, each_trial, initial_seed, shuffled
+from noiseproof.methods import register
+from noiseproof.methods.common import Count, Positive, Supervised, each_trial, initial_seed, shuffled
 from noiseproof.networks import Network
 from noiseproof.privacy import Game
 from noiseproof.privacy.card import Place
@@ -29,7 +28,7 @@ _ENOUGH = 5_000
 
 @register
 @dataclass(frozen=True)
-class Baseline(Method):
+class Baseline(Supervised):
     """Ordinary training without privacy: the baseline.
 
     Formal guarantee
@@ -41,6 +40,7 @@ class Baseline(Method):
     place: ClassVar[Place] = "none"
     proves: ClassVar[bool] = False
     claims: ClassVar[str] = "nothing"
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
 
     epochs: Positive = 30.0
     batch_size: Count = 64
@@ -54,7 +54,8 @@ class Baseline(Method):
         self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> ModelRelease:
         """Train with Adam on shuffled batches; the budget is not used."""
-        seed = initial_seed(rng)
+        seed, objective = initial_seed(rng), self.objective(dataset.public)
+        network = objective.network(network)
         module = network.build(seed)
         device = default_device()
         module.to(device).train()
@@ -63,7 +64,7 @@ class Baseline(Method):
         steps = max(1, math.ceil(self.epochs * len(dataset) / self.batch_size))
         with seeded(seed, device), progress.task(self.name, steps) as task:
             for index in shuffled(len(dataset), self.batch_size, steps):
-                loss = functional.cross_entropy(module(features[index]), labels[index])
+                loss = objective.losses(module(features[index]), labels[index]).mean()
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from pydantic import BeforeValidator
 from torch import nn
 
+from noiseproof.errors import SettingError
+from noiseproof.methods import Method
+from noiseproof.networks.objectives import LossName, Objective
 from noiseproof.privacy import Budget, Claim, Game, Proof, Reproducible, accountants, calibration
 from noiseproof.privacy.events import sampled_gaussian
 from noiseproof.settings import BelowOne, Count, Finite, NonNegative, Positive, Rate, Share, Within
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
+    from noiseproof.data.dataset import Public
     from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients
     from noiseproof.privacy import Randomness
 
@@ -27,6 +33,7 @@ __all__ = [
     "Positive",
     "Rate",
     "Share",
+    "Supervised",
     "Within",
     "claim_of",
     "clipped_sum_game",
@@ -48,6 +55,43 @@ MOST_ANSWERS = 1000
 
 Play = Callable[[int, int, torch.Generator], torch.Tensor]
 """`Game.play`: world, trials and generator in, one score a trial out."""
+
+
+def _numbers(value: Any) -> Any:
+    """The numbers that a command line gives in one text."""
+    if isinstance(value, str) and value != "balanced":
+        return tuple(float(part) for part in value.split(","))
+    return tuple(value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Supervised(Method):
+    """A method that trains one network on losses of records: how those are chosen and weighted, at no cost.
+
+    Formal guarantee
+    ----------------
+    None is needed: all of it is public, and a record's loss depends on that record and the network alone.
+    """
+
+    loss: LossName = "auto"
+    """Of a numeric target: squared, huber, quantile or poisson; `auto` by the task. Classes have cross-entropy."""
+    level: Within = 0.5
+    """The quantile that `loss=quantile` predicts."""
+    huber: Positive = 0.1
+    """The residual from which `loss=huber` is linear, as a share of the target's range."""
+    interval: BelowOne = 0.0
+    """The share of targets that an interval around a predicted number is to hold: two more outputs. 0 for none."""
+    class_weights: Annotated[Literal["balanced"] | tuple[Positive, ...], BeforeValidator(_numbers)] = ()
+    """What the losses of each class are multiplied by, in the classes' order, as 1,30; `balanced` by shares that the schema
+    declares. They must not be read off the private records."""
+    threshold: Within | None = None
+    """Of two classes: the second is named from this probability on. None names the likelier."""
+
+    def objective(self, public: Public) -> Objective:
+        """The records' losses, and what the network's outputs mean."""
+        if self.threshold is not None and public.task == "classification" and len(public.classes) != 2:
+            raise SettingError(f"{self.name}'s setting threshold is for two classes, not for {len(public.classes)}.")
+        return Objective.of(public, self.settings())
 
 
 def seeded_by(generator: torch.Generator) -> Reproducible:

@@ -81,10 +81,10 @@ class Recipe:
         """The network behind the map."""
         return behind(public.shape, public.outputs, self.feature_map(public), self.network, self.options)
 
-    def whole(self, public: Public) -> Network:
-        """Map and network as one, which takes records as they are."""
+    def whole(self, public: Public, outputs: int | None = None) -> Network:
+        """Map and network as one, which takes records as they are; it has the public target's outputs, or so many."""
         options = {"maps": describe(self.feature_map(public)), "network": self.network, "options": dict(self.options)}
-        return Network("mapped", public.shape, public.outputs, options)
+        return Network("mapped", public.shape, outputs or public.outputs, options)
 
     def method(
         self, records: int, epsilon: float, settings: Mapping[str, Any] | None = None, *, interruptible: bool = False
@@ -105,7 +105,8 @@ class Recipe:
         assert isinstance(release, ModelRelease)
         card = release.card.model_copy(update={"ran": {**release.card.ran, "recipe": self.name}})
         module = Mapped(self.feature_map(public), release.module)
-        whole = ModelRelease(module, self.whole(public), card, public, release.settings)
+        network = self.whole(public, release.network.classes)
+        whole = ModelRelease(module, network, card, public, release.settings)
         whole.event_log = release.event_log
         return whole
 
@@ -122,8 +123,10 @@ def choose(public: Public, records: int) -> Recipe | None:
 
     Formal guarantee
     ----------------
-    The choice depends on kind, shape and number of records, which are public, and so spends nothing.
+    The choice depends on task, kind, shape and number of records, which are public, and so spends nothing.
     """
+    if public.task != "classification":
+        return None  # their settings are for softmax regression; of numbers the plain linear network is as good
     if public.kind == "image" and get("scattering").takes(public):
         return get("scattering")
     if public.kind == "table" and get("bins").takes(public) and records >= MANY:

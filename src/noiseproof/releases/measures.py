@@ -181,16 +181,17 @@ def evaluate(release: ModelRelease | PredictionRelease, dataset: Dataset) -> Mea
         answers = release.answer_paid(check_features(dataset.features, release.public.shape), Secure())
     else:
         answers = release.predict(dataset.features)
-    return measure(answers, dataset)
+    return measure(answers, dataset, release.settings.get("threshold"))
 
 
-def measure(answers: torch.Tensor, dataset: Dataset) -> Measures:
+def measure(answers: torch.Tensor, dataset: Dataset, threshold: float | None = None) -> Measures:
     """Measure answers to the records of a data set.
 
     Args:
         answers: (records, classes) probabilities, which are scaled to sum to 1; of a numeric target (records, 1), or
             (records, 3) with an interval's ends behind, coded as the labels are.
         dataset: The records and their labels.
+        threshold: Of two classes, the probability from which on the second is named; None names the likelier.
 
     Returns:
         The measures; those that need two classes among the labels, or targets that differ, are None where there are none,
@@ -207,17 +208,18 @@ def measure(answers: torch.Tensor, dataset: Dataset) -> Measures:
         raise DataError(f"{dataset.name} has no test record to measure by.")
     given = answers.detach().cpu().double().numpy()
     if dataset.public.task == "classification":
-        return _of_classes(given, dataset.labels.cpu().numpy(), dataset.public)
+        return _of_classes(given, dataset.labels.cpu().numpy(), dataset.public, threshold)
     return _of_numbers(given, dataset.labels.cpu().double().numpy(), dataset.public)
 
 
-def _of_classes(answers: Floats, labels: npt.NDArray[np.int64], public: Public) -> Measures:
+def _of_classes(answers: Floats, labels: npt.NDArray[np.int64], public: Public, threshold: float | None) -> Measures:
     from sklearn.metrics import average_precision_score, log_loss, recall_score, roc_auc_score
 
     scores = np.clip(answers, 0, None)
     total = scores.sum(1, keepdims=True)
     scores = np.where(total > 0, scores / np.where(total > 0, total, 1), 1 / scores.shape[1])
-    named, records, classes = scores.argmax(1), len(labels), scores.shape[1]
+    records, classes = scores.shape
+    named = scores.argmax(1) if threshold is None else (scores[:, 1] >= threshold).astype(np.int64)
     right = named == labels
     counts = np.bincount(labels, minlength=classes)
     present = np.flatnonzero(counts)

@@ -15,9 +15,10 @@ from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.tables import answers_table, code_rows
-from noiseproof.errors import BudgetError, DataError, UnsupportedError
+from noiseproof.errors import BudgetError, DataError, SettingError, UnsupportedError
 from noiseproof.networks.fitting import Training
 from noiseproof.networks.network import Network
+from noiseproof.networks.objectives import Objective
 from noiseproof.tensors import all_finite
 
 if TYPE_CHECKING:
@@ -77,6 +78,18 @@ class Release(ABC):
     def method(self) -> str:
         """The name of the method that made it."""
         return self.card.method
+
+    def named(self, answers: torch.Tensor) -> torch.Tensor:
+        """The class that each answer names: the likeliest, or by the method's setting `threshold` where it has one.
+
+        Args:
+            answers: (records, classes) probabilities.
+
+        Returns:
+            Places in the list of classes, (records,).
+        """
+        threshold = self.settings.get("threshold")
+        return answers.argmax(dim=1) if threshold is None else (answers[:, 1] >= threshold).long()
 
     @property
     def labels_only(self) -> bool:
@@ -175,9 +188,18 @@ class ModelRelease(Release):
         steps = {name: self.settings[name] for name in ("batch_size", "lr") if name in self.settings}
         return Training(epochs=math.ceil(self.settings.get("epochs", Training.epochs)), **steps)
 
+    @property
+    def objective(self) -> Objective:
+        """What the network's outputs mean."""
+        return Objective.of(self.public, self.settings)
+
     def _predict(self, features: torch.Tensor) -> torch.Tensor:
-        """Class probabilities, (records, classes)."""
-        return torch.softmax(logits(self.module, check_features(features, self.public.shape)), dim=1)
+        """Class probabilities, (records, classes); of a numeric target (records, 1) numbers in [0, 1].
+
+        `public.in_units` puts numbers into the target's own units. Where the method was asked for intervals, their lower
+        and upper ends stand behind: (records, 3).
+        """
+        return self.objective.answers(logits(self.module, check_features(features, self.public.shape)))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The network's parameters and buffers by name."""
@@ -227,7 +249,7 @@ class PredictionRelease(Release):
         return self.queries - self.asked
 
     def _predict(self, features: torch.Tensor) -> torch.Tensor:
-        """Noisy class probabilities, (records, classes); spends one query a record, or refuses."""
+        """Noisy class probabilities, (records, classes), or (records, 1) numbers; spends one query a record, or refuses."""
         features = check_features(features, self.public.shape)
         count = features.shape[0]
         with self._lock:
@@ -243,7 +265,7 @@ class PredictionRelease(Release):
         """Answers to queries that a ledger was paid for, with noise from `rng`; this release's own count stays."""
         if features.shape[0] <= _CHUNK:
             return self._answer(features, rng)
-        answers = torch.empty(len(features), len(self.public.classes))
+        answers = torch.empty(len(features), self.public.outputs)
         for part, answer in zip(features.split(_CHUNK), answers.split(_CHUNK), strict=True):
             answer.copy_(self._answer(part, rng))
         return answers
@@ -318,14 +340,17 @@ def accuracy(release: ModelRelease | PredictionRelease, dataset: Dataset) -> flo
     """Share of `dataset` that the release labels right, for the eyes of the records' owner: it is no release itself.
 
     A `PredictionRelease` is rehearsed: answers with the noise of real ones, which must not leave and so cost nothing.
+    `noiseproof.releases.evaluate` has other measures, also of a numeric target.
     """
     from noiseproof.privacy import Secure
 
+    if dataset.public.task != "classification":
+        raise SettingError(f"the target of a {dataset.public.task} has no accuracy; use evaluate, for R2 and errors.")
     if isinstance(release, PredictionRelease):
         answers = release.answer_paid(check_features(dataset.features, release.public.shape), Secure())
     else:
         answers = release.predict(dataset.features)
-    return float((answers.argmax(dim=1) == dataset.labels).double().mean())
+    return float((release.named(answers) == dataset.labels).double().mean())
 
 
 def check_features(features: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

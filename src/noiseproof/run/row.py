@@ -108,7 +108,8 @@ def _measure(release: Release, split: Split, plan: Plan) -> Measures:
     if isinstance(release, ModelRelease):
         return evaluate(release, split.test)
     if isinstance(release, PredictionRelease):
-        return measure(Rehearsal(release, plan.seed).predict(split.test.features), split.test)
+        answers = Rehearsal(release, plan.seed).predict(split.test.features)
+        return measure(answers, split.test, release.settings.get("threshold"))
     assert isinstance(release, DataRelease)
     baseline = resolve(BASELINE, release.dataset, epsilon=1.0)
     trained = baseline.fit(release.dataset, plan.budget(1.0), rng=Reproducible(plan.seed))

@@ -21,6 +21,7 @@ from torch.nn import functional
 from noiseproof.engine.private_gradients import BatchGradients
 from noiseproof.errors import SettingError
 from noiseproof.networks.dropout import RecordRandomness
+from noiseproof.networks.objectives import Objective
 from noiseproof.progress import SILENT, Progress
 from noiseproof.settings import Count, check_fields
 
@@ -219,7 +220,7 @@ class TrainingState:
 AfterStep = Callable[[int, float], None]
 """Called after every step with the number of steps taken and the batch's mean loss (a private value: keep it inside)."""
 
-_NONE = Augmentations()
+_NONE, _CLASSES = Augmentations(), Objective()
 
 
 def descend(
@@ -230,6 +231,7 @@ def descend(
     steps: int,
     *,
     rng: Randomness,
+    objective: Objective = _CLASSES,
     micro_batch_size: int | None = None,
     progress: Progress = SILENT,
     description: str = "training",
@@ -238,7 +240,7 @@ def descend(
     checkpoints: Checkpoints | None = None,
     batching: Mapping[str, Any] | None = None,
 ) -> None:
-    """Take `steps` steps of cross-entropy descent with these gradients.
+    """Take `steps` steps of descent with these gradients.
 
     Args:
         module: The network, in the state that training starts from; it is left in evaluation.
@@ -247,6 +249,7 @@ def descend(
         dataset: The private records.
         steps: How many steps to take.
         rng: Where the key of dropout masks and augmentations comes from.
+        objective: What the records' losses are.
         micro_batch_size: Records whose gradients are in memory at once; None takes a step's records together.
         progress: Where to report steps.
         description: What to call the training there.
@@ -261,7 +264,7 @@ def descend(
     random = RecordRandomness(rng, module, gradients.ranks.rank)
 
     def loss(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(module(features), labels, reduction="none")
+        return objective.losses(module(features), labels)
 
     module.train()
     with (

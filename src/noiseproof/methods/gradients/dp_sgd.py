@@ -65,6 +65,7 @@ class DpSgd(GradientMethod):
     name: ClassVar[str] = "dp-sgd"
     units: ClassVar[tuple[str, ...]] = ("record", "person")
     proves: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
     claims: ClassVar[str] = "(epsilon, delta) for a record, by the moments accountant"
     bound: ClassVar[bool] = False
     """Whether noisy means are clipped again."""

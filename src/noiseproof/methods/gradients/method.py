@@ -14,8 +14,7 @@ from torch import nn
 from noiseproof.engine.private_gradients import BatchGradients, Sampling
 from noiseproof.engine.ranks import ALONE, Ranks
 from noiseproof.errors import SettingError
-from noiseproof.methods import Method
-from noiseproof.methods.common import BelowOne, Count, Positive, Share, initial_seed
+from noiseproof.methods.common import BelowOne, Count, Positive, Share, Supervised, initial_seed
 from noiseproof.methods.gradients.descent import (
     AfterStep,
     Augmentations,
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
     from noiseproof.run.checkpoints import Checkpoints
 
 
+_NUMERIC_LR = 1.0
+
+
 @dataclass(frozen=True)
 class Sampled:
     """What a training samples from, of which only `count` is public."""
@@ -55,7 +57,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class GradientMethod(Method):
+class GradientMethod(Supervised):
     """Descent on noised gradients. A method says what it does to a batch's gradients, and what its card may claim."""
 
     place: ClassVar[Place] = "gradients"
@@ -90,6 +92,9 @@ class GradientMethod(Method):
         The noise of a step does not grow with its batch, so that a large one is worth its sampling rate.
         """
         suited = super().for_records(records, public)
+        if public.task != "classification" and suited.lr == type(self).lr:
+            # The squared error's curvature is some four times that of cross-entropy, and its mean is what is wanted.
+            suited = replace(suited, lr=_NUMERIC_LR, averaging=0.5)
         if not self.proves:
             return suited
         return replace(suited, batch_size=int(min(4096, max(512, 2 ** round(math.log2(max(1, records / 24)))))))
@@ -118,6 +123,8 @@ class GradientMethod(Method):
 
         `ranks` share the training, each calling this with the same arguments; `checkpoints` let it be interrupted.
         """
+        objective = self.objective(dataset.public)
+        network = objective.network(network)
         module = network.build(initial_seed(rng)).to(default_device())
         sampled = self._sampled(dataset, rng)
         records = ranks.records(sampled.count)
@@ -143,6 +150,7 @@ class GradientMethod(Method):
                 steps,
                 batching=sampled.batching,
                 rng=rng,
+                objective=objective,
                 micro_batch_size=getattr(self, "micro_batch_size", None),
                 progress=progress,
                 description=self.name,

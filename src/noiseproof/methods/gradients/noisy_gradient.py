@@ -204,6 +204,7 @@ class NoisyGradient(UnprovenMethod):
     """
 
     name: ClassVar[str] = "noisy-gradient"
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
     claims: ClassVar[str] = "no epsilon; 'ideal privacy protection effects' by a distance of weights (TPVD)"
     why: ClassVar[str] = (
         "A record's gradient is unbounded when the noise is added, so no finite epsilon holds; "

@@ -17,6 +17,7 @@ from noiseproof.methods.common import BelowOne, Count, Positive, Rate, Within, c
 from noiseproof.methods.inputs.quadratic import ASSUMPTIONS, Law, Quadratic, solve
 from noiseproof.methods.inputs.relevance import average, release_relevance, split
 from noiseproof.networks import Network
+from noiseproof.networks.objectives import Objective
 from noiseproof.privacy import Budget, calibration
 from noiseproof.privacy.card import Place
 from noiseproof.privacy.events import DpEvent, PureDpEvent
@@ -90,9 +91,14 @@ class FunctionalRelease(ModelRelease):
     """A linear network on a public feature map, whose weights may be public."""
 
     def __init__(self, module: FunctionalLinear, card: Card, public: Public, settings: Mapping[str, Any]) -> None:
-        network = Network("custom", public.shape, len(public.classes), module=module)
+        network = Network("custom", public.shape, public.outputs, module=module)
         super().__init__(module, network, card, public, settings)
         self._options = module.options
+
+    @property
+    def objective(self) -> Objective:
+        """Of a numeric target always the squared error."""
+        return Objective() if self.public.task == "classification" else Objective("squared")
 
     def description(self) -> dict[str, Any]:
         """The feature map."""
@@ -102,7 +108,7 @@ class FunctionalRelease(ModelRelease):
     def restore(cls, saved: Saved) -> Self:
         """The same weights on the same map."""
         public = saved.public
-        module = FunctionalLinear(public.shape, len(public.classes), **saved.description["embedding"])
+        module = FunctionalLinear(public.shape, public.outputs, **saved.description["embedding"])
         module.load_state_dict(dict(saved.tensors))
         return cls(module, saved.card, public, saved.settings)
 
@@ -114,7 +120,7 @@ class Functional(Method):
 
     What Phan et al. wanted, with a proof: no epochs, so none that cost, and with `relevance_share` less noise where features
     matter more. The network is not used: what is fitted is one linear layer on `features`. The ridge follows from the
-    noise's size, which is public.
+    noise's size, which is public. Of a numeric target it is the functional mechanism as published, for linear regression.
 
     Formal guarantee
     ----------------
@@ -131,6 +137,7 @@ class Functional(Method):
     takes_network: ClassVar[bool] = False
     place: ClassVar[Place] = "inputs"
     proves: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
     claims: ClassVar[str] = "(epsilon, delta) for a record, without epochs"
     units: ClassVar[tuple[str, ...]] = ("record", "person")
 
@@ -152,12 +159,14 @@ class Functional(Method):
         """The linear network that is to be fitted, its weights still arbitrary."""
         options = {"features": self.features, "width": self.width, "length": self.length}
         norm = 2 if self.noise == "gaussian" else 1
-        return FunctionalLinear(dataset.public.shape, dataset.classes, **options, norm=norm).eval()
+        return FunctionalLinear(dataset.public.shape, dataset.outputs, **options, norm=norm).eval()
 
     def plan(self, dataset: Dataset, budget: Budget, embedding: Embedding | None = None) -> Quadratic:
         """The coefficients and their noise for such records, from public numbers alone."""
         embedding = self._network(dataset).embedding if embedding is None else embedding
-        return Quadratic(embedding, embedding.width, dataset.classes, self.noise, self.curvature_share, budget)
+        numeric = dataset.public.task != "classification"
+        share = self.curvature_share
+        return Quadratic(embedding, embedding.width, dataset.outputs, self.noise, share, budget, numeric)
 
     def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent | None:
         """The one release of noised coefficients; with relevances the second depends on the first."""
@@ -174,7 +183,7 @@ class Functional(Method):
         """
         second, first = plan.release(plan.sums(dataset, progress), rng)
         ridge = self.ridge * plan.spread(rng)
-        return solve(second, first, ridge), ridge
+        return solve(second, first, ridge, numeric=plan.numeric), ridge
 
     def fit(
         self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
@@ -213,7 +222,7 @@ class Functional(Method):
         part = self.relevance_share / 2 * budget.epsilon
         plan = self.plan(dataset, replace(budget, epsilon=part, delta=budget.delta / 2), embedding)
         weights, _ = self.weights(plan, dataset, rng, progress)
-        linear = nn.Linear(embedding.width, dataset.classes, bias=False)
+        linear = nn.Linear(embedding.width, dataset.outputs, bias=False)
         with torch.no_grad():
             linear.weight.copy_(weights.T)
         mean = average(

@@ -4,6 +4,9 @@ For features phi of norm 1 the loss of all records is, up to what is the same fo
 sum_l W_l S W_l / 8 - c_l W_l with S = sum phi phi^T and c_l = sum (y_l - 1/M) phi, minimised by W = 4 S^-1 c. (The paper's
 coefficient is 1/2 - y_l. Its other part, (1/2 - 1/M) sum phi, moves the logits of all classes alike, which no answer sees:
 it is left out, and the noise it would cost with it.)
+
+Of a number y, coded to [0, 1], the loss is the squared error of least squares, which is quadratic as it stands (Zhang et al.
+2012): sum (1/2 + W phi - y)^2 = W S W - 2 c W + what does not depend on W, with c = sum (y - 1/2) phi; minimised by W = S^-1 c.
 """
 
 from __future__ import annotations
@@ -51,9 +54,10 @@ class Quadratic:
     The budget's (epsilon, delta), delta 0 for Laplace noise. Unit: record; or person, where records have them: a
     person's records then share a weight of 1, and add the mean of what they would add alone. Neighbours: the budget's.
     With ||phi|| <= 1 in L2 norm, adding or removing a record moves S by ||phi phi^T||_F <= 1 and c by sqrt(1 - 1/M);
-    exchanging one moves S by at most sqrt(2) (both matrices are positive) and c by 2 sqrt(1 - 1/M). S is released as
-    its upper triangle with the off-diagonal times sqrt(2), which has the norm of S. With ||phi|| <= 1 in L1 norm, the
-    upper triangle moves by at most 1 and c by 2 (1 - 1/M) in L1 norm, twice that for an exchange. S and c are divided
+    exchanging one moves S by at most sqrt(2) (both matrices are positive) and c by 2 sqrt(1 - 1/M). Of a number in
+    [0, 1], c moves by 1/2, and by 1 where a record is exchanged, in L2 norm as in L1. S is released as its upper
+    triangle with the off-diagonal times sqrt(2), which has the norm of S. With ||phi|| <= 1 in L1 norm, the upper triangle
+    moves by at most 1 and c by 2 (1 - 1/M) in L1 norm, twice that for an exchange. S and c are divided
     by these and weighted such that together they have sensitivity 1, and get one Gaussian or Laplace mechanism.
     References: Zhang et al. 2012 (functional mechanism); Dwork et al. 2014 (noise on second moments).
     """
@@ -61,10 +65,13 @@ class Quadratic:
     embed: Callable[[torch.Tensor], torch.Tensor]
     width: int
     classes: int
+    """One coefficient c for each of so many classes; of a number, 1."""
     law: Law
     share: float
     """S's part of the noise's budget."""
     budget: Budget
+    numeric: bool = False
+    """Whether labels are numbers in [0, 1] instead of classes."""
 
     def __post_init__(self) -> None:
         if self.law == "gaussian" and self.budget.delta == 0:
@@ -74,12 +81,13 @@ class Quadratic:
     def weights(self) -> tuple[float, float]:
         """What S and c are multiplied by, so that together they have sensitivity 1."""
         exchange = self.budget.neighbours == "replace-one"
+        records = 2.0 if exchange else 1.0
         centred = 1 - 1 / self.classes
         if self.law == "gaussian":
-            moves = (math.sqrt(2) if exchange else 1.0, (2 if exchange else 1) * math.sqrt(centred))
+            moves = (math.sqrt(records), records * (0.5 if self.numeric else math.sqrt(centred)))
             parts = (math.sqrt(self.share), math.sqrt(1 - self.share))
         else:
-            moves = (2.0 if exchange else 1.0, (2 if exchange else 1) * 2 * centred)
+            moves = (records, records * (0.5 if self.numeric else 2 * centred))
             parts = (self.share, 1 - self.share)
         return parts[0] / (moves[0] * _SLACK**2), parts[1] / (moves[1] * _SLACK)
 
@@ -119,7 +127,11 @@ class Quadratic:
             for start in range(0, len(dataset), rows):
                 labels = dataset.labels[start : start + rows]
                 mapped = self.embed(dataset.features[start : start + rows]).to(exact)
-                centred = functional.one_hot(labels, self.classes).to(exact) - 1 / self.classes
+                if self.numeric:
+                    # Targets lie in [0, 1]; one that does not must not move the sum any further.
+                    centred = (labels.to(exact).nan_to_num(0.5).clamp(0, 1) - 0.5)[:, None]
+                else:
+                    centred = functional.one_hot(labels, self.classes).to(exact) - 1 / self.classes
                 counted = mapped
                 if weights is not None:
                     counted = mapped * weights[start : start + rows, None].to(mapped)
@@ -163,16 +175,20 @@ class Quadratic:
         return torch.where(rows == columns, 1.0, off).double()
 
 
-def solve(second: torch.Tensor, first: torch.Tensor, ridge: float) -> torch.Tensor:
-    """W = 4 (S + ridge)^-1 c as (width, classes); where noise left S + ridge indefinite, negative eigenvalues of S are 0.
+def solve(second: torch.Tensor, first: torch.Tensor, ridge: float, *, numeric: bool = False) -> torch.Tensor:
+    """W = 4 (S + ridge)^-1 c as (width, classes), of numbers a quarter of it.
+
+    Where noise left S + ridge indefinite, negative eigenvalues of S are taken as 0; of numbers always, since one small
+    eigenvalue, which would leave most classes as they are, can make a prediction arbitrarily large.
 
     Formal guarantee
     ----------------
     None is needed: post-processing of released coefficients.
     """
-    raised = second + ridge * torch.eye(len(second), dtype=second.dtype)
-    factor, failed = torch.linalg.cholesky_ex(raised)
-    if not int(failed):
-        return 4 * torch.cholesky_solve(first.T, factor)
+    if not numeric:
+        raised = second + ridge * torch.eye(len(second), dtype=second.dtype)
+        factor, failed = torch.linalg.cholesky_ex(raised)
+        if not int(failed):
+            return 4 * torch.cholesky_solve(first.T, factor)
     values, vectors = torch.linalg.eigh(second)
-    return 4 * vectors @ ((vectors.T @ first.T) / (values.clamp(min=0) + ridge)[:, None])
+    return (1 if numeric else 4) * vectors @ ((vectors.T @ first.T) / (values.clamp(min=0) + ridge)[:, None])

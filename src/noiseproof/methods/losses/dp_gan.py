@@ -23,6 +23,7 @@ from noiseproof.methods.losses.gan import (
     Model,
     NoiseTuning,
     adam,
+    as_classes,
     backward_generated,
     count_correct,
     fit_classifier,
@@ -108,6 +109,7 @@ class DpGan(GanMethod):
     name: ClassVar[str] = "dp-gan"
     units: ClassVar[tuple[str, ...]] = ("record", "person")
     proves: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
     claims: ClassVar[str] = "(epsilon, delta) for a record, by an RDP filter"
     linear: ClassVar[Mapping[str, Any]] = {"steps": 3, "sample_rate": 1.0, "generator_steps": 300, "lr": 4e-3}
     """What settings that are None stand for with a critic linear in features."""
@@ -150,6 +152,7 @@ class DpGan(GanMethod):
 
         `reference` holds public records of the same shape for `ant`'s score, which then costs nothing.
         """
+        given, dataset = dataset, as_classes(dataset)
         model = self._model(dataset.public, "features")
         gan = self._start(dataset, model, rng, relaxed=None if model == "features" else 0.5)
         run = self._prepare(gan, dataset, budget, rng, model)
@@ -166,7 +169,7 @@ class DpGan(GanMethod):
             ran=self._ran(run, budget),
             notes=() if run.steps else ("The budget did not cover a single step: the records are noise.",),
         )
-        release = self._release(gan, dataset, card)
+        release = self._release(gan, given, card)
         release.event_log = run.events.runs
         return release
 

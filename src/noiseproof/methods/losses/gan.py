@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Literal, get_args
 
@@ -79,6 +79,10 @@ class Gan:
         noise = torch.randn(len(labels), self.generator.latent, generator=self._random).to(self.device)
         return self.generator(noise, labels)
 
+    def numbers(self, labels: torch.Tensor) -> torch.Tensor:
+        """A number drawn evenly within the part of the target's range that each label stands for."""
+        return (labels + torch.rand(len(labels), generator=self._random)) / BINS
+
     def sample(self, rows: int, name: str) -> Dataset:
         """Synthetic records in the code of the private ones, in random order."""
         self.generator.eval()
@@ -94,6 +98,25 @@ class Gan:
         number = int(torch.randint(2**31, (1,), generator=self._random))
         # With a seed of a secure run's length the number only says which of the seed's streams is meant.
         return seeded(self._seed << 32 | number if self._seed >> 63 else number, self.device)
+
+
+BINS = 10
+"""Equal parts of a numeric target's public range, each of which a generator takes for a class."""
+
+
+def as_classes(dataset: Dataset) -> Dataset:
+    """The records with a numeric target's part of its range for a class; others as they are.
+
+    Formal guarantee
+    ----------------
+    None is needed: each record is coded alone, by public bounds.
+    """
+    if dataset.public.task == "classification":
+        return dataset
+    labels = (dataset.labels * BINS).long().clamp(0, BINS - 1)
+    names = tuple(f"part {place + 1} of {BINS}" for place in range(BINS))
+    public = replace(dataset.public, task="classification", target_bounds=None, classes=names)
+    return replace(dataset, labels=labels, public=public)
 
 
 def suits_convolutions(shape: tuple[int, ...]) -> bool:
@@ -148,6 +171,8 @@ class GanMethod(Method):
 
     def _release(self, gan: Gan, dataset: Dataset, card: Card) -> DataRelease:
         synthetic = gan.sample(dataset.persons if self.rows is None else self.rows, dataset.name)
+        if dataset.public.task != "classification":
+            synthetic = replace(synthetic, labels=gan.numbers(synthetic.labels), public=dataset.public)
         return DataRelease(synthetic, card, self.settings())
 
 
@@ -206,16 +231,16 @@ def fit_classifier(
             loss.backward()
             optimizer.step()
 
-    def label(features: torch.Tensor) -> torch.Tensor:
+    def answer(features: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return network(features.flatten(1)).argmax(dim=1)
+            return torch.softmax(network(features.flatten(1)), dim=1)
 
-    return label
+    return answer
 
 
 def count_correct(classifier: Classifier, dataset: Dataset) -> float:
     """How many records get their own label: one record, or person (who counts for 1), moves it by at most 1."""
-    right = (classifier(dataset.features) == dataset.labels).double()
+    right = (classifier(dataset.features).argmax(1) == dataset.labels).double()
     return float(right.sum() if dataset.weights is None else right @ dataset.weights)
 
 

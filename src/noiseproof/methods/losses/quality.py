@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from noiseproof.errors import DataError
 from noiseproof.methods.losses.coding import Coding
-from noiseproof.methods.losses.gan import fit_classifier
+from noiseproof.methods.losses.gan import as_classes, fit_classifier
+from noiseproof.releases.measures import Measures, measure
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Dataset
@@ -25,7 +26,7 @@ COLLAPSED = 0.3
 
 @dataclass(frozen=True)
 class Quality:
-    """How good synthetic records are, by the measures of Ma et al. and two of ours."""
+    """How good synthetic records are, by the measures of Ma et al. and two of ours. Of a numeric target, R2 for accuracy."""
 
     real_to_real: float
     """Accuracy on real test records of a classifier that real ones taught."""
@@ -34,7 +35,9 @@ class Quality:
     real_to_synthetic: float
     """Accuracy on synthetic records of a classifier that real test records taught: how often a sample shows its label."""
     majority: float
-    """Accuracy on the test records of naming the commonest class always."""
+    """Accuracy on the test records of naming the commonest class always; of a number 0, the R2 of its mean."""
+    measures: dict[str, Measures]
+    """All measures of `real_to_real` and of `synthetic_to_real`."""
     by_class: dict[str, float]
     """`real_to_synthetic` for each class."""
     pmf_errors: dict[str, float]
@@ -54,7 +57,8 @@ class Quality:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, warnings included."""
-        return {**vars(self), "warnings": list(self.warnings)}
+        told = {name: one.model_dump(exclude_none=True) for name, one in self.measures.items()}
+        return {**vars(self), "measures": told, "warnings": list(self.warnings)}
 
 
 def quality(synthetic: Dataset, real: Dataset, test: Dataset, *, seed: int = 0) -> Quality:
@@ -66,20 +70,28 @@ def quality(synthetic: Dataset, real: Dataset, test: Dataset, *, seed: int = 0) 
     """
     if not len(synthetic) or not len(test):
         raise DataError("quality needs synthetic records and test records, at least one of each.")
-    judged = classify(test, synthetic, seed=seed)
-    right = (judged == synthetic.labels).double()
-    names = synthetic.public.classes
+    judged = answers(test, synthetic, seed=seed)
+    found = {
+        "real_to_real": _between_real(real, test, seed),
+        "synthetic_to_real": measure(answers(synthetic, test, seed=seed), test),
+    }
+    right = judged.argmax(1) == synthetic.labels
     by_class = {
-        name: float(right[synthetic.labels == place].mean())
-        for place, name in enumerate(names)
+        name: float(right[synthetic.labels == place].double().mean())
+        for place, name in enumerate(synthetic.public.classes)
         if bool((synthetic.labels == place).any())
     }
+    scores = {name: one.r2 if one.accuracy is None else one.accuracy for name, one in found.items()}
+    between = measure(judged, synthetic)
+    # Shares and distances are of classes; a number has parts of its range.
+    synthetic, real = as_classes(synthetic), as_classes(real)
     table = Coding(real.public).table
     return Quality(
-        real_to_real=_between_real(real, test, seed),
-        synthetic_to_real=_accuracy(synthetic, test, seed),
-        real_to_synthetic=float(right.mean()),
-        majority=float(torch.bincount(test.labels).max()) / len(test),
+        real_to_real=scores["real_to_real"] or 0.0,
+        synthetic_to_real=scores["synthetic_to_real"] or 0.0,
+        real_to_synthetic=(between.r2 if between.accuracy is None else between.accuracy) or 0.0,
+        majority=found["real_to_real"].majority or 0.0,
+        measures=found,
         by_class=by_class,
         pmf_errors=pmf_errors(synthetic, real) if table else {},
         correlation_error=correlation_error(synthetic, real) if table else None,
@@ -87,17 +99,27 @@ def quality(synthetic: Dataset, real: Dataset, test: Dataset, *, seed: int = 0) 
     )
 
 
-def classify(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> torch.Tensor:
-    """Labels of `asked` by a classifier of `taught_by`: boosted trees for tables, a small network for the rest."""
-    present = taught_by.labels.unique()
-    if len(present) == 1:
-        return present.expand(len(asked))
-    if Coding(taught_by.public).table:
-        from sklearn.ensemble import HistGradientBoostingClassifier
+def answers(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> torch.Tensor:
+    """Answers to `asked` of a model of `taught_by`: boosted trees for tables and numbers, a small network for the rest.
 
-        trees = HistGradientBoostingClassifier(max_iter=60, random_state=seed)
-        trees.fit(taught_by.features.numpy(), taught_by.labels.numpy())
-        return torch.from_numpy(trees.predict(asked.features.numpy()))
+    Class probabilities, (records, classes), or numbers, (records, 1).
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    features, labels = taught_by.features.flatten(1).numpy(), taught_by.labels.numpy()
+    asked_for = asked.features.flatten(1).numpy()
+    if taught_by.public.task != "classification":
+        numbers = HistGradientBoostingRegressor(max_iter=60, random_state=seed).fit(features, labels)
+        return torch.from_numpy(numbers.predict(asked_for))[:, None]
+    present = taught_by.labels.unique()
+    found = torch.zeros(len(asked), taught_by.classes, dtype=torch.float64)
+    if len(present) == 1:
+        found[:, present] = 1.0
+        return found
+    if Coding(taught_by.public).table:
+        trees = HistGradientBoostingClassifier(max_iter=60, random_state=seed).fit(features, labels)
+        found[:, present] = torch.from_numpy(trees.predict_proba(asked_for))
+        return found
     network: dict[str, Any] = {
         "hidden": 128,
         "lr": 2e-3,
@@ -175,10 +197,6 @@ def _distance(dataset: Dataset, place: int, seed: int) -> float | None:
 
 
 @lru_cache(maxsize=2)
-def _between_real(real: Dataset, test: Dataset, seed: int) -> float:
+def _between_real(real: Dataset, test: Dataset, seed: int) -> Measures:
     """The same for all synthetic sets that are measured beside one real one."""
-    return _accuracy(real, test, seed)
-
-
-def _accuracy(taught_by: Dataset, test: Dataset, seed: int) -> float:
-    return float((classify(taught_by, test, seed=seed) == test.labels).double().mean())
+    return measure(answers(real, test, seed=seed), test)

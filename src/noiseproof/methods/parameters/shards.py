@@ -30,6 +30,7 @@ from noiseproof.methods.parameters.collection import Collection, ParameterLayout
 from noiseproof.methods.parameters.density import PublicDensity, Resolution, draw, scores, true_sensitivity
 from noiseproof.methods.parameters.training import train_collection
 from noiseproof.networks import Network, Training
+from noiseproof.networks.objectives import Objective
 from noiseproof.privacy import Budget, Exponential, Game, Gaussian, Proof, Randomness, accountants, calibration
 from noiseproof.privacy.card import Place
 from noiseproof.privacy.events import DpEvent, ReplaceOneDpEvent, SelfComposedDpEvent
@@ -64,8 +65,9 @@ class ShardMethod(Method):
     """What the published update is multiplied by, after the noise: a network that saw few records moves too little."""
     workers: Count = 1
 
-    def _training(self) -> Training:
-        return Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, optimizer="sgd")
+    def _training(self, public: Public) -> Training:
+        loss = Objective.of(public, {}).stacked
+        return Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, optimizer="sgd", loss=loss)
 
     def count(self, records: int) -> int:
         """How many shards so many records are cut into."""
@@ -100,7 +102,14 @@ class ShardMethod(Method):
         module = network.build(seed)
         start = ParameterLayout.of(module).flatten(module)
         collection = train_collection(
-            network, dataset, count, self._training(), seed=seed, shards=shards, workers=self.workers, progress=progress
+            network,
+            dataset,
+            count,
+            self._training(dataset.public),
+            seed=seed,
+            shards=shards,
+            workers=self.workers,
+            progress=progress,
         )
         updates = collection.rows.sub_(start)
         # A network whose training diverged counts as one that did not move: its shard must not show.
@@ -155,6 +164,7 @@ class ShardMean(ShardMethod):
     """
 
     name: ClassVar[str] = "shard-mean"
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
 
     clip: Positive = 1.0
     """Largest norm of one shard's update."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import ClassVar, Literal, get_args
 
 import torch
+from torch import nn
 
 from noiseproof.data import Dataset
 from noiseproof.data.features import Chain, FeatureMap, GroupNormMap, RandomFourierMap, ScatteringMap, UnitNormMap
@@ -88,6 +89,9 @@ class LogitsRelease(ScoreRelease):
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         return self._map(features) @ self._tensors["weights"]
 
+    def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
+        return super()._probabilities(noised) if self.public.task == "classification" else (noised + 0.5).clamp(0, 1)
+
 
 @register
 @dataclass(frozen=True)
@@ -110,11 +114,16 @@ class Logits(ScoreMethod):
     Laplace mechanism, and choosing a label the exponential mechanism (`answers`). Where records have persons, a person's
     terms are weighted to count for one in all, so that all of this holds of a person. The sum, not the mean, keeps the
     number of records out of the objective; with L = lambda n, replace-one is the usual 2 sqrt(2) / (lambda n).
+
+    Of a number, coded to [0, 1], the losses are Huber's of w^T phi + 1/2 - y, linear from 1 on, so that a record's gradient
+    has norm at most ||phi||; one number is answered, which a record moves by 1 / L (2 / L where one is replaced), and
+    by 2 g / L more.
     """
 
     name: ClassVar[str] = "logits"
     takes_network: ClassVar[bool] = False
     release: ClassVar[type[ScoreRelease]] = LogitsRelease
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
     assumptions: ClassVar[tuple[str, ...]] = (
         "the regression was solved to the stated gradient norm, which was checked in float64",
         "that it can be solved so far, without which nothing is released, does not hang on one record",
@@ -124,7 +133,8 @@ class Logits(ScoreMethod):
 
     features: MapName = "auto"
     noise: Positive = 0.25
-    """The noise's standard deviation on a logit; it sets the regularisation, unless that is given."""
+    """The noise's standard deviation on a logit; it sets the regularisation, unless that is given. On a number, coded to
+    [0, 1], it is a fifth of that."""
     regularisation: Positive | None = None
     """L of the objective; None derives it from `noise` and the budget, at least 0.1."""
     tolerance: Positive = 1e-3
@@ -133,20 +143,28 @@ class Logits(ScoreMethod):
     length: Positive = 0.6
     """Number of random Fourier features and their kernel's length scale, for `features="fourier"`."""
 
-    def score_change(self, regularisation: float, neighbours: Neighbours, classes: int) -> ScoreChange:
-        """How far one record moves a query's logits."""
+    def score_change(
+        self, regularisation: float, neighbours: Neighbours, classes: int, *, numeric: bool = False
+    ) -> ScoreChange:
+        """How far one record moves a query's logits, or its number."""
         records = 2 if neighbours == "replace-one" else 1
-        l2 = math.sqrt(2) * _LENGTH**2 * (records + 2 * self.tolerance) / regularisation
+        l2 = _steepest(numeric) * _LENGTH**2 * (records + 2 * self.tolerance) / regularisation
+        if numeric:
+            return ScoreChange(l1=l2, l2=l2, span=l2, neighbours=neighbours)
         return ScoreChange(l1=math.sqrt(classes) * l2, l2=l2, span=math.sqrt(2) * l2, neighbours=neighbours)
 
-    def planned(self, budget: Budget, classes: int) -> tuple[float, Answer]:
+    def planned(self, budget: Budget, classes: int, *, numeric: bool = False) -> tuple[float, Answer]:
         """The regularisation and the answers' noise, from public numbers alone."""
+
+        def answer(regularisation: float) -> Answer:
+            change = self.score_change(regularisation, budget.neighbours, classes, numeric=numeric)
+            return least_noise(change, "probabilities" if numeric else self.answer, budget)
+
         chosen = self.regularisation
         if chosen is None:
             # Noise is in inverse proportion to the regularisation: one look at any of them is enough.
-            unit = least_noise(self.score_change(1.0, budget.neighbours, classes), self.answer, budget)
-            chosen = max(unit.spread / self.noise, 0.1)
-        return chosen, least_noise(self.score_change(chosen, budget.neighbours, classes), self.answer, budget)
+            chosen = max(answer(1.0).spread / (self.noise / 5 if numeric else self.noise), 0.1)
+        return chosen, answer(chosen)
 
     def fit(
         self, network: object, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
@@ -154,14 +172,16 @@ class Logits(ScoreMethod):
         """Solve the regression; refuse to release it if the solver did not come close enough to the minimiser."""
         facts = {"name": self.features, "width": self.width, "length": self.length}
         feature_map = BoundedMap(shape=dataset.public.shape, **facts)  # type: ignore[arg-type]
-        regularisation, answer = self.planned(budget, dataset.classes)
+        numeric = dataset.public.task != "classification"
+        regularisation, answer = self.planned(budget, dataset.classes, numeric=numeric)
+        gradient = _steepest(numeric) * self.tolerance
         device = default_device()
         solution = solve(
             dataset.features.to(device),
             dataset.labels.to(device),
-            dataset.classes,
+            dataset.outputs,
             regularisation=regularisation,
-            gradient=math.sqrt(2) * self.tolerance,
+            gradient=gradient,
             feature_map=feature_map,
             weights=dataset.weights,
             progress=progress,
@@ -169,7 +189,7 @@ class Logits(ScoreMethod):
         ran = {
             "standard deviation on a logit": answer.spread,
             "regularisation": regularisation,
-            "gradient norm at most": math.sqrt(2) * self.tolerance,
+            "gradient norm at most": gradient,
             "features": feature_map.chosen,
         }
         weights = {"weights": solution.weights.cpu()}
@@ -178,6 +198,11 @@ class Logits(ScoreMethod):
     def game(self, budget: Budget) -> Game:
         """A record of the other class, with features of norm 1 that one more record has, and an answer to them."""
         return self._record_game("a record against another", torch.tensor([[1.0, 0.0]]), budget)
+
+
+def _steepest(numeric: bool) -> float:
+    """The largest norm of a loss's gradient in the outputs: of cross-entropy, or of Huber's loss."""
+    return 1.0 if numeric else math.sqrt(2)
 
 
 _ROUNDS = 60
@@ -311,6 +336,11 @@ class _Objective:
         slope = self._regularisation * weights
         for index, (_, labels) in enumerate(self._parts):
             mapped = self._mapped(index)
+            if labels.is_floating_point():
+                residuals = (mapped @ weights + 0.5).sub(labels.double()[:, None])
+                value = value + nn.functional.huber_loss(residuals, torch.zeros_like(residuals), reduction="sum")
+                slope = slope.addmm(mapped.T, residuals.clamp(-1, 1))
+                continue
             logs = torch.log_softmax(mapped @ weights, dim=1)
             value = value - self._counted(index, logs.gather(1, labels[:, None])).sum()
             errors = logs.exp_()
@@ -324,6 +354,11 @@ class _Objective:
         image = self._regularisation * direction
         for index in range(len(self._parts)):
             mapped = self._mapped(index)
+            labels = self._parts[index][1]
+            if labels.is_floating_point():
+                bent = (mapped @ weights + 0.5).sub(labels.double()[:, None]).abs() <= 1
+                image = image.addmm(mapped.T, bent * (mapped @ direction))
+                continue
             shares = torch.softmax(mapped @ weights, dim=1)
             moved = self._counted(index, shares * (mapped @ direction))
             image = image.addmm(mapped.T, moved - shares * moved.sum(1, keepdim=True))

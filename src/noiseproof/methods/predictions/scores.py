@@ -133,7 +133,8 @@ class ScoreMethod(Method):
     ) -> Any:
         """The release of answers noised so; its card claims the budget, and proves what the answers cost."""
         proven = answer.proof(budget, (*self.assumptions, *rng.assumptions))
-        noise = {"queries": budget.queries, "answer": self.answer, "noise": answer.law}
+        kind = self.answer if dataset.public.task == "classification" else "number"
+        noise = {"queries": budget.queries, "answer": kind, "noise": answer.law}
         card = self.card(dataset, budget, rng, claimed=claim_of(budget), proven=proven, ran={**noise, **ran})
         return self.release(
             tensors, answer, card, dataset.public, self.settings(), queries=budget.queries, rng=rng, **more

@@ -20,6 +20,7 @@ from noiseproof.methods.predictions.lu import Convexified
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
 from noiseproof.networks import Network, StackedNetwork, Training
 from noiseproof.networks.fitting import fit_stacks
+from noiseproof.networks.objectives import Objective
 from noiseproof.privacy import Budget, Game, Randomness
 from noiseproof.progress import SILENT, Progress
 from noiseproof.tensors import default_device
@@ -28,6 +29,8 @@ _RECORDS_A_CLASS = 20
 """A shard with fewer records of each class than this, on average, is taken to teach little."""
 _MOST = 200
 """More teachers than this are not worth their memory."""
+_EXACT = 0.05
+"""The noise on a predicted number, as a share of its range, that enough teachers bring it down to."""
 _FEW = 100
 """With fewer records of each class, a teacher that has all of them is trained on the convexified loss."""
 
@@ -47,18 +50,19 @@ class TeachersRelease(ScoreRelease):
         """The teachers' own, with the loss that was taken for so many records."""
         made = Teachers(**self.settings)
         records = self.card.ran["persons" if self.card.unit == "person" else "records"]
-        return made._training(self._facts["teachers"], len(self.public.classes), records)
+        return made._training(self._facts["teachers"], self.public, records)
 
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         # A teacher whose training diverged must still answer within bounds.
         logits = self._networks.logits(features.float(), batch_size=256).nan_to_num(0.0, 1e4, -1e4)
-        answers = torch.softmax(logits.double(), dim=-1).unflatten(0, (self._facts["teachers"], -1)).mean(1)
+        answers = Objective.of(self.public, {}).answers(logits.double())
+        answers = answers.unflatten(0, (self._facts["teachers"], -1)).mean(1)
         if isinstance(self.answer, VoteAnswer):
             return functional.one_hot(answers.argmax(-1), answers.shape[-1]).sum(0).double()
         return answers.mean(0)
 
     def _probabilities(self, noised: torch.Tensor) -> torch.Tensor:
-        return onto_simplex(noised)
+        return onto_simplex(noised) if self.public.task == "classification" else noised.clamp(0, 1)
 
 
 @register
@@ -77,11 +81,13 @@ class Teachers(ScoreMethod):
     the same noise for both: every record is put into a shard by a draw of its own, so that data sets that differ in one
     record differ in one shard, whether the record was added, removed or replaced, and one teacher alone may answer
     differently. Whatever the networks are, that changes one vote of k, or the average of k probability vectors by 2 / k
-    in L1 and sqrt(2) / k in L2 norm. (Papernot et al. 2017 and 2018; `answers` for the noise.)
+    in L1 and sqrt(2) / k in L2 norm. Of a number the teachers' predictions, each within the target's public bounds, are
+    averaged: one teacher moves the mean by 1 / k. (Papernot et al. 2017 and 2018; `answers` for the noise.)
     """
 
     name: ClassVar[str] = "teachers"
     release: ClassVar[type[ScoreRelease]] = TeachersRelease
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
     assumptions: ClassVar[tuple[str, ...]] = (
         "a teacher's answer depends on its own shard alone, also in its last bits, though all are trained as one batch",
         "the number of teachers and their loss are settings: where they are derived from the number of records, that is public",
@@ -99,20 +105,25 @@ class Teachers(ScoreMethod):
     members: Count | None = None
     """Networks whose mean is a teacher, all on its shard; None takes 5 for a single teacher and 1 for several."""
 
-    def _training(self, teachers: int, classes: int, records: int) -> Training:
+    def _training(self, teachers: int, public: Public, records: int) -> Training:
         plain = Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, l2=self.l2)
-        few = teachers == 1 and records < _FEW * classes
+        if public.task != "classification":
+            return replace(plain, loss=Objective.of(public, {}).stacked)
+        few = teachers == 1 and records < _FEW * len(public.classes)
         if self.loss == "convexified" or (self.loss == "auto" and few):
             return replace(plain, loss=Convexified(1.0, "code"))
         return plain
 
-    def count(self, budget: Budget, classes: int, records: int) -> int:
+    def count(self, budget: Budget, classes: int, records: int, *, numeric: bool = False) -> int:
         """How many teachers: so many that their agreement outweighs the noise, if shards can still teach.
 
         Where shards would be too small, one teacher answers by randomised response if that keeps most labels.
         """
         if self.teachers is not None:
             return self.teachers
+        if numeric:
+            wanted = math.ceil(self.noise(budget, 1, 1, numeric=True).spread / _EXACT)
+            return max(1, min(wanted, records // _RECORDS_A_CLASS, _MOST))
         one = self.noise(budget, classes, 1)
         epsilon = one.amount if isinstance(one, VoteAnswer) else budget.epsilon / budget.queries
         enough = max(1, math.ceil(6 * math.log(5 * classes) / epsilon))
@@ -120,9 +131,12 @@ class Teachers(ScoreMethod):
             return 1
         return max(1, min(enough, records // 10, _MOST))
 
-    def noise(self, budget: Budget, classes: int, teachers: int) -> Answer:
+    def noise(self, budget: Budget, classes: int, teachers: int, *, numeric: bool = False) -> Answer:
         """The answers' noise."""
         near = budget.neighbours
+        if numeric:
+            share = (1 + 1e-9) / teachers
+            return least_noise(ScoreChange(l1=share, l2=share, span=share, neighbours=near), "probabilities", budget)
         if self.answer == "label":
             return calibrate(lambda amount: VoteAnswer(near, amount, teachers, classes), budget)
         # A billionth more than 2 and sqrt(2): probabilities in float64 sum to 1 but for rounding.
@@ -134,10 +148,10 @@ class Teachers(ScoreMethod):
         self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> TeachersRelease:
         """Draw every record's shard, and train networks on each."""
-        records = dataset.persons
-        count = self.count(budget, dataset.classes, records)
+        records, numeric = dataset.persons, dataset.public.task != "classification"
+        count = self.count(budget, dataset.classes, records, numeric=numeric)
         members = self.members or (5 if count == 1 else 1)
-        answer = self.noise(budget, dataset.classes, count)
+        answer = self.noise(budget, dataset.classes, count, numeric=numeric)
         seeds = [initial_seed(rng) for _ in range(count * members)]
         shards = draw_shards(rng, dataset, count)
         # Teacher j is the networks j * members and those after it. Without a shard they stay as they were initialised.
@@ -149,7 +163,7 @@ class Teachers(ScoreMethod):
             dataset.features.to(device),
             dataset.labels.to(device),
             [shards[index // members] for index in taught],
-            self._training(count, dataset.classes, records),
+            self._training(count, dataset.public, records),
             seeds=[seeds[index] for index in taught],
             progress=progress,
         ).to("cpu")

@@ -1,0 +1,165 @@
+"""R2 of private regressions beside those of ridge, boosted trees and diffprivlib: `python -m bench.regression OUT.json`.
+
+Two tables: scikit-learn's diabetes (442 records), and one of 20,000 homes made by a fixed seed, whose price depends on place,
+income and size, not all of it linearly. All bounds are those of the definitions below, not of the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+EPSILONS = (1.0, 3.0, 10.0)
+SEEDS = (0, 1, 2)
+METHODS = ("functional", "dp-sgd", "dp-sgd-bounded", "dp-sgd-adaptive", "logits", "teachers", "shard-mean", "dp-gan")
+
+
+def homes(records: int = 20_000, seed: int = 0) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Homes and their prices (in 100,000), with the schema that a statistics office might publish."""
+    random = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "income": random.gamma(4.0, 1.0, records),
+            "rooms": random.normal(5.4, 1.2, records),
+            "age": random.uniform(1, 52, records),
+            "latitude": random.uniform(32.5, 42, records),
+            "longitude": random.uniform(-124.3, -114.3, records),
+            "occupants": random.gamma(3.0, 1.0, records),
+            "population": random.gamma(2.0, 700.0, records),
+            "kind": random.choice(["house", "flat", "other"], records, p=[0.6, 0.35, 0.05]),
+        }
+    )
+    near = sum(
+        np.exp(-((frame.longitude - east) ** 2 + (frame.latitude - north) ** 2) / 2)
+        for east, north in ((-122.4, 37.8), (-118.2, 34.0))
+    )
+    price = 0.45 * frame.income + 1.6 * near + 0.1 * frame.rooms - 0.25 * np.log1p(frame.occupants) + 0.004 * frame.age
+    price += frame.kind.map({"house": 0.0, "flat": -0.35, "other": -0.6}) + random.normal(-0.2, 0.45, records)
+    bounds = {
+        "income": (0, 15),
+        "rooms": (1, 12),
+        "age": (0, 60),
+        "latitude": (32, 43),
+        "longitude": (-125, -114),
+        "occupants": (0, 12),
+        "population": (0, 8000),
+    }
+    columns: dict[str, Any] = {name: {"low": low, "high": high} for name, (low, high) in bounds.items()}
+    columns["kind"] = {"categories": ["house", "flat", "other"]}
+    schema = {"columns": columns, "target": {"name": "price", "low": 0, "high": 6}}
+    return frame.assign(price=price.clip(0, 6)).round(4), schema
+
+
+def diabetes() -> tuple[pd.DataFrame, dict[str, Any]]:
+    """scikit-learn's table, its features as measured, with bounds that a physician might name."""
+    from sklearn.datasets import load_diabetes
+
+    found = load_diabetes(as_frame=True, scaled=False)
+    bounds = {
+        "age": (18, 80),
+        "bmi": (15, 45),
+        "bp": (60, 140),
+        "s1": (90, 310),
+        "s2": (40, 250),
+        "s3": (20, 100),
+        "s4": (1, 10),
+        "s5": (3, 6.5),
+        "s6": (55, 130),
+    }
+    columns: dict[str, Any] = {name: {"low": low, "high": high} for name, (low, high) in bounds.items()}
+    columns = {"age": columns.pop("age"), "sex": {"categories": ["1", "2"]}, **columns}
+    frame = found.data.assign(sex=found.data.sex.astype(int).astype(str), progression=found.target)
+    return frame, {"columns": columns, "target": {"name": "progression", "low": 25, "high": 350}}
+
+
+TABLES: dict[str, Callable[[], tuple[pd.DataFrame, dict[str, Any]]]] = {"diabetes": diabetes, "homes": homes}
+
+
+def run(table: str, methods: tuple[str, ...] = METHODS) -> dict[str, Any]:
+    """Every method at every epsilon and seed; the split of the records follows the seed."""
+    from noiseproof.data import load
+    from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease, Release, evaluate
+    from noiseproof.run import train
+
+    def score(release: Release) -> float:
+        assert isinstance(release, ModelRelease | PredictionRelease)
+        return round(evaluate(release, split.test).value, 4)
+
+    rows: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path, schema = Path(folder, f"{table}.csv"), Path(folder, "schema.json")
+        frame, facts = TABLES[table]()
+        frame.to_csv(path, index=False)
+        schema.write_text(json.dumps(facts))
+        for seed in SEEDS:
+            split = load(path, schema=schema, seed=seed)
+            for name, r2 in _others(split).items():
+                rows.setdefault(name, {}).setdefault("none", []).append(r2)
+            for epsilon in EPSILONS:
+                for name, r2 in _diffprivlib(split, epsilon, seed).items():
+                    rows.setdefault(name, {}).setdefault(f"{epsilon:g}", []).append(r2)
+                for name in methods:
+                    release = train(name, split.train, epsilon=epsilon, queries=100, seed=seed)
+                    if isinstance(release, DataRelease):
+                        release = train("none", release.dataset, epsilon=1.0, seed=seed)
+                    rows.setdefault(name, {}).setdefault(f"{epsilon:g}", []).append(score(release))
+            plain = train("none", split.train, epsilon=1.0, seed=seed)
+            rows.setdefault("none", {}).setdefault("none", []).append(score(plain))
+    return rows
+
+
+def _others(split: Any) -> dict[str, float]:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.linear_model import RidgeCV
+
+    x, y = split.train.features.numpy(), split.train.labels.numpy()
+    test = (split.test.features.numpy(), split.test.labels.numpy())
+    return {
+        "ridge": round(float(RidgeCV(np.logspace(-4, 2, 13)).fit(x, y).score(*test)), 4),
+        "boosted trees": round(float(HistGradientBoostingRegressor(random_state=0).fit(x, y).score(*test)), 4),
+    }
+
+
+def _diffprivlib(split: Any, epsilon: float, seed: int) -> dict[str, float]:
+    """Its linear regression with the same public bounds, where it is installed and runs."""
+    if importlib.util.find_spec("diffprivlib") is None:
+        return {}
+    from diffprivlib.models import LinearRegression
+    from sklearn.metrics import r2_score
+
+    x, y = split.train.features.numpy().astype(float), split.train.labels.numpy().astype(float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LinearRegression(epsilon=epsilon, bounds_X=(0.0, 1.0), bounds_y=(0.0, 1.0), random_state=seed)
+        model.fit(x, y)
+    predicted = np.clip(model.predict(split.test.features.numpy().astype(float)), 0, 1)
+    return {"diffprivlib": round(float(r2_score(split.test.labels.numpy(), predicted)), 4)}
+
+
+def main() -> None:
+    """Run both tables and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--methods", default=",".join(METHODS))
+    given = parser.parse_args()
+    methods = tuple(filter(None, given.methods.split(",")))
+    found = {table: run(table, methods) for table in given.tables.split(",")}
+    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    for table, rows in found.items():
+        for name, values in rows.items():
+            means = ", ".join(f"{epsilon}: {np.mean(each):.3f}" for epsilon, each in values.items())
+            print(f"{table} {name} {means}")
+
+
+if __name__ == "__main__":
+    main()
