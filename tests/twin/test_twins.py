@@ -45,10 +45,10 @@ def command(method: str) -> tuple[str, ...]:
     return ("train", method, "--out", "release", "--queries", "5", "--json", *quick)
 
 
-def leaks(arguments, pair, folder, restart, extension=".csv", **options):
+def leaks(arguments, pair, folder, restart, extension=".csv", *, numeric=False, **options):
     left = []
     for name, one in zip(("one", "other"), pair, strict=True):
-        given = worlds.write_world(folder / name, one, extension)
+        given = worlds.write_world(folder / name, one, extension, numeric=numeric)
         restart()
         left.append(worlds.run(folder / name, arguments, given))
     return worlds.leaks(*left, folder / "one", **options)
@@ -131,6 +131,16 @@ def asked_over_http(folder, caplog):
     found["log"] = worlds.without_times("\n".join(record.getMessage() for record in caplog.records))
     found["export"] = worlds.without_times(json.dumps(entries))
     return found
+
+
+@pytest.fixture(scope="module")
+def numeric_pair(tmp_path_factory):
+    return worlds.twins(tmp_path_factory.mktemp("twins"), numeric=True)
+
+
+@pytest.mark.parametrize("method", [name for name, each in methods.registry().items() if "regression" in each.tasks])
+def test_nothing_of_a_regression_tells_two_neighbouring_files_apart(method, numeric_pair, tmp_path, fixed_randomness):
+    assert leaks(command(method), numeric_pair, tmp_path, fixed_randomness, numeric=True) == []
 
 
 @pytest.mark.parametrize("extension", list(formats._formats()))

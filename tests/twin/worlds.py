@@ -46,6 +46,9 @@ EXTREMES = (
 )
 """Two records as different as can be."""
 
+NUMERIC = SCHEMA | {"target": {"name": "label", "low": 0, "high": 10}}
+"""The schema of the same people with a number to predict."""
+
 OTHERS = 140
 """Records that both files have, beside the one in the middle."""
 
@@ -206,22 +209,25 @@ WRITERS: Mapping[str, Callable[[pd.DataFrame, Path], None]] = {
 """How a test writes each format that `load` reads."""
 
 
-def write_world(folder: Path, one: Record | None, extension: str = ".csv") -> tuple[str, ...]:
+def write_world(folder: Path, one: Record | None, extension: str = ".csv", *, numeric: bool = False) -> tuple[str, ...]:
     """Write a world's file and schema into a folder of its own; the options of a command that is run there."""
     folder.mkdir(parents=True)
-    WRITERS[extension](table(one), folder / f"people{extension}")
+    people = table(one)
+    if numeric:
+        people["label"] = 5.0 * (people["label"] == "yes") + people["hours"] / 12
+    WRITERS[extension](people, folder / f"people{extension}")
     if extension == ".npz":
         return ("--data", f"people{extension}")
-    (folder / "people.json").write_text(json.dumps(SCHEMA))
+    (folder / "people.json").write_text(json.dumps(NUMERIC if numeric else SCHEMA))
     return ("--data", f"people{extension}", "--schema", "people.json")
 
 
-def twins(folder: Path, extension: str = ".csv") -> tuple[Record, Record]:
+def twins(folder: Path, extension: str = ".csv", *, numeric: bool = False) -> tuple[Record, Record]:
     """Two records as different as can be that both fall into the training part, wherever the split puts others."""
     from noiseproof.data import load
 
     def training(name: str, one: Record | None) -> int:
-        given = write_world(folder / name, one, extension)
+        given = write_world(folder / name, one, extension, numeric=numeric)
         path = folder / name / given[1]
         return len(load(path, schema=folder / name / given[3] if len(given) > 2 else None).train)
 
