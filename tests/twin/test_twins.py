@@ -70,7 +70,16 @@ def test_with_the_same_draws_nothing_differs_and_what_was_noised_costs_no_more_t
         assert tape.events or method == "teachers"  # whose votes one record seldom changes
 
 
-def replayed(method, folder, restart, ask=None):
+@pytest.mark.parametrize("method", [name for name, each in methods.registry().items() if "regression" in each.tasks])
+def test_so_it_is_of_a_number_to_predict(method, tmp_path, fixed_randomness):
+    proven, tape, found = replayed(method, tmp_path, fixed_randomness, numeric=True)
+    if proven is not None:
+        assert (tape.differing, found) == ([], [])
+        assert tape.events
+        assert tape.epsilon(proven["delta"]) <= proven["epsilon"] * (1 + 1e-6)
+
+
+def replayed(method, folder, restart, ask=None, *, numeric=False):
     """What the card of the first of two files proves, what the second drew in the place of its draws, and what differs.
 
     The files differ in one record, under replace-one, where all others keep their places; every record is in every batch,
@@ -79,7 +88,8 @@ def replayed(method, folder, restart, ask=None):
     tape, left, proven = worlds.Tape(), [], None
     measured = "--no-quality" if methods.get(method).place == "losses" else "--no-baseline"
     for name, one in zip(("one", "other"), worlds.EXTREMES, strict=True):
-        given = (*worlds.write_world(folder / name, one), "--neighbours", "replace-one", measured)
+        world = worlds.write_world(folder / name, one, numeric=numeric)
+        given = (*world, "--neighbours", "replace-one", measured)
         restart()
         with tape.running():
             left.append(worlds.run(folder / name, command(method), given))

@@ -58,7 +58,9 @@ def run(
     frame = read_table(rows, schema, encoding or "utf-8")
     features, remarks = code_rows(frame, release.public, name=rows.name)
     output.note(*remarks)
-    found = answers_table(release.public, _answer(release, features, bundle, ledger), labels_only=release.labels_only)
+    answers = _answer(release, features, bundle, ledger)
+    named = release.named(answers) if release.public.task == "classification" else None
+    found = answers_table(release.public, answers, labels_only=release.labels_only, named=named)
     if clash := [name for name in found.columns if name in frame.columns]:
         found = found.rename(columns={name: f"{name} (new)" for name in clash})
     found.index = frame.index

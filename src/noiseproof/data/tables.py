@@ -128,17 +128,21 @@ def code_rows(frame: pd.DataFrame, public: Public, *, name: str = "the table") -
     return features, _remarks(*beyond)
 
 
-def answers_table(public: Public, answers: torch.Tensor, *, labels_only: bool = False) -> pd.DataFrame:
+def answers_table(
+    public: Public, answers: torch.Tensor, *, labels_only: bool = False, named: torch.Tensor | None = None
+) -> pd.DataFrame:
     """A release's answers in the user's own words.
 
     Args:
         public: What is public about the records that the release was made from.
-        answers: Class probabilities, (rows, classes); or coded numbers, one a row, where the target is numeric.
+        answers: Class probabilities, (rows, classes); or coded numbers, one a row, where the target is numeric, perhaps with
+            the two ends of an interval behind.
         labels_only: Whether the answers are labels without probabilities.
+        named: The class that each answer names, if not the likeliest.
 
     Returns:
         A column `prediction` (the class as the table has it, or a number in the target's units) and, of classes, a column
-        `p(CLASS)` for each.
+        `p(CLASS)` for each; of numbers with intervals, columns `lower` and `upper`.
 
     Formal guarantee
     ----------------
@@ -147,9 +151,10 @@ def answers_table(public: Public, answers: torch.Tensor, *, labels_only: bool = 
     import pandas as pd
 
     if public.target_bounds is not None:
-        return pd.DataFrame({"prediction": public.in_units(answers.detach().cpu().double().flatten()).numpy()})
+        numbers = public.in_units(answers.detach().cpu().double().view(len(answers), -1)).numpy()
+        return pd.DataFrame(dict(zip(("prediction", "lower", "upper"), numbers.T, strict=False)))
     target = Column("prediction", categories=public.classes, integer=public.integer_classes)
-    table = {"prediction": _named(answers.argmax(1).cpu().numpy(), target)}
+    table = {"prediction": _named((answers.argmax(1) if named is None else named).cpu().numpy(), target)}
     shares = {} if labels_only else {f"p({name})": answers[:, k].cpu().numpy() for k, name in enumerate(public.classes)}
     return pd.DataFrame({**table, **shares})
 

@@ -112,8 +112,9 @@ class Release(ABC):
                 categories, dates and gaps as they are there; other columns are left alone); or a list of such records.
 
         Returns:
-            For coded features, class probabilities, (records, classes). For a table, a column `prediction` in the table's
-            own words or units, and, of classes, a column `p(CLASS)` for each; what lies beyond the public bounds or lists
+            For coded features, class probabilities, (records, classes), or of a numeric target (records, 1) numbers in
+            [0, 1]: `public.in_units` puts them into its units. For a table, a column `prediction` in the table's own words
+            or units, and, of classes, a column `p(CLASS)` for each; what lies beyond the public bounds or lists
             is handled as in training, and said in `.attrs["remarks"]`.
 
         Raises:
@@ -130,7 +131,9 @@ class Release(ABC):
 
         table = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows))
         features, remarks = code_rows(table, self.public, name="the table")
-        found = answers_table(self.public, self._predict(features), labels_only=self.labels_only)
+        answers = self._predict(features)
+        named = self.named(answers) if self.public.task == "classification" else None
+        found = answers_table(self.public, answers, labels_only=self.labels_only, named=named)
         found.index = table.index
         found.attrs["remarks"] = remarks
         return found
