@@ -38,7 +38,10 @@ def to_parameters(found: Sequence[Shared], own: Callable[[Any], int | None]) -> 
             if index is not None:
                 given.append((index, part))
         elif name in ("AliasBackward0", "CloneBackward0", "ToCopyBackward0"):
-            stack.append((*_only(behind), part))
+            before, number = _only(behind)
+            if before._input_metadata[number].dtype == torch.float64 != node._input_metadata[output].dtype:
+                part = Explicit(part.explicit().double())
+            stack.append((before, number, part))
         elif name in ("TBackward0", "TransposeBackward0") and len(shape_of(node)) == 2:
             stack.append((*_only(behind), part.transposed()))
         elif name in ("SplitBackward0", "SplitWithSizesBackward0", "SliceBackward0") and (rows := _rows(node, output)):
