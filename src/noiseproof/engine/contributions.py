@@ -358,13 +358,26 @@ class SparseRows(Contribution):
         return SparseRows(self._values, owners.owners[self._owners], self._rows, owners.persons, self._shape)
 
     def plus(self, others: Sequence[Contribution]) -> Contribution:
-        """The sum with other uses of the same table: further rows."""
+        """The sum with other uses of the same table: further rows, or outer products where it is also a matrix."""
         uses = [self, *(other for other in others if isinstance(other, SparseRows))]
-        if len(uses) <= len(others):
+        products = [other for other in others if isinstance(other, OuterProducts)]
+        if len(uses) + len(products) <= len(others):
             return super().plus(others)
         parts = zip(*((use._values, use._owners, use._rows) for use in uses), strict=True)
         values, owners, rows = (torch.cat(part) for part in parts)
-        return SparseRows(values, owners, rows, self._records, self._shape)
+        rows_only = SparseRows(values, owners, rows, self._records, self._shape)
+        return Tied(rows_only, added(products)) if products else rows_only
+
+    def across(self, errors: torch.Tensor, activations: torch.Tensor) -> torch.Tensor:
+        """<g_i, sum_t e_it a_it^T>, (B,), in float64, from errors (B, T, rows) and activations (B, T, columns)."""
+        counts = torch.bincount(self._owners, minlength=self._records)
+        place = torch.arange(len(self._owners), device=counts.device) - (counts.cumsum(0) - counts)[self._owners]
+        most = int(counts.max()) if len(self._owners) else 0
+        values = self._values.new_zeros(self._records, most, self._shape[1], dtype=torch.float64)
+        rows = self._rows.new_zeros(self._records, most)
+        values[self._owners, place], rows[self._owners, place] = self._values.double(), self._rows
+        met = errors.gather(2, rows.unsqueeze(1).expand(-1, errors.shape[1], -1)).double()
+        return (torch.bmm(activations.double(), values.transpose(1, 2)) * met).sum((1, 2))
 
     def _by_record(self, values: torch.Tensor) -> torch.Tensor:
         total = torch.zeros(self._records, dtype=torch.float64, device=values.device)
@@ -449,6 +462,11 @@ class OuterProducts(Contribution):
         self._errors, self._activations = errors, activations
         self._kept: torch.Tensor | None = None
         self._memory = MemoryLimit()
+
+    @property
+    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Errors (B, T, rows) and activations (B, T, columns)."""
+        return self._errors.vectors, self._activations.vectors
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, *shape)."""
@@ -546,6 +564,9 @@ class OuterProducts(Contribution):
 
     def plus(self, others: Sequence[Contribution]) -> Contribution:
         """The sum with other uses of the same matrix: their positions are further positions."""
+        tables = [other for other in others if isinstance(other, SparseRows)]
+        if tables:
+            return tables[0].plus([self, *(other for other in others if other is not tables[0])])
         uses = [self, *(other for other in others if isinstance(other, OuterProducts))]
         if len(uses) <= len(others):
             return super().plus(others)
@@ -601,6 +622,45 @@ class Parts(Contribution):
         for (places, _), value in zip(self._parts, values, strict=True):
             total[places] = value
         return total
+
+
+class Tied(Contribution):
+    """Gradients of a table that is looked up and is also a matrix (a tied head): few rows and outer products, in one."""
+
+    def __init__(self, rows: SparseRows, products: Contribution) -> None:
+        self._rows, self._products = rows, products
+
+    def explicit(self) -> torch.Tensor:
+        """The gradients themselves, (B, *shape)."""
+        return self._rows.explicit() + self._products.explicit()
+
+    def squared_norms(self) -> torch.Tensor:
+        """||r_i||^2 + ||p_i||^2 + 2 <r_i, p_i>: the first two are bounds, the last is exact to float64's rounding."""
+        assert isinstance(self._products, OuterProducts)
+        rows, products = (part.squared_norms() for part in (self._rows, self._products))
+        total = rows.double() + products.double() + 2 * self._rows.across(*self._products.factors)
+        return total.clamp_min(0).to(rows.dtype)
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """sum_i w_i g_i, of the parameter's shape."""
+        return self._products.weighted_sum(weights).add_(self._rows.weighted_sum(weights))
+
+    def inner(self, vector: torch.Tensor) -> torch.Tensor:
+        """<g_i, v>, (B,)."""
+        return self._rows.inner(vector) + self._products.inner(vector)
+
+    def only(self, records: torch.Tensor) -> Contribution:
+        """The gradients of some records, by index."""
+        return added([self._rows.only(records), self._products.only(records)])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many records there are, and the bytes of one gradient."""
+        return self._rows.size
+
+    def share(self, memory: MemoryLimit) -> None:
+        """Keep what is written out only as far as memory allows."""
+        self._products.share(memory)
 
 
 def matrix_product(errors: torch.Tensor, activations: torch.Tensor, out: torch.Tensor) -> None:
