@@ -10,11 +10,13 @@ everything loaded, each contender in a process of its own.
 from __future__ import annotations
 
 import copy
+import os
 import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +33,7 @@ from noiseproof.privacy import Randomness, Reproducible, Secure
 Step = Callable[[], Any]
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.01
 OURS = ("ours", "ours, secure")
-ENOUGH = 30.0
+ENOUGH, DISTURBED = 30.0, 0.1
 TURN = 15.0
 """Milliseconds of a turn: shorter steps are taken several times, and the last two thirds of them measured."""
 
@@ -221,27 +223,50 @@ def _take_turns(steps: dict[str, Step], repeats: int, warm: int = FIRST + 1) -> 
     """The median milliseconds of every step, measured in turns after warming up; slow ones join every fifth turn.
 
     The engine checks its first steps, which then take some two to four times as long: they are part of the warming up.
-    Where steps are long, fewer turns are enough: five, and as many as half a minute has room for.
+    Where steps are long, fewer turns are enough: five, and as many as half a minute has room for. A turn during which other
+    processes used a tenth of a core or more is taken again, for two minutes at most.
     """
-    begun = time.monotonic()
     times: dict[str, list[float]] = {name: [] for name in steps}
     pauses, rows = dict.fromkeys(steps, 1), dict.fromkeys(steps, 1)
-    for turn in range(warm + repeats):
-        if turn >= warm + 5 and time.monotonic() - begun > ENOUGH:
-            break
-        if turn == warm > 0:
-            fastest = min(values[-1] for values in times.values())
-            pauses = {name: 5 if values[-1] > 5 * fastest else 1 for name, values in times.items()}
-            rows = {name: max(1, int(TURN / values[-1])) for name, values in times.items()}
-            times = {name: [] for name in steps}
+    for _ in range(warm):
         for name, step in steps.items():
-            if (turn - warm) % pauses[name] == 0:
-                for taken in range(rows[name]):
-                    start = time.perf_counter()
-                    step()
-                    if taken >= rows[name] // 3:
-                        times[name].append(1000 * (time.perf_counter() - start))
+            times[name] = [_milliseconds(step)]
+    if warm:
+        fastest = min(values[-1] for values in times.values())
+        pauses = {name: 5 if values[-1] > 5 * fastest else 1 for name, values in times.items()}
+        rows = {name: max(1, int(TURN / values[-1])) for name, values in times.items()}
+        times = {name: [] for name in steps}
+    begun, turn = time.monotonic(), 0
+    while turn < repeats and (turn < 5 or time.monotonic() - begun < ENOUGH):
+        found: dict[str, list[float]] = {}
+        before, start = _others(), time.monotonic()
+        for name, step in steps.items():
+            if turn % pauses[name] == 0:
+                taken = [_milliseconds(step) for _ in range(rows[name])]
+                found[name] = taken[len(taken) // 3 :]
+        disturbed = _others() - before > DISTURBED * (time.monotonic() - start) + 0.02  # the clock ticks in hundredths
+        if disturbed and repeats >= 5 and time.monotonic() - begun < 4 * ENOUGH:
+            continue
+        turn += 1
+        for name, values in found.items():
+            times[name] += values
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _milliseconds(step: Step) -> float:
+    start = time.perf_counter()
+    step()
+    return 1000 * (time.perf_counter() - start)
+
+
+def _others() -> float:
+    """Seconds of processor time that other processes have used up to now; 0 where the system does not say."""
+    try:
+        user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    except (OSError, ValueError):
+        return 0.0
+    everyone = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+    return everyone - sum(os.times()[:2])
 
 
 def _measure(network: str, contender: str, batch: int) -> float:
