@@ -107,6 +107,11 @@ class Correlations(Contribution):
             kernel = kernel.permute(2, 0, 3, 1)
         return torch.bmm(self._kept, kernel.reshape(len(self._kept), -1, 1)).sum((0, 2))
 
+    def gram(self) -> torch.Tensor:
+        """<g_i, g_k>, (B, B); what is written out for it is kept where there is room, for the sums that follow."""
+        self._keep_if_there_is_room()
+        return super().gram() if self._kept is None else torch.bmm(self._kept, self._kept.transpose(1, 2)).sum(0)
+
     @property
     def size(self) -> tuple[int, int]:
         """How many records there are, and the bytes of one gradient."""
