@@ -99,13 +99,13 @@ def compare(folder: Path) -> None:
     replace("demo", f"```text\n{lines}\n```")
 
 
-def bench(file: Path) -> None:
-    """The table of benchmarks."""
+def bench(name: str, file: Path) -> None:
+    """The table of benchmarks, or of one kind (`bench:steps`)."""
     rows = json.loads(file.read_text())["rows"]
     cells = [
         [row["what"], *(_short(row[key]) for key in ("ours", "theirs", "ratio")), row.get("unit", "ms")] for row in rows
     ]
-    replace("bench", table(["what", "ours", "theirs", "ratio", "unit"], cells))
+    replace(name, table(["what", "ours", "theirs", "ratio", "unit"], cells))
 
 
 def study(name: str, folder: Path) -> None:
@@ -134,8 +134,8 @@ def main() -> None:
     name, source = sys.argv[1], Path(sys.argv[2])
     if name == "compare":
         compare(source)
-    elif name == "bench":
-        bench(source)
+    elif name.partition(":")[0] == "bench":
+        bench(name, source)
     else:
         study(name, source)
 
