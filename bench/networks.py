@@ -93,7 +93,7 @@ class Block(nn.Module):
 
 
 class Text(nn.Module):
-    """Like BERT (the mean of all tokens to two classes) or, if `causal`, like GPT-2 (every token to the next)."""
+    """Like BERT (the first token to two classes) or, if `causal`, like GPT-2 (every token to the next)."""
 
     def __init__(self, causal: bool, width: int = 256, layers: int = 4) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Text(nn.Module):
         """Scores of classes, or (records, vocabulary, tokens) of next tokens."""
         positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
         x = self.blocks(self.tokens(tokens) + self.positions(positions))
-        return self.scores(x).transpose(1, 2) if self.causal else self.scores(x.mean(1))
+        return self.scores(x).transpose(1, 2) if self.causal else self.scores(x[:, 0])
 
 
 class Vit(nn.Module):
