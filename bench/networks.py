@@ -158,7 +158,8 @@ class Measured:
     classes: int
     batch: int = 128
     peers: tuple[str, ...] = ("Opacus, hooks", "Opacus, ghost")
-    """Which of Opacus' modes can train it here; hooks write every record's gradient out."""
+    """Which of Opacus' modes can train it here: hooks write every record's gradient out, and ghost clipping fails on errors
+    that lie apart in memory, as attention's do, and on losses of several tokens."""
     memory: bool = False
 
     def records(self, batch: int | None = None) -> Batch:
@@ -177,8 +178,8 @@ NETWORKS: dict[str, Measured] = {
     "lstm": Measured(Lstm, _numbers(28, 28), 10, memory=True),
     "resnet": Measured(resnet, _numbers(3, 32, 32), 10, 32, ("Opacus, ghost",), memory=True),
     "vit": Measured(Vit, _numbers(3, 32, 32), 10, 32, ()),
-    "bert": Measured(lambda: Text(causal=False), _tokens(TOKENS, VOCABULARY), 2, 16),
-    "gpt2": Measured(lambda: Text(causal=True), _tokens(TOKENS, VOCABULARY), VOCABULARY, 16, ("Opacus, ghost",)),
+    "bert": Measured(lambda: Text(causal=False), _tokens(TOKENS, VOCABULARY), 2, 16, ("Opacus, hooks",)),
+    "gpt2": Measured(lambda: Text(causal=True), _tokens(TOKENS, VOCABULARY), VOCABULARY, 16, ("Opacus, hooks",)),
     "embedding": Measured(lambda: Averaged(bag=False), _tokens(32, ROWS), 2, 128, ("Opacus, ghost",)),
     "bag": Measured(lambda: Averaged(bag=True), _tokens(32, ROWS), 2, 128, ()),
 }
