@@ -198,12 +198,15 @@ def _write_arrays(frame: pd.DataFrame, path: Path) -> None:
     np.savez(path, x=coded, y=labels, class_names=["no", "yes"], low=[0, 0, 0], high=[100, 60, 2])
 
 
+def _write_text(frame: pd.DataFrame, path: Path) -> None:
+    text = frame.to_csv(index=False, sep="\t" if ".tsv" in path.name else ",").encode()
+    path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+
+
 WRITERS: Mapping[str, Callable[[pd.DataFrame, Path], None]] = {
-    ".csv": lambda frame, path: frame.to_csv(path, index=False),
-    ".csv.gz": lambda frame, path: (
-        path.write_bytes(gzip.compress(frame.to_csv(index=False).encode(), mtime=0)) and None
-    ),
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _write_text),
     ".parquet": lambda frame, path: frame.to_parquet(path, index=False),
+    ".xlsx": lambda frame, path: frame.to_excel(path, index=False),
     ".npz": _write_arrays,
 }
 """How a test writes each format that `load` reads."""

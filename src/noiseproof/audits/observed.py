@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from noiseproof.attacks.attack import logit_confidence
 from noiseproof.audits.worlds import World
+from noiseproof.data.formats import read_table
 from noiseproof.data.schema import read_schema
 from noiseproof.data.splits import Canary
 from noiseproof.data.tables import code
@@ -61,11 +62,8 @@ def observe_records(path: Path, world: World) -> Observed:
         with np.load(path) as held:
             features, labels, classes = *(torch.from_numpy(held[name]) for name in "xy"), len(held["class_names"])
     else:
-        import pandas as pd
-
-        # Coded with the world's own rows behind them: synthetic ones may all be of one class, which is no table to learn from.
-        frames = [pd.read_parquet(path), pd.read_parquet(world.data)]
-        made = code(pd.concat(frames), read_schema(world.schema), name=path.name)[0].take(torch.arange(len(frames[0])))
+        schema = read_schema(world.schema)
+        made = code(read_table(path, schema), schema, name=path.name)[0]
         features, labels, classes = made.features, made.labels, made.classes
     label = world.canary[1]
     distances = (features - world.canary[0]).flatten(1).norm(dim=1)

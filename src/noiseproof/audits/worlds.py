@@ -113,8 +113,8 @@ def _write(path: Path, dataset: Dataset, canary: Canary, relation: Neighbours, s
         # In an order of coins, so that the canary is not told by its place; all others keep theirs.
         dataset = dataset.take(torch.from_numpy(np.argsort(coins(dataset, seed + 1))).to(dataset.labels.device))
     if public.kind == "table" and public.target is not None:
-        table, schema = path.with_suffix(".parquet"), path.with_suffix(".json")
-        decode(public, dataset.features, dataset.labels).to_parquet(table)
+        table, schema = path.with_suffix(".csv"), path.with_suffix(".json")
+        decode(public, dataset.features, dataset.labels).to_csv(table, index=False)
         write_whole(schema, Schema.of(public).to_json())
         return World(table, schema, canary)
     arrays = path.with_suffix(".npz")

@@ -158,7 +158,7 @@ def train_once(method: str, options: Sequence[str], world: World, out: Path) -> 
     given = ["--data", str(world.data), *(["--schema", str(world.schema)] if world.schema else []), *options, "--json"]
     if methods.get(method).place == "losses":
         out.mkdir()
-        out /= "records.npz" if world.schema is None else "records.parquet"
+        out /= "records.npz" if world.schema is None else "records.csv"
         command = ["synth", method, "--no-quality", "--out", str(out), *given]
     else:
         command = ["train", method, "--no-baseline", "--out", str(out), *given]
