@@ -95,7 +95,10 @@ def test_the_layout_tells_which_features_a_column_has():
 def test_values_outside_the_bounds_are_clipped_and_remarked_without_a_value():
     dataset, remarks = code(_change("age", [-1000, 40, 777]), SCHEMA, name="table")
     assert dataset.features[:, 0].tolist() == [0.0, 0.5, 1.0]
-    assert remarks == ("1 column holds values outside the public bounds, which were clipped to them: 'age'.",)
+    assert remarks == (
+        "1 column holds values outside the public bounds, which were clipped to them: 'age'. (For the owner's eyes: this "
+        "depends on the records.)",
+    )
 
 
 def test_a_category_outside_the_list_is_coded_as_none_and_remarked_without_a_value():

@@ -231,6 +231,21 @@ def test_cards_and_bundles_of_a_comparison(pair, tmp_path, fixed_randomness):
     assert worlds.leaks(*left, tmp_path / "one", asked="runs") == []
 
 
+def test_a_value_outside_the_bounds_is_told_to_the_owner_and_nowhere_else(tmp_path, fixed_randomness):
+    """Clipped to the bound it is the same record, so that not even the values that are noised differ."""
+    pair = ({**worlds.EXTREMES[1], "age": 100.0}, {**worlds.EXTREMES[1], "age": 250.0})
+    tape, left = worlds.Tape(), []
+    for name, one in zip(("one", "other"), pair, strict=True):
+        given = worlds.write_world(tmp_path / name, one)
+        fixed_randomness()
+        with tape.running():
+            left.append(worlds.run(tmp_path / name, (*command("dp-sgd"), "--no-baseline"), given))
+    assert (tape.differing, tape.events) == ([], [])
+    assert worlds.leaks(*left, tmp_path / "one", noised=False) == ["stderr:all differs"]
+    assert b"outside the public bounds" in left[1]["stderr"]
+    assert b"For the owner's eyes" in left[1]["stderr"].replace(b"\n", b" ")
+
+
 # Leaks that are planted, each of a kind that was there once, must be caught.
 
 

@@ -480,7 +480,7 @@ def _remark(columns: list[str], what: str) -> tuple[str, ...]:
     if not columns:
         return ()
     count = "1 column holds" if len(columns) == 1 else f"{len(columns)} columns hold"
-    return (f"{count} {what}: {listed(columns)}.",)
+    return (f"{count} {what}: {listed(columns)}. (For the owner's eyes: this depends on the records.)",)
 
 
 def listed(names: Sequence[str]) -> str:

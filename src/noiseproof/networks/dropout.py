@@ -22,7 +22,7 @@ _OWN_KEY = 0xD20
 
 
 class RecordRandomness:
-    """Numbers that depend on a key, a step and a record alone, so that neighbouring data sets share everyone else's.
+    """Numbers that depend on a key, a step and a record's index alone, and not on who else is in the batch.
 
     ChaCha20 under a 256-bit key, with the record, the step and the draw's number as its nonce. While it is `installed` the
     module's dropout layers draw their masks here. What else draws from torch's own generator (functional dropout, attention) does
@@ -30,8 +30,9 @@ class RecordRandomness:
 
     Formal guarantee
     ----------------
-    None by itself. A record's loss may use these numbers without depending on another record: given the key, adding or
-    removing a record changes no number of the others; and the key cannot be found by trying seeds.
+    None by itself. To whoever does not know the key the numbers are independent for every record and step, so that
+    neighbouring data sets can be compared with everyone else's numbers alike: a record more shifts the indices behind it,
+    which changes nothing in law. And the key cannot be found by trying seeds.
     """
 
     def __init__(self, rng: Randomness, module: nn.Module, rank: int = 0) -> None:
