@@ -224,7 +224,7 @@ def refusals(ranks: distributed.Group) -> dict[str, str]:
 
         module = network()
         fully_shard(module)
-        private(module)
+        steps(module, private(module), *records())
 
     hear("sharded", sharded)
     return said

@@ -127,7 +127,7 @@ def test_what_would_make_ranks_disagree_is_refused_on_every_rank(ranks):
             assert "same on every rank" in said[what]
         assert "cannot be shared among ranks" in said["noisy"]
         assert "join(ranks)" in said["wrapped"]
-        assert said["sharded"].startswith("UnsupportedError")
+        assert said["sharded"].startswith("NoiseproofError: the network is shared by ranks")
 
 
 def test_a_whole_training_on_uneven_shards_is_one_release(ranks):

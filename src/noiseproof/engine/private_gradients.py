@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Required, TypedDict
 
 import torch
@@ -17,7 +17,7 @@ from noiseproof.engine.checks import FIRST, TwinBatch, is_due
 from noiseproof.engine.clipping import RecordGradients
 from noiseproof.engine.per_record import PerRecordGradients
 from noiseproof.engine.persons import Owners, PersonSampler, Reduction
-from noiseproof.engine.ranks import ALONE, Ranks, unwrapped
+from noiseproof.engine.ranks import ALONE, Ranks, Shards, is_sharded, unwrapped
 from noiseproof.engine.sampling import PoissonSampler, Schedule, check_loader, with_empty_batches
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.privacy import Gaussian, Neighbours, Secure, accountants
@@ -77,7 +77,9 @@ class BatchGradients(ABC):
         self._rng = self._sampling = rng
         self.ranks: Ranks = ALONE
         module, self._wrapped = unwrapped(module)
-        self._engine = PerRecordGradients(module)
+        self._shards = Shards(module) if is_sharded(module) else None
+        with self._whole():
+            self._engine = PerRecordGradients(module)
         self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
         self._reduction: Reduction = "mean"
         self._waiting: deque[Waiting] = deque()
@@ -98,8 +100,8 @@ class BatchGradients(ABC):
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
-        """The parameters that are trained."""
-        return self._engine.parameters
+        """The parameters that are trained, as the optimizer has them."""
+        return self._engine.parameters if self._shards is None else self._shards.parameters
 
     def join(self, ranks: Ranks) -> None:
         """Share this training with other ranks: call it on each of them before the first batch.
@@ -118,7 +120,9 @@ class BatchGradients(ABC):
         self._sampling, self._rng = ranks.randomness(self._rng)
         ranks.agree("the sampling rate and the number of parameters", (self.sample_rate, self.coordinates))
         module = self._engine.module
-        ranks.align([*(parameter.detach() for parameter in module.parameters()), *module.buffers()])
+        # Parts of sharded parameters make up one and the same whole on every rank.
+        parameters = [] if self._shards is not None else [parameter.detach() for parameter in module.parameters()]
+        ranks.align([*parameters, *module.buffers()])
 
     def batches(
         self,
@@ -238,7 +242,8 @@ class BatchGradients(ABC):
             owners = None if owners is None else owners.to(losses.device)
             if owners is not None and self._reduction == "mean":
                 losses = losses / owners.counts[owners.owners]
-            gradients = self._engine.backward(losses, check=thoroughly)
+            with self._whole():
+                gradients = self._engine.backward(losses, check=thoroughly)
             self._accumulate(gradients if owners is None else gradients.by_person(owners))
             self._records_in_step += expected if owners is None else owners.persons
         self.in_step = not last
@@ -248,7 +253,8 @@ class BatchGradients(ABC):
             self.ranks.agree("what a step costs", self._event())
         self.events.append(self._event())
         for parameter, gradient in zip(self.parameters, self._engine.split(self._finish()), strict=True):
-            parameter.grad = gradient.to(parameter.dtype)
+            gradient = gradient.to(parameter.dtype)
+            parameter.grad = gradient if self._shards is None else self._shards.part(parameter, gradient)
         self.steps += 1
         self._records_in_step = 0
         return True
@@ -284,6 +290,10 @@ class BatchGradients(ABC):
         self._leave_twin()
         self._waiting.clear()
         self._records_in_step, self._sum, self.in_step = 0, None, False
+
+    def _whole(self) -> AbstractContextManager[None]:
+        """While it lasts, parameters that are sharded among ranks are whole."""
+        return nullcontext() if self._shards is None else self._shards.together()
 
     @property
     def randomness(self) -> tuple[Randomness, ...]:
@@ -323,7 +333,7 @@ class BatchGradients(ABC):
             )
         if self._wrapped and self.ranks is ALONE:
             raise NoiseproofError(
-                "the network is wrapped in DistributedDataParallel, but these gradients know of no other rank, so each "
+                "the network is shared by ranks (DistributedDataParallel, FSDP), but these gradients know of no other, so each "
                 "would add noise of its own; call `join(ranks)` first, with `ranks` from noiseproof.run.distributed."
             )
         together = self.ranks.records(records)

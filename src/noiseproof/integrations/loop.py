@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from noiseproof.engine.private_gradients import PrivateGradients, record_tensors
-from noiseproof.engine.ranks import ALONE, Ranks
+from noiseproof.engine.ranks import ALONE, Ranks, is_sharded, shared_by_ranks
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.integrations.loader import LoopSampler, convert_loader, inner_loader
 from noiseproof.integrations.losses import HalfBatch, RecordLosses
@@ -201,6 +201,7 @@ class PrivateTraining:
         preprocessing: Preprocessing | None = None,
         classes: Iterable[str] = (),
         notes: Iterable[str] = (),
+        module: nn.Module | None = None,
     ) -> ModelRelease:
         """The network as it is now, with the card of what ran; `save` writes its bundle.
 
@@ -210,6 +211,8 @@ class PrivateTraining:
                 vocabulary, scale, starting weight or setting. Otherwise nothing is proven, and the card says why.
             classes: The names of the outputs, where they are classes.
             notes: What a reader of the card must know besides.
+            module: Where the network is sharded: one of the same architecture that is not, to hold its weights. All ranks
+                must come here then.
 
         Returns:
             The release. Load its bundle by `load_bundle(path, module=...)` with a module of the same architecture.
@@ -220,9 +223,8 @@ class PrivateTraining:
         """
         from noiseproof.integrations.release import release_of
 
-        return release_of(
-            self, self._delta(delta), preprocessing=preprocessing, classes=tuple(classes), notes=tuple(notes)
-        )
+        given = {"preprocessing": preprocessing, "classes": tuple(classes), "notes": tuple(notes), "module": module}
+        return release_of(self, self._delta(delta), **given)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Take everything off the model, the optimizers and the loader's batches: they are ordinary again, the loader empty."""
@@ -592,6 +594,11 @@ def make_private(
     inner = inner_loader(loader)
     if ranks is None:
         ranks = _ranks_of(model)
+    if max_physical_batch_size is not None and is_sharded(model):
+        raise UnsupportedError(
+            "the ranks of a sharded network must run it equally often, but a sample may come in more pieces on one than on "
+            "another; bound what is in memory by accumulation_steps instead of max_physical_batch_size."
+        )
     records = ranks.records(len(inner.dataset))  # type: ignore[arg-type]
     batch_size = (inner.batch_size or 1) * accumulation_steps * ranks.size
     rate = min(1.0, batch_size / records)
@@ -668,8 +675,6 @@ def _eager_in_training(model: nn.Module) -> nn.Module:
 
 
 def _ranks_of(model: nn.Module) -> Ranks:
-    from noiseproof.engine.ranks import shared_by_ranks
-
     if not shared_by_ranks(model):
         return ALONE
     from noiseproof.run.distributed import Group

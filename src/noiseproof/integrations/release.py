@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from noiseproof.data.dataset import Public
+from noiseproof.engine.ranks import is_sharded
+from noiseproof.errors import SettingError
 from noiseproof.methods.common import claim_of
 from noiseproof.methods.gradients.dp_sgd import ASSUMPTIONS
 from noiseproof.networks import Network
@@ -37,6 +41,7 @@ def release_of(
     preprocessing: Preprocessing | None,
     classes: tuple[str, ...],
     notes: tuple[str, ...],
+    module: nn.Module | None,
 ) -> ModelRelease:
     """See `PrivateTraining.release`."""
     gradients, events = training.gradients, training.events
@@ -72,8 +77,16 @@ def release_of(
     )
     bounds = "public" if preprocessing == "public" else "data"
     public = Public(training.record_shape, classes, bounds=bounds)  # type: ignore[arg-type]
-    # The hooks of the training are functions that do nothing in a copy.
-    module = copy.deepcopy(training.module).cpu()
+    if is_sharded(training.module):
+        if module is None:
+            raise SettingError("the network is sharded; give a module of the same architecture that is not, module=...")
+        parts = training.module.state_dict().items()
+        module.load_state_dict(
+            {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in parts}
+        )
+    else:
+        # The hooks of the training are functions that do nothing in a copy.
+        module = copy.deepcopy(training.module).cpu()
     network = Network.of(module, public.shape, max(1, len(classes)))
     settings = {name: card.ran[name] for name in ("sample_rate", "noise_multiplier", "max_grad_norm", "batch_size")}
     release = ModelRelease(module, network, card, public, settings)
