@@ -497,5 +497,9 @@ def bounded(gradient: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
 
 def record_tensors(batch: Any, records: int) -> list[torch.Tensor]:
     """The tensors at any depth of a batch whose first dimension counts its records."""
+    if isinstance(batch, Mapping):  # tokenizers' batches are mappings, and no dictionaries
+        return [tensor for value in batch.values() for tensor in record_tensors(value, records)]
+    if isinstance(batch, list | tuple):
+        return [tensor for value in batch for tensor in record_tensors(value, records)]
     leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()]
     return [leaf for leaf in leaves if len(leaf) == records]
