@@ -6,21 +6,24 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
-from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln
-from scipy.stats import laplace, norm
+from scipy.stats import binom, laplace, norm
 
-from noiseproof.privacy import gaussian_dp, pld, renyi
+from noiseproof.privacy import accountants, gaussian_dp, pld, renyi
 from noiseproof.privacy.events import (
     ComposedDpEvent,
     GaussianDpEvent,
+    GroupDpEvent,
     LaplaceDpEvent,
     PoissonSampledDpEvent,
+    PureDpEvent,
     SelfComposedDpEvent,
     Step,
     read,
+    sampled_gaussian,
 )
 from noiseproof.privacy.pld import compose, for_delta, for_epsilon, grids
 from tests.privacy import oracle
@@ -56,6 +59,42 @@ def test_sampled_gaussians_have_dp_accountings_epsilon(rate, sigma, count, delta
     interval = 1e-4 if count >= 1000 else ours / 4000
     assert ours == pytest.approx(theirs(event, delta, neighbours, interval), rel=5e-4)
     assert left <= 1e-3 * ours
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "size", "count"),
+    [(0.01, 1.0, 5, 1000), (0.1, 4.0, 25, 100), (0.02, 2.0, 3, 300), (0.5, 3.0, 2, 1)],
+)
+def test_sampled_records_of_one_person_have_dp_accountings_epsilon_of_a_mixture(rate, sigma, size, count):
+    shares = list(binom.pmf(np.arange(size + 1), size, rate))
+    theirs = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        sigma, list(range(size + 1)), shares, value_discretization_interval=1e-4
+    )
+    expected = theirs.self_compose(count).get_epsilon_for_delta(1e-5)
+    event = sampled_gaussian(rate, sigma, count, group_size=size)
+    found = accountants.epsilon(event, 1e-5)
+    assert found.accountant == "pld"
+    assert found.epsilon == pytest.approx(expected, rel=1e-3)
+    # All of them whenever one is sampled: an upper bound, and what the other accountants are told.
+    assert found.epsilon < accountants.epsilon(event, 1e-5, accountant="rdp").epsilon
+
+
+def test_a_person_with_one_record_is_a_record_and_unsampled_groups_are_louder():
+    one = accountants.epsilon(sampled_gaussian(0.1, 2.0, 50), 1e-5).epsilon
+    assert accountants.epsilon(GroupDpEvent(sampled_gaussian(0.1, 2.0), 1), 1e-5).epsilon <= one
+    assert accountants.epsilon(GroupDpEvent(GaussianDpEvent(6.0), 3), 1e-5).epsilon == pytest.approx(
+        accountants.epsilon(GaussianDpEvent(2.0), 1e-5).epsilon
+    )
+    assert accountants.epsilon(GroupDpEvent(PureDpEvent(0.5), 4), 0.0).epsilon == pytest.approx(2.0)
+    exchanged = accountants.epsilon(sampled_gaussian(0.1, 8.0, group_size=3), 1e-5, neighbours="replace-one").epsilon
+    assert exchanged > accountants.epsilon(sampled_gaussian(0.1, 8.0), 1e-5, neighbours="replace-one").epsilon
+
+
+def test_group_privacy_multiplies_epsilon():
+    epsilon, delta = accountants.group_privacy(0.5, 1e-9, 4)
+    assert epsilon == 2.0
+    assert delta == pytest.approx(1e-9 * sum(math.exp(0.5 * place) for place in range(4)))
+    assert accountants.group_privacy(0.7, 1e-6, 1) == pytest.approx((0.7, 1e-6))
 
 
 def test_mixed_steps_have_dp_accountings_epsilon():

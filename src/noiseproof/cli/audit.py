@@ -59,6 +59,7 @@ def run(
             "without it, the worst of several.",
         ),
     ] = None,
+    unit: o.UnitOption = "record",
     queries: Annotated[int, typer.Option(help="End to end: answers that a prediction method gives.")] = 1,
     network: o.NetworkOption = None,
     resume: Annotated[
@@ -130,7 +131,8 @@ def run(
             progress=progress,
         )
     else:
-        game = chosen.game(budget)
+        o.check_unit(unit, 1)
+        game = chosen.person_game(budget) if unit == "person" else chosen.game(budget)
         result = audit(game, trials=trials or 2000, confidence=confidence, seed=seed, progress=progress)
     if bundle is not None:
         bundles.write_card(bundle, card.with_audit(result.audited))
@@ -140,8 +142,8 @@ def run(
         json,
         {"method": chosen.name, **result.to_json()},
         found.game,
-        ("claimed ε", "proven ε", "audited ε at least", "δ", "confidence", "trials", "verdict"),
-        [(*promised, found.epsilon, found.delta, found.confidence, found.trials, result.verdict)],
+        ("claimed ε", "proven ε", "audited ε at least", "δ", "unit", "confidence", "trials", "verdict"),
+        [(*promised, found.epsilon, found.delta, result.unit, found.confidence, found.trials, result.verdict)],
     )
 
 

@@ -106,7 +106,9 @@ def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
         else:
             promises = map(output.guarantee, (row.card.claimed, row.card.proven, row.card.audited))
             values = [stated(name, row.value if name == ranked_by else row.accuracy) for name in measures]
-            cells += [*values, *promises, str(row.verdict), f"{row.attack.auc:.3f}"]
+            # With persons, it must be seen which methods state something for a person, and which for a record.
+            of = f", for a {row.card.unit}" if comparison.plan.get("person") else ""
+            cells += [*values, *promises, f"{row.verdict}{of}", f"{row.attack.auc:.3f}"]
         rows.append((*cells, f"{row.seconds:.1f}"))
     asked = ", ".join(f"{value:g}" for value in comparison.epsilons)
     output.show(

@@ -16,6 +16,7 @@ from noiseproof.cli import output
 from noiseproof.errors import SettingError
 
 if TYPE_CHECKING:
+    from noiseproof.data import Dataset
     from noiseproof.privacy.card import Card
     from noiseproof.releases.release import Release
 
@@ -276,12 +277,20 @@ def answer_release(
     """
     card = release.card
     document |= {"card": card, "seconds": seconds, "out": None if out is None else str(out)}
-    promised = {"claimed ε": output.guarantee(card.claimed), "proven ε": output.guarantee(card.proven)}
+    # A record is what every epsilon is of unless its column says otherwise.
+    of = "" if card.unit == "record" else f" of a {card.unit}"
+    promised = {f"claimed ε{of}": output.guarantee(card.claimed), f"proven ε{of}": output.guarantee(card.proven)}
     shown = {**cells, **promised, "δ": delta, "verdict": card.verdict, "seconds": seconds}
     output.answer(as_json, document, title, tuple(shown), [tuple(shown.values())], caption=card.why)
     if out is not None and not as_json:
         bundle = f"Saved to {out}: weights.safetensors, card.json, settings.json."
         output.say(f"Written: {', '.join(map(str, files))}." if files else bundle)
+
+
+def size_of(dataset: Dataset) -> str:
+    """How many records there are, and persons, for a title."""
+    records = f"{len(dataset)} records"
+    return records if dataset.unit == "record" else f"{dataset.persons} persons, {records}"
 
 
 def caution(release: Release, out: Path | None) -> None:

@@ -69,8 +69,9 @@ def run(
         if model.basis == "claimed":
             output.note(f"{name}: nothing is proven of it ({model.verdict}); its answers are counted as claimed.")
         note_inside(model.release, Path(settings.bundles[name]))
-        rows_shown.append((name, model.method, model.verdict, output.guarantee(model.card.proven), left[name]))
-    output.show("Served", ("model", "method", "verdict", "proven ε", "answers left"), rows_shown)
+        proven = output.guarantee(model.card.proven)
+        rows_shown.append((name, model.method, model.verdict, proven, model.card.unit, left[name]))
+    output.show("Served", ("model", "method", "verdict", "proven ε", "unit", "answers left"), rows_shown)
     for one in data_sets:
         if len(one.promises) > 1:
             output.note(one.sentence())

@@ -99,7 +99,7 @@ def run(
         json,
         release,
         {**document, "files": [str(path) for path in written], "page": None if page is None else str(page)},
-        f"{method} on {split.train.name} ({len(split.train)} records)",
+        f"{method} on {split.train.name} ({o.size_of(split.train)})",
         made,
         delta=delta,
         seconds=seconds,

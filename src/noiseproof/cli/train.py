@@ -145,7 +145,7 @@ def run(
             **{"accuracy": measures.accuracy, "baseline_accuracy": reference and reference.accuracy},
             **{"measures": measures, "baseline_measures": reference},
         },
-        f"{method} on {split.train.name} ({len(split.train)} records)",
+        f"{method} on {split.train.name} ({o.size_of(split.train)})",
         _headline(measures, reference),
         delta=delta,
         seconds=seconds,

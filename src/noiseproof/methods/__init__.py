@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from noiseproof.errors import SettingError
+from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.plugins import load_plugins
 from noiseproof.privacy.card import Place
 from noiseproof.progress import SILENT, Progress
@@ -144,6 +144,27 @@ class Method(ABC):
     @abstractmethod
     def game(self, budget: Budget) -> Game:
         """The game that hits this method hardest, at this budget."""
+
+    def person_game(self, budget: Budget, records: int = 5) -> Game:
+        """The game at the level of persons: neighbours differ in a person, all of whose records are canaries.
+
+        Args:
+            budget: What a person's promise is to be.
+            records: How many records that person has.
+
+        Returns:
+            The game.
+
+        Raises:
+            UnsupportedError: If the method states nothing for a person.
+        """
+        if "person" not in self.units:
+            raise UnsupportedError(f"{self.name} states nothing for a person, so that there is nothing to play for.")
+        return self._game(budget, records)
+
+    def _game(self, budget: Budget, canaries: int) -> Game:
+        """`game` where the canary is so many records of one person; for methods that know persons."""
+        raise NotImplementedError
 
     def card(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from noiseproof.data.dataset import Public
     from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients
     from noiseproof.privacy import Randomness
+    from noiseproof.privacy.card import Unit
 
 __all__ = [
     "BelowOne",
@@ -37,6 +38,7 @@ __all__ = [
     "Within",
     "claim_of",
     "clipped_sum_game",
+    "crowded",
     "draw_shards",
     "each_trial",
     "first_gradient",
@@ -157,6 +159,25 @@ class FixedShards(Reproducible):
         return self._draws
 
 
+def crowded(dataset: Dataset, place: int, records: int) -> Dataset:
+    """For games: every record a person's, and the person at `place` has theirs so many times; unchanged for one record.
+
+    Args:
+        dataset: Records of a game.
+        place: The canary's place among them.
+        records: How many records that person is to have.
+
+    Returns:
+        The records with their persons.
+    """
+    if records == 1:
+        return dataset
+    counts = torch.ones(len(dataset), dtype=torch.int64)
+    counts[place] = records
+    groups = torch.repeat_interleave(torch.arange(len(dataset)), counts)
+    return replace(dataset.take(groups), groups=groups)
+
+
 def claim_of(budget: Budget, source: str = "the budget that the noise was calibrated to") -> Claim:
     """The claim of a method whose noise is calibrated to a budget: all of it.
 
@@ -171,7 +192,14 @@ def claim_of(budget: Budget, source: str = "the budget that the noise was calibr
 
 
 def proven_game(
-    name: str, play: Play, budget: Budget, proven: Proof, *, source: str = "its proof", gaussian: bool = False
+    name: str,
+    play: Play,
+    budget: Budget,
+    proven: Proof,
+    *,
+    source: str = "its proof",
+    gaussian: bool = False,
+    unit: Unit = "record",
 ) -> Game:
     """A game against a mechanism that claims what is proven of exactly what is played.
 
@@ -182,13 +210,15 @@ def proven_game(
         proven: What holds for one trial.
         source: Where the claim comes from.
         gaussian: Whether both worlds' scores are normal with one variance.
+        unit: What the two worlds differ in.
 
     Returns:
         The game, whose claim is the proof's epsilon.
     """
     near, delta = budget.neighbours, budget.delta
-    claimed = Claim(epsilon=proven.epsilon, delta=delta, neighbours=near, source=source)
-    return Game(name, play, near, delta, claimed, proven, gaussian=gaussian)
+    claimed = Claim(epsilon=proven.epsilon, delta=delta, neighbours=near, source=source, unit=unit)
+    name = name if unit == "record" else f"{name} ({unit})"
+    return Game(name, play, near, delta, claimed, proven, unit=unit, gaussian=gaussian)
 
 
 def initial_seed(rng: Randomness) -> int:
@@ -246,7 +276,12 @@ def first_gradient(gradients: BatchGradients) -> torch.Tensor:
 
 
 def clipped_sum_game(
-    name: str, gradients: Callable[[nn.Module, float, Randomness], PrivateGradients], budget: Budget
+    name: str,
+    gradients: Callable[[nn.Module, float, Randomness], PrivateGradients],
+    budget: Budget,
+    *,
+    canaries: int = 1,
+    grouped: bool = True,
 ) -> Game:
     """A canary of ten times the clipping norm in one step that sees every record: a Gaussian shifted by the norm, or not.
 
@@ -257,25 +292,30 @@ def clipped_sum_game(
         name: The method's.
         gradients: Called with a module, a noise multiplier and randomness, gives what is attacked, at sampling rate 1.
         budget: The game's promise: the noise is the one that meets it there, whatever the noise of a training was.
+        canaries: How many records the canary is: with more than one it is a person, and so is the unit.
+        grouped: Whether the mechanism is told whose the records are. If not, what is proven of it is for one of them, and a
+            person of several refutes it: the mistake that this game is there to catch.
 
     Returns:
         The game.
     """
-    replace = budget.neighbours == "replace-one"
+    exchange = budget.neighbours == "replace-one"
     sigma = calibration.sigma(budget.epsilon, budget.delta, 1.0, 1, neighbours=budget.neighbours).sigma
     module = LinearLoss()
 
     def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
         rng = seeded_by(generator)
-        records = torch.zeros(2 if world or replace else 1, _WIDTH)
-        if len(records) == 2:
-            records[1, 0] = 1e3 * (1 if world else -1)
+        records = torch.zeros(1 + canaries if world or exchange else 1, _WIDTH)
+        records[1:, 0] = 1e3 * (1 if world else -1)
+        groups = torch.arange(len(records)).clamp(max=1) if grouped and canaries > 1 else None
         scores = []
         for start in range(0, trials, _STEPS):
             attacked = gradients(module, sigma, rng)
             # A public constant, the same in both worlds; so large that a second clipping of the mean hides nothing.
             attacked.expected_batch = 1e4
-            for (batch,) in attacked.batches(records, steps=min(_STEPS, trials - start)):
+            for (batch,) in attacked.batches(
+                records, steps=min(_STEPS, trials - start), groups=groups, max_records_per_person=canaries
+            ):
                 clip = attacked.max_grad_norm  # before `backward`: an adaptive clipping norm moves with the step
                 attacked.backward(module(batch))
                 scores.append(first_gradient(attacked)[0] * attacked.expected_batch / clip)
@@ -285,4 +325,5 @@ def clipped_sum_game(
     event = sampled_gaussian(1.0, sigma)
     proven = accountants.epsilon(event, budget.delta, neighbours=budget.neighbours).proof()
     title = f"{name}: a canary at the clipping norm"
-    return proven_game(title, play, budget, proven, source="the accountant, for one step", gaussian=True)
+    unit: Unit = "person" if canaries > 1 else "record"
+    return proven_game(title, play, budget, proven, source="the accountant, for one step", gaussian=True, unit=unit)

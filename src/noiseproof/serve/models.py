@@ -71,9 +71,10 @@ class ServedModel:
 
     @property
     def promise(self) -> Promise:
-        """What the release promises for its records."""
-        proven = self.card.proven if self.card.unit == "record" else None
-        return Promise(None if proven is None else proven.epsilon, self.delta, self.card.neighbours)
+        """What the release promises for its records, or for persons."""
+        unit = self.card.unit if self.card.unit in ("record", "person") else "record"
+        proven = self.card.proven if self.card.unit == unit else None
+        return Promise(None if proven is None else proven.epsilon, self.delta, self.card.neighbours, unit)
 
     def fingerprints(self) -> tuple[str, str]:
         """Digests that tell the release apart from every other: of all it is, and of its weights alone (as in 0.1).

@@ -37,13 +37,14 @@ def test_a_ledger_that_version_0_1_made_opens_with_all_that_is_in_it(tmp_path):
         assert result.holds
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_an_older_ledger_is_migrated_with_all_that_is_in_it(url, version):
     with Database(url) as old:
         Ledger(old).open("m", release="r", capacity=EACH * 3)
     engine = create_engine(parse_url(url))
     with engine.begin() as connection:
         late = [["keys", "clients"], ["retries", "repeats"], ["names", "data_sets", "draws", "properties"]]
+        late.append(["draw_units"])
         for table in late[version - 1 :]:
             for name in table:
                 connection.execute(text(f"DROP TABLE {name}"))

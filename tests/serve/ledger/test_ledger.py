@@ -160,7 +160,8 @@ def test_releases_of_a_data_set_add_up_and_are_refused_beyond_its_limit(ledger):
     for release in ("one", "one", "two"):  # one is served twice
         balance = ledger.draw("d", release=release, promise=Promise(1.0, 1e-5, "add-or-remove"))
     assert balance.total == pytest.approx((2.0, 2e-5))
-    assert "2 releases of the data set d promise epsilon 2 at delta 2e-05 together" in balance.to_json()["warning"]
+    warning = balance.to_json()["warning"]
+    assert "2 releases of the data set d promise epsilon 2 at delta 2e-05 for one record together" in warning
     with pytest.raises(BudgetError, match="no limit was set"):
         ledger.limit_data_set("d", 1.5, 1e-3)
     ledger.limit_data_set("d", 3.0, 1e-3)
@@ -170,6 +171,20 @@ def test_releases_of_a_data_set_add_up_and_are_refused_beyond_its_limit(ledger):
             ledger.draw("d", release="four", promise=promise)
     assert ledger.data_set("d").total == pytest.approx((3.0, 3e-5))
     assert ledger.data_set("other").total == (0.0, 0.0)
+
+
+def test_promises_for_a_record_and_for_a_person_never_add_up_silently(ledger):
+    balance = ledger.draw("d", release="one", promise=Promise(1.0, 1e-5, "add-or-remove", "person"))
+    assert (balance.unit, balance.total) == ("person", (1.0, 1e-5))
+    balance = ledger.draw("d", release="two", promise=Promise(1.0, 1e-5, "add-or-remove"))
+    assert balance.unit is None
+    assert balance.to_json()["epsilon"] is None
+    assert "some are for one record and others for one person" in balance.to_json()["warning"]
+    ledger.draw("limited", release="three", promise=Promise(1.0, 1e-5, "add-or-remove", "person"))
+    ledger.limit_data_set("limited", 100.0, 1e-3)
+    with pytest.raises(BudgetError, match="others for one person"):
+        ledger.draw("limited", release="four", promise=Promise(1.0, 1e-5, "add-or-remove"))
+    assert ledger.data_set("limited").total == (1.0, 1e-5)
 
 
 def test_promises_for_exchanged_and_for_added_records_are_stated_for_exchanged_ones(ledger):

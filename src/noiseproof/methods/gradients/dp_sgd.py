@@ -217,12 +217,15 @@ class DpSgd(GradientMethod):
 
     def game(self, budget: Budget) -> Game:
         """A canary whose gradient has exactly the clipping norm, in one step that sees every record."""
+        return self._game(budget, 1)
+
+    def _game(self, budget: Budget, canaries: int) -> Game:
         constant = replace(self, sigma_schedule="constant", clip_schedule="constant")
 
         def gradients(module: nn.Module, noise_multiplier: float, rng: Randomness) -> PrivateGradients:
             return constant._private(module, noise_multiplier, sample_rate=1.0, rng=rng)
 
-        return clipped_sum_game(self.name, gradients, budget)
+        return clipped_sum_game(self.name, gradients, budget, canaries=canaries)
 
 
 def planned_event(sample_rate: float, noise_multiplier: Schedule, steps: int, group_size: int = 1) -> DpEvent:

@@ -13,13 +13,13 @@ from torch import nn
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.features import Chain, FeatureMap, GroupNormMap, RandomFourierMap, ScatteringMap, UnitNormMap
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import BelowOne, Count, Positive, Rate, Within, claim_of, proven_game, seeded_by
+from noiseproof.methods.common import BelowOne, Count, Positive, Rate, Within, claim_of, crowded, proven_game, seeded_by
 from noiseproof.methods.inputs.quadratic import ASSUMPTIONS, Law, Quadratic, solve
 from noiseproof.methods.inputs.relevance import average, release_relevance, split
 from noiseproof.networks import Network
 from noiseproof.networks.objectives import Objective
 from noiseproof.privacy import Budget, calibration
-from noiseproof.privacy.card import Place
+from noiseproof.privacy.card import Place, Unit
 from noiseproof.privacy.events import DpEvent, PureDpEvent
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease, Saved
@@ -259,11 +259,15 @@ class Functional(Method):
 
     def game(self, budget: Budget) -> Game:
         """The released sums over one record more or less (or exchanged), whose features have the largest norm."""
+        return self._game(budget, 1)
+
+    def _game(self, budget: Budget, canaries: int) -> Game:
         features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
         public = Public(shape=(2,), classes=("0", "1"))
         indices = ([0], [0, 1]) if budget.neighbours == "add-or-remove" else ([0, 1], [0, 2])
         everyone = Dataset("game", features, torch.tensor([0, 1, 0]), public)
-        worlds = [everyone.take(torch.tensor(chosen)) for chosen in indices]
+        # Beside the first record, whoever is there is the canary.
+        worlds = [crowded(everyone.take(torch.tensor(chosen)), 1, canaries if chosen[1:] else 1) for chosen in indices]
         plan = self.plan(everyone, budget)
         sums = [plan.sums(world) for world in worlds]
 
@@ -277,4 +281,5 @@ class Functional(Method):
             return (seen - sums[0]).abs().sum(1) - (seen - sums[1]).abs().sum(1)
 
         title = f"{self.name}: the sums with a record and without"
-        return proven_game(title, play, budget, plan.proof(), gaussian=self.noise == "gaussian")
+        unit: Unit = "person" if canaries > 1 else "record"
+        return proven_game(title, play, budget, plan.proof(), gaussian=self.noise == "gaussian", unit=unit)

@@ -320,6 +320,9 @@ class DpGan(GanMethod):
 
     def game(self, budget: Budget) -> Game:
         """A canary at the clipping norm in one filtered step that sees every record."""
+        return self._game(budget, 1)
+
+    def _game(self, budget: Budget, canaries: int) -> Game:
 
         def gradients(module: nn.Module, noise_multiplier: float, rng: Randomness) -> FilteredGradients:
             # Every step is a trial of its own, so that the filter of this object must let many pass.
@@ -328,7 +331,7 @@ class DpGan(GanMethod):
             clip = self.max_grad_norm
             return FilteredGradients(module, wide, tuning, max_grad_norm=clip, sample_rate=1.0, rng=rng)
 
-        return clipped_sum_game(self.name, gradients, budget)
+        return clipped_sum_game(self.name, gradients, budget, canaries=canaries)
 
 
 class FilteredGradients(PrivateGradients):

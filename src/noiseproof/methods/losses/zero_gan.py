@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from noiseproof.engine.persons import PersonSampler
+from noiseproof.engine.persons import Owners, PersonSampler
 from noiseproof.methods import register
 from noiseproof.methods.common import Count, Positive, proven_game, seeded_by
 from noiseproof.methods.losses.critics import LinearCritic, features_for
 from noiseproof.methods.losses.dp_gan import CriticTraining, DpGan, Run
 from noiseproof.methods.losses.gan import Model
 from noiseproof.privacy import Budget, Game, Gaussian, Randomness, accountants, calibration
+from noiseproof.privacy.card import Unit
 from noiseproof.privacy.events import sampled_gaussian
 from noiseproof.progress import Task
 
@@ -74,18 +75,25 @@ class ZeroGan(DpGan):
 
     def game(self, budget: Budget) -> Game:
         """A canary whose loss is steep, in one step that sees every record: it adds `clip` to one noised number, or not."""
+        return self._game(budget, 1)
+
+    def _game(self, budget: Budget, canaries: int) -> Game:
         near, clip = budget.neighbours, self.max_grad_norm
         sigma = calibration.sigma(budget.epsilon, budget.delta, 1.0, 1, neighbours=near).sigma
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
             rng = seeded_by(generator)
             slope = 1e3 * clip * (1 if world else -1)
-            slopes = torch.tensor([0.0, slope] if world or near == "replace-one" else [0.0])
+            own = torch.tensor([0.0, *[slope] * canaries] if world or near == "replace-one" else [0.0])
+            owners = Owners(torch.arange(len(own)).clamp(max=1), min(len(own), 2))
+            slopes = owners.summed(own) / owners.counts
             return torch.stack([noised_sum(slopes, clip, sigma, rng).double() for _ in range(trials)])
 
         proven = accountants.epsilon(sampled_gaussian(1.0, sigma), budget.delta, neighbours=near).proof()
         name = f"{self.name}: a canary with a steep loss"
-        return proven_game(name, play, budget, proven, source="the accountant, for one step", gaussian=True)
+        unit: Unit = "person" if canaries > 1 else "record"
+        source = "the accountant, for one step"
+        return proven_game(name, play, budget, proven, source=source, gaussian=True, unit=unit)
 
 
 def critic_slopes(

@@ -21,6 +21,7 @@ from noiseproof.methods.common import (
     FixedShards,
     Positive,
     claim_of,
+    crowded,
     draw_shards,
     initial_seed,
     proven_game,
@@ -32,7 +33,7 @@ from noiseproof.methods.parameters.training import train_collection
 from noiseproof.networks import Network, Training
 from noiseproof.networks.objectives import Objective
 from noiseproof.privacy import Budget, Exponential, Game, Gaussian, Proof, Randomness, accountants, calibration
-from noiseproof.privacy.card import Place
+from noiseproof.privacy.card import Place, Unit
 from noiseproof.privacy.events import DpEvent, ReplaceOneDpEvent, SelfComposedDpEvent
 from noiseproof.privacy.renyi import rho_within
 from noiseproof.progress import SILENT, Progress
@@ -123,7 +124,7 @@ class ShardMethod(Method):
         """The update to publish, from one of each shard; what is proven of it, what ran, what a reader must know."""
 
     def _both_worlds(
-        self, features: torch.Tensor, labels: torch.Tensor, lr: float, budget: Budget
+        self, features: torch.Tensor, labels: torch.Tensor, lr: float, budget: Budget, canaries: int
     ) -> list[torch.Tensor]:
         """The updates of a training without and with the first record, for games.
 
@@ -141,7 +142,11 @@ class ShardMethod(Method):
             everyone[1:] if budget.neighbours == "add-or-remove" else everyone.index_fill(0, where.new_zeros(1), count)
         )
         return [
-            method.updates(network, there.take(taken), FixedShards(where[-len(taken) :], count))[2]
+            method.updates(
+                network,
+                crowded(there.take(taken), 0, canaries if len(taken) > count else 1),
+                FixedShards(where[-len(taken) :], count),
+            )[2]
             for taken in (without, everyone)
         ]
 
@@ -215,10 +220,13 @@ class ShardMean(ShardMethod):
 
     def game(self, budget: Budget) -> Game:
         """A record turns its shard's update round; those of the other shards stay as they are."""
+        return self._game(budget, 1)
+
+    def _game(self, budget: Budget, canaries: int) -> Game:
         features = torch.cat([torch.tensor([[100.0]]), torch.full((10, 1), 10.0)])
         # One of the two classes is not yet so sure that nothing can be learned.
         worlds = [
-            torch.stack([self.mean(updates) for updates in self._both_worlds(features, labels, 1e12, budget)])
+            torch.stack([self.mean(updates) for updates in self._both_worlds(features, labels, 1e12, budget, canaries)])
             for labels in (torch.arange(11).clamp(max=1), torch.arange(11).eq(0).long())
         ]
         means = max(worlds, key=lambda both: float((both[1] - both[0]).norm()))
@@ -230,7 +238,8 @@ class ShardMean(ShardMethod):
             return (noised @ direction).double()
 
         name = f"{self.name}: an update turns round"
-        return proven_game(name, play, budget, self.proof(budget, mechanism, ()), gaussian=True)
+        unit: Unit = "person" if canaries > 1 else "record"
+        return proven_game(name, play, budget, self.proof(budget, mechanism, ()), gaussian=True, unit=unit)
 
 
 @register
@@ -322,11 +331,16 @@ class ShardPg(ShardMethod):
         The updates of half of the other shards lie on each side. The score is the likelihood ratio of what was drawn,
         but for a constant: how much more world 1 likes it.
         """
+        return self._game(budget, 1)
+
+    def _game(self, budget: Budget, canaries: int) -> Game:
         shards, inputs = 50, 7
         density = self.density()
         features = torch.cat([torch.full((1, inputs), 3.0), torch.ones(shards, inputs)])
         # Each probability starts near one half: an update is about half of the learning rate.
-        worlds = torch.stack(self._both_worlds(features, torch.arange(shards + 1) % 2, density.radius, budget)).double()
+        worlds = torch.stack(
+            self._both_worlds(features, torch.arange(shards + 1) % 2, density.radius, budget, canaries)
+        ).double()
         values = worlds.transpose(1, 2).contiguous()
         parameters = values.shape[1]
         mechanism = self.mechanism(budget, shards, parameters)
@@ -340,4 +354,5 @@ class ShardPg(ShardMethod):
             return gains.sum((1, 2)) / mechanism.sensitivity
 
         proven = self.proof(budget, mechanism, parameters, ())
-        return proven_game(f"{self.name}: an update changes sides", play, budget, proven)
+        unit: Unit = "person" if canaries > 1 else "record"
+        return proven_game(f"{self.name}: an update changes sides", play, budget, proven, unit=unit)

@@ -195,9 +195,9 @@ class Logits(ScoreMethod):
         weights = {"weights": solution.weights.cpu()}
         return self._release(weights, answer, dataset, budget, rng, ran, facts={"map": facts})
 
-    def game(self, budget: Budget) -> Game:
+    def _game(self, budget: Budget, canaries: int) -> Game:
         """A record of the other class, with features of norm 1 that one more record has, and an answer to them."""
-        return self._record_game("a record against another", torch.tensor([[1.0, 0.0]]), budget)
+        return self._record_game("a record against another", torch.tensor([[1.0, 0.0]]), budget, canaries)
 
 
 def _steepest(numeric: bool) -> float:

@@ -11,7 +11,7 @@ import torch
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.methods import Method
-from noiseproof.methods.common import MOST_ANSWERS, claim_of, proven_game, seeded_by
+from noiseproof.methods.common import MOST_ANSWERS, claim_of, crowded, proven_game, seeded_by
 from noiseproof.methods.predictions.answers import (
     Answer,
     AnswerKind,
@@ -23,7 +23,7 @@ from noiseproof.methods.predictions.answers import (
 )
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Card, Game, Randomness, Reproducible
-from noiseproof.privacy.card import Place
+from noiseproof.privacy.card import Place, Unit
 from noiseproof.privacy.events import DpEvent
 from noiseproof.releases.release import PredictionRelease, Saved, describe_network
 
@@ -140,6 +140,10 @@ class ScoreMethod(Method):
             tensors, answer, card, dataset.public, self.settings(), queries=budget.queries, rng=rng, **more
         )
 
+    def game(self, budget: Budget) -> Game:
+        """What hits the method hardest: one record, or one of its teachers, is another."""
+        return self._game(budget, 1)
+
     def _answers_game(self, what: str, releases: tuple[ScoreRelease, ...], query: torch.Tensor, budget: Budget) -> Game:
         """The budget's answers to `query`, scored by their likelihood ratio (or what rises with it) in both worlds.
 
@@ -160,9 +164,10 @@ class ScoreMethod(Method):
 
         proven = answer.proof(replace(budget, queries=queries))
         gaussian = isinstance(answer, GaussianAnswer)
-        return proven_game(f"{self.name}: {what}", play, budget, proven, gaussian=gaussian)
+        unit: Unit = "record" if releases[1].card.unit == "record" else "person"
+        return proven_game(f"{self.name}: {what}", play, budget, proven, gaussian=gaussian, unit=unit)
 
-    def _record_game(self, what: str, features: torch.Tensor, budget: Budget) -> Game:
+    def _record_game(self, what: str, features: torch.Tensor, budget: Budget, canaries: int) -> Game:
         """The game of a record of class 1 equal to the first of `features`, whose classes are 0, 1, ...: what is asked.
 
         World 0 is without that record; under replace-one it has it as class 0.
@@ -171,6 +176,7 @@ class ScoreMethod(Method):
         labels = torch.arange(len(features))
         there = torch.cat([features, features[:1]])
         with_it, other = (Dataset("game", there, torch.cat([labels, torch.tensor([k])]), public) for k in (1, 0))
+        with_it, other = (crowded(each, len(features), canaries) for each in (with_it, other))
         without = Dataset("game", features, labels, public) if budget.neighbours == "add-or-remove" else other
         fitted = tuple(self.fit(None, each, budget, rng=Reproducible(0)) for each in (without, with_it))
         return self._answers_game(what, fitted, features[:1], budget)  # type: ignore[arg-type]

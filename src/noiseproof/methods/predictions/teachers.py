@@ -14,7 +14,7 @@ from torch.nn import functional
 from noiseproof.data import Dataset
 from noiseproof.data.dataset import Public
 from noiseproof.methods import register
-from noiseproof.methods.common import Count, FixedShards, NonNegative, Positive, draw_shards, initial_seed
+from noiseproof.methods.common import Count, FixedShards, NonNegative, Positive, crowded, draw_shards, initial_seed
 from noiseproof.methods.predictions.answers import Answer, ScoreChange, VoteAnswer, calibrate, least_noise, onto_simplex
 from noiseproof.methods.predictions.lu import Convexified
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
@@ -178,7 +178,7 @@ class Teachers(ScoreMethod):
         facts, weights = {"teachers": count}, everyone.parameters
         return self._release(weights, answer, dataset, budget, rng, ran, network=network, facts=facts)
 
-    def game(self, budget: Budget) -> Game:
+    def _game(self, budget: Budget, canaries: int) -> Game:
         """Teachers of two classes, half of them of each; a record that nobody could learn from turns one round.
 
         The whole training runs, in both worlds: networks that learned from other shards than their own would change too.
@@ -194,7 +194,8 @@ class Teachers(ScoreMethod):
 
         def trained(first: float, present: torch.Tensor) -> TeachersRelease:
             there.features[0] = first
-            return method.fit(network, there.take(present), budget, rng=FixedShards(shards[present], count))
+            records = crowded(there.take(present), 0, canaries if len(present) == len(shards) else 1)
+            return method.fit(network, records, budget, rng=FixedShards(shards[present], count))
 
         everyone = torch.arange(len(shards))
         others = everyone[1:] if budget.neighbours == "add-or-remove" else everyone

@@ -108,9 +108,9 @@ class Votes(ScoreMethod):
             voters["weights"] = dataset.weights
         return self._release(voters, answer, dataset, budget, rng, ran)
 
-    def game(self, budget: Budget) -> Game:
+    def _game(self, budget: Budget, canaries: int) -> Game:
         """A record equal to the query, beside two that are not."""
-        return self._record_game("a record equal to the query", torch.eye(2), budget)
+        return self._record_game("a record equal to the query", torch.eye(2), budget, canaries)
 
 
 def unit(features: torch.Tensor, kind: RecordKind) -> torch.Tensor:

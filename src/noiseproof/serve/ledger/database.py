@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLA
 
 from noiseproof.errors import LedgerError, MissingPartError, SettingError
 
-VERSION = 4
+VERSION = 5
 """The version of the tables that this noiseproof reads and writes."""
 
 EVERYONE = ""
@@ -102,6 +102,8 @@ data_sets = _table("data_sets", _key("data_set"), _real("epsilon"), _real("delta
 draws = _table(
     "draws", _key("release"), _text("data_set"), _real("epsilon", nullable=True), _real("delta"), _text("neighbours")
 )
+draw_units = _table("draw_units", _key("release"), _text("unit"))
+"""Whose promise each of the draws is; a record's, where nothing is said."""
 properties = _table("properties", _key("name"), _text("value"))
 _version = _table("version", _column(sa.Integer, "version"))
 

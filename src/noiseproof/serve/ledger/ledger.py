@@ -21,6 +21,7 @@ from noiseproof.serve.ledger.database import (
     Database,
     balances,
     data_sets,
+    draw_units,
     draws,
     entries,
     keys,
@@ -127,9 +128,10 @@ class Ledger:
         Formal guarantee
         ----------------
         All releases that were drawn on a data set are together (epsilon, delta)-differentially private for the sums
-        that `DataSetBalance` states, by basic composition, also if each was chosen after seeing the others (Rogers et
-        al. 2016); with a limit these never exceed it. Promises for exchanged records and for added ones are stated for
-        exchanged ones together, an (epsilon, delta) of the latter as (2 epsilon, (1 + exp(epsilon)) delta).
+        that `DataSetBalance` states, for its unit (promises for a record and for a person do not add up), by basic
+        composition, also if each was chosen after seeing the others (Rogers et al. 2016); with a limit these never
+        exceed it. Promises for exchanged records and for added ones are stated for exchanged ones together, an
+        (epsilon, delta) of the latter as (2 epsilon, (1 + exp(epsilon)) delta).
 
         Args:
             data_set: The data set's name.
@@ -146,7 +148,9 @@ class Ledger:
             lock(connection, "open")
             keyed = _keyed(connection, release)
             row = {"release": keyed, "data_set": data_set, **vars(promise)}
+            unit = {"release": keyed, "unit": row.pop("unit")}
             connection.execute(upsert(self.database.dialect, draws, "data_set"), row)
+            connection.execute(upsert(self.database.dialect, draw_units, "unit"), unit)
             balance = _data_set(connection, data_set)
             if balance.overdrawn:
                 raise BudgetError(f"{balance.sentence()} This release is one too many; nothing of it is served.")
@@ -372,7 +376,9 @@ def _keyed(connection: Connection, fingerprint: str) -> str:
 
 
 def _data_set(connection: Connection, name: str) -> DataSetBalance:
-    rows = connection.execute(select(draws).where(draws.c.data_set == name)).all()
+    both = draws.outerjoin(draw_units, draws.c.release == draw_units.c.release)
+    rows = connection.execute(select(draws, draw_units.c.unit).select_from(both).where(draws.c.data_set == name)).all()
     limit = connection.execute(select(data_sets).where(data_sets.c.data_set == name)).one_or_none()
-    promises = [Promise(row.epsilon, row.delta, row.neighbours) for row in rows]
+    # Ledgers of version 4 and before know records alone.
+    promises = [Promise(row.epsilon, row.delta, row.neighbours, row.unit or "record") for row in rows]
     return DataSetBalance(name, promises, None if limit is None else (limit.epsilon, limit.delta))

@@ -165,11 +165,12 @@ class Refused:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a release promises for its records: an epsilon (None: none is proven) at a delta, for which neighbours."""
+    """What a release promises: an epsilon (None: none is proven) at a delta, for which neighbours, for a record or a person."""
 
     epsilon: float | None
     delta: float
     neighbours: Neighbours
+    unit: str = "record"
 
     def exchanged(self) -> tuple[float, float]:
         """The promise for records that are exchanged."""
@@ -188,6 +189,12 @@ class DataSetBalance:
     limit: tuple[float, float] | None
 
     @property
+    def unit(self) -> str | None:
+        """Whose promise the sum is; None where releases are for different units, whose epsilons do not add up."""
+        units = {promise.unit for promise in self.promises} or {"record"}
+        return units.pop() if len(units) == 1 else None
+
+    @property
     def neighbours(self) -> Neighbours:
         """For which neighbours the sum is stated."""
         exchanged = any(promise.neighbours == "replace-one" for promise in self.promises)
@@ -195,7 +202,9 @@ class DataSetBalance:
 
     @property
     def total(self) -> tuple[float, float]:
-        """The sums of epsilons and of deltas; an infinite epsilon where a release proves none."""
+        """The sums of epsilons and of deltas; an infinite epsilon where a release proves none, or units differ."""
+        if self.unit is None:
+            return math.inf, math.fsum(promise.delta for promise in self.promises)
         if self.neighbours == "replace-one":
             pairs = [promise.exchanged() for promise in self.promises]
         else:
@@ -211,7 +220,13 @@ class DataSetBalance:
     def sentence(self) -> str:
         """What people must know who see one of its releases' cards."""
         epsilon, delta = self.total
-        bound = f"epsilon {epsilon:.3g} at delta {delta:.3g}" if math.isfinite(epsilon) else "nothing that is proven"
+        bound = "nothing that is proven"
+        if math.isfinite(epsilon):
+            bound = f"epsilon {epsilon:.3g} at delta {delta:.3g} for one {self.unit}"
+        elif self.unit is None:
+            bound = (
+                "nothing that adds up, since some are for one record and others for one person, and nothing is proven"
+            )
         limit = "" if self.limit is None else f", of a budget of epsilon {self.limit[0]:g} at delta {self.limit[1]:g}"
         return f"{len(self.promises)} releases of the data set {self.data_set} promise {bound} together{limit}."
 
@@ -221,6 +236,7 @@ class DataSetBalance:
         return {
             "name": self.data_set,
             "releases": len(self.promises),
+            "unit": self.unit,
             "neighbours": self.neighbours,
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": delta,
