@@ -252,8 +252,9 @@ def _read_csv_table(path: Path, schema: Schema | None, encoding: str) -> pd.Data
     given: dict[str, Any] = {"encoding": encoding, "names": list(names), "header": 0}
     if schema is None:
         return read_csv(path, **given)
-    kept = [place for place, name in enumerate(names) if name in schema.names or schema.others == "refuse"]
-    return read_csv(path, usecols=kept, **given, **csv_types(schema))
+    # All columns are read: with a choice of them pandas would cut rows that are longer than the header.
+    frame = read_csv(path, **given, **csv_types(schema))
+    return frame if schema.others == "refuse" else frame[[name for name in names if name in schema.names]]
 
 
 def _excel(path: Path, **options: Any) -> pd.DataFrame:
