@@ -134,3 +134,14 @@ def test_a_command_of_a_users_own_package_is_found_by_its_entry_point(tmp_path):
 
 def test_brackets_in_a_message_are_printed_as_they_are(noiseproof):
     assert "[/tmp/no[red]where]" in noiseproof("train", "[/tmp/no[red]where]").err
+
+
+@pytest.mark.parametrize(("command", "words"), [("compare", "with --resume"), ("methods", "interrupted.")])
+def test_an_interruption_says_how_to_go_on(noiseproof, monkeypatch, command, words):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("noiseproof.cli.app", interrupt)
+    outcome = noiseproof(command)
+    assert outcome.code == 130
+    assert words in outcome.err

@@ -57,7 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
     except NoiseproofError as error:
         _fail(str(error), debug, 2 if isinstance(error, SettingError) else 1)
     except KeyboardInterrupt:
-        _fail("interrupted.", debug, 130)
+        kept = given[:1] in (["compare"], ["study"]) or "--checkpoint" in given
+        rest = "; what was finished is kept: run the same command with --resume to go on." if kept else "."
+        _fail(f"interrupted{rest}", debug, 130)
     except BrokenPipeError:
         # The reader of our output went away (`| head`): not an error of ours; keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from noiseproof.data.arrays import code_arrays, group_array
+import torch
+
+from noiseproof.data.arrays import code_arrays, from_torch, group_array
 from noiseproof.data.dataset import Dataset, Task
 from noiseproof.data.draft import draft, suspicions
 from noiseproof.data.formats import check_file, column_names, extension, read_file, read_table
+from noiseproof.data.images import is_image_folder, open_images
 from noiseproof.data.library import open_named
 from noiseproof.data.named import named_sets
 from noiseproof.data.raw import ADULT_COLUMNS
@@ -27,8 +30,15 @@ if TYPE_CHECKING:
     from noiseproof.privacy.budget import Neighbours
 
 
+class SupportsPandas(Protocol):
+    """A table of another library, such as Hugging Face's `datasets`."""
+
+    def to_pandas(self) -> Any:
+        """The table as pandas has it."""
+
+
 def load(
-    name_or_path: str | Path,
+    name_or_path: str | Path | pd.DataFrame | torch.utils.data.Dataset[Any] | SupportsPandas,
     *,
     target: str | None = None,
     schema: Schema | str | Path | None = None,
@@ -42,6 +52,7 @@ def load(
     person: str | None = None,
     skip: Sequence[str] = (),
     encoding: str | None = None,
+    image_size: int = 32,
 ) -> Split:
     """Load a named set, a file, or a folder of stored arrays, as training and test records.
 
@@ -52,8 +63,9 @@ def load(
     part, and then used from there.
 
     Args:
-        name_or_path: A named set (see `catalogue`), a file (CSV, Parquet, npz, or of a format that was registered), or a
-            folder of stored arrays.
+        name_or_path: A named set (see `catalogue`), a file (CSV, Excel, Parquet, npz, or of a format that was registered),
+            a folder of stored arrays or of pictures (`folder/class/*.jpg`), a pandas table, a table of Hugging Face's
+            `datasets`, or a torch dataset (`from_torch` takes more to say about one).
         target: The column to predict.
         schema: What is public about a table, as a `Schema` or a file; without one, or with a drafted one, bounds,
             categories and classes are read off the records and `public.notes` says so.
@@ -68,6 +80,7 @@ def load(
             split puts all rows of a person on one side.
         skip: Columns of a table to leave alone: ids, names, free text.
         encoding: How a text file is encoded; UTF-8 unless this or the schema says otherwise.
+        image_size: Height and width that pictures of a folder are scaled to.
 
     Returns:
         Training and test records with what is public about them.
@@ -91,23 +104,27 @@ def load(
                 "give the file's path."
             )
         parts, remarks = open_named(name_or_path, target=target, task=task, bounds=target_bounds, progress=progress)
+    elif not isinstance(name_or_path, str | Path):
+        given = _read_schema(schema, target, task, target_bounds, person, skip)
+        parts, remarks = _load_object(name_or_path, given, target, task, target_bounds, person, skip)
+    elif Path(name_or_path).expanduser().is_dir() and is_image_folder(Path(name_or_path).expanduser()):
+        if (schema, target, person, task) != (None, None, None, None) or skip:
+            raise SettingError(
+                "a folder of pictures has its classes as folders; leave schema, target and the like out."
+            )
+        parts, remarks = [open_images(Path(name_or_path).expanduser(), size=image_size)], ()
     else:
         path = _path(name_or_path)
         stored, remarks = path if path.is_dir() and is_stored(path) else None, ()
         if stored is None:
             check_file(path)
-        if schema is not None and not isinstance(schema, Schema):
-            schema = read_schema(schema)
+        schema = _read_schema(schema, target, task, target_bounds, person, skip)
         encoding = encoding or ("utf-8" if schema is None else schema.encoding)
         names = () if stored is not None else column_names(path, encoding)
         if not names and ((schema, target, person) != (None, None, None) or skip):
             raise SettingError(
                 f"{path} holds arrays; target, schema, person and skip are for tables, so leave them out."
             )
-        if schema is not None:
-            if target not in (None, schema.target.name):
-                raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
-            schema = schema.with_task(task, target_bounds).with_person(person).without(skip)
         if store is not None:
             if schema is None or extension(path) != ".parquet":
                 raise SettingError(
@@ -125,16 +142,66 @@ def load(
                 schema, notes, frame = _without_schema(path, names, target, task, target_bounds, person, skip, encoding)
             else:
                 notes, frame = (), read_table(path, schema, encoding)
-            dataset, remarks = code(frame, schema, name=path.name, notes=notes)
-            check_classes(dataset)
-            if schema.skip:
-                remarks += (f"columns that were skipped: {listed(schema.skip)}.",)
-            if schema.person is None:
-                remarks += suspicions(frame, (schema.target.name,))
-            parts = [dataset]
+            parts, remarks = _code(frame, schema, path.name, notes)
     if len(parts) == 2:
         return Split(parts[0], parts[1], remarks)
     return split(parts[0], seed=seed, test_fraction=test_fraction, relation=neighbours, remarks=remarks)
+
+
+def _read_schema(
+    schema: Schema | str | Path | None,
+    target: str | None,
+    task: Task | None,
+    target_bounds: tuple[float, float] | None,
+    person: str | None,
+    skip: Sequence[str],
+) -> Schema | None:
+    """The user's schema with what else was said about the table."""
+    if schema is None:
+        return None
+    schema = schema if isinstance(schema, Schema) else read_schema(schema)
+    if target not in (None, schema.target.name):
+        raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
+    return schema.with_task(task, target_bounds).with_person(person).without(skip)
+
+
+def _code(
+    frame: pd.DataFrame, schema: Schema, name: str, notes: tuple[str, ...] = ()
+) -> tuple[list[Dataset], tuple[str, ...]]:
+    """A table's records, and remarks for their owner."""
+    dataset, remarks = code(frame, schema, name=name, notes=notes)
+    check_classes(dataset)
+    if schema.skip:
+        remarks += (f"columns that were skipped: {listed(schema.skip)}.",)
+    if schema.person is None:
+        remarks += suspicions(frame, (schema.target.name,))
+    return [dataset], remarks
+
+
+def _load_object(
+    source: Any,
+    schema: Schema | None,
+    target: str | None,
+    task: Task | None,
+    target_bounds: tuple[float, float] | None,
+    person: str | None,
+    skip: Sequence[str],
+) -> tuple[list[Dataset], tuple[str, ...]]:
+    """Records that are in memory already, or that a library reads."""
+    import pandas as pd
+
+    name = "the table"
+    frame = source.to_pandas() if hasattr(source, "to_pandas") else source
+    if isinstance(frame, pd.DataFrame):
+        if schema is None and target is None:
+            raise SettingError(f"say which column is the target; there are {', '.join(map(str, frame.columns))}.")
+        about: Any = {"task": task, "target_bounds": target_bounds, "person": person, "skip": skip, "gaps": False}
+        return _code(frame, schema or draft(frame, str(target), name=name, **about), name)
+    if isinstance(source, torch.utils.data.Dataset):
+        if (schema, target, person) != (None, None, None) or skip:
+            raise SettingError("a torch dataset gives coded records; schema, target and the like are for tables.")
+        return [from_torch(source, task=task, target_bounds=target_bounds)], ()
+    raise SettingError(f"records cannot be read from a {type(source).__name__}; give a name, a path or a table.")
 
 
 def _path(name_or_path: str | Path) -> Path:
