@@ -1,5 +1,8 @@
 """R2 of private regressions beside those of ridge, boosted trees and diffprivlib: `python -m bench.regression OUT.json`.
 
+diffprivlib 0.6 needs scikit-learn below 1.6, which is older than ours: `--diffprivlib PYTHON` names an interpreter of an
+environment of its own that has both.
+
 Two tables: scikit-learn's diabetes (442 records), and one of 20,000 homes made by a fixed seed, whose price depends on place,
 income and size, not all of it linearly. All bounds are those of the definitions below, not of the records.
 """
@@ -7,10 +10,9 @@ income and size, not all of it linearly. All bounds are those of the definitions
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
+import subprocess
 import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pandas as pd
 
 EPSILONS = (1.0, 3.0, 10.0)
 SEEDS = (0, 1, 2)
-METHODS = ("functional", "dp-sgd", "dp-sgd-bounded", "dp-sgd-adaptive", "logits", "teachers", "shard-mean", "dp-gan")
+METHODS = ("functional", "dp-sgd", "dp-sgd-bounded", "dp-sgd-adaptive", "logits", "teachers", "shard-mean")
 
 
 def homes(records: int = 20_000, seed: int = 0) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -84,7 +86,7 @@ def diabetes() -> tuple[pd.DataFrame, dict[str, Any]]:
 TABLES: dict[str, Callable[[], tuple[pd.DataFrame, dict[str, Any]]]] = {"diabetes": diabetes, "homes": homes}
 
 
-def run(table: str, methods: tuple[str, ...] = METHODS) -> dict[str, Any]:
+def run(table: str, methods: tuple[str, ...] = METHODS, python: str | None = None) -> dict[str, Any]:
     """Every method at every epsilon and seed; the split of the records follows the seed."""
     from noiseproof.data import load
     from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease, Release, evaluate
@@ -105,8 +107,9 @@ def run(table: str, methods: tuple[str, ...] = METHODS) -> dict[str, Any]:
             for name, r2 in _others(split).items():
                 rows.setdefault(name, {}).setdefault("none", []).append(r2)
             for epsilon in EPSILONS:
-                for name, r2 in _diffprivlib(split, epsilon, seed).items():
-                    rows.setdefault(name, {}).setdefault(f"{epsilon:g}", []).append(r2)
+                if python is not None:
+                    r2 = _diffprivlib(python, split, epsilon, seed, Path(folder))
+                    rows.setdefault("diffprivlib", {}).setdefault(f"{epsilon:g}", []).append(r2)
                 for name in methods:
                     release = train(name, split.train, epsilon=epsilon, queries=100, seed=seed)
                     if isinstance(release, DataRelease):
@@ -129,20 +132,28 @@ def _others(split: Any) -> dict[str, float]:
     }
 
 
-def _diffprivlib(split: Any, epsilon: float, seed: int) -> dict[str, float]:
-    """Its linear regression with the same public bounds, where it is installed and runs."""
-    if importlib.util.find_spec("diffprivlib") is None:
-        return {}
-    from diffprivlib.models import LinearRegression
+_PROGRAM = """
+import json, sys, warnings
+import numpy as np
+from diffprivlib.models import LinearRegression
+warnings.simplefilter("ignore")
+data, epsilon, seed = np.load(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+model = LinearRegression(epsilon=epsilon, bounds_X=(0.0, 1.0), bounds_y=(0.0, 1.0), random_state=seed)
+print(json.dumps(model.fit(data["x"], data["y"]).predict(data["test"]).tolist()))
+"""
+
+
+def _diffprivlib(python: str, split: Any, epsilon: float, seed: int, folder: Path) -> float:
+    """The R2 of its linear regression, with the same public bounds, in the interpreter that has it."""
     from sklearn.metrics import r2_score
 
-    x, y = split.train.features.numpy().astype(float), split.train.labels.numpy().astype(float)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = LinearRegression(epsilon=epsilon, bounds_X=(0.0, 1.0), bounds_y=(0.0, 1.0), random_state=seed)
-        model.fit(x, y)
-    predicted = np.clip(model.predict(split.test.features.numpy().astype(float)), 0, 1)
-    return {"diffprivlib": round(float(r2_score(split.test.labels.numpy(), predicted)), 4)}
+    x, y, test = (
+        part.numpy().astype(float) for part in (split.train.features, split.train.labels, split.test.features)
+    )
+    np.savez(folder / "split.npz", x=x, y=y, test=test)
+    command = [python, "-c", _PROGRAM, str(folder / "split.npz"), str(epsilon), str(seed)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, env={})
+    return round(float(r2_score(split.test.labels.numpy(), np.clip(json.loads(found.stdout), 0, 1))), 4)
 
 
 def main() -> None:
@@ -151,9 +162,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--diffprivlib", metavar="PYTHON", help="an interpreter that has diffprivlib")
     given = parser.parse_args()
     methods = tuple(filter(None, given.methods.split(",")))
-    found = {table: run(table, methods) for table in given.tables.split(",")}
+    found = {table: run(table, methods, given.diffprivlib) for table in given.tables.split(",")}
     given.out.write_text(json.dumps(found, indent=1) + "\n")
     for table, rows in found.items():
         for name, values in rows.items():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
 from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
@@ -63,6 +65,41 @@ def test_one_record_moves_the_sums_by_no_more_than_one(seed, share, law, neighbo
     without = [0, 1, 2] if neighbours == "replace-one" else [0, 1]
     moved = plan.sums(records.take(torch.tensor([0, 1, 3]))) - plan.sums(records.take(torch.tensor(without)))
     assert float(torch.linalg.vector_norm(moved, ord=2 if law == "gaussian" else 1)) <= 1
+
+
+def numbers(records: int, seed: int) -> Dataset:
+    """Records with a number to predict, one of them beyond its bounds, which must not count for more."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.rand(records, generator=generator).round(decimals=1)
+    labels[0] = 7.0
+    public = Public(shape=(WIDTH,), classes=(), task="regression", target_bounds=(0.0, 1.0))
+    return Dataset("test", torch.rand(records, WIDTH, generator=generator), labels, public)
+
+
+@given(
+    seed=st.integers(0, 100_000),
+    share=st.floats(0.05, 0.95),
+    law=st.sampled_from(["gaussian", "laplace"]),
+    neighbours=st.sampled_from(["add-or-remove", "replace-one"]),
+)
+@settings(deadline=None, derandomize=True, max_examples=100)
+def test_so_it_is_of_numbers(seed, share, law, neighbours):
+    records = numbers(4, seed)
+    plan = replace(quadratic(law, neighbours, share), classes=1, numeric=True)
+    without = [0, 1, 2] if neighbours == "replace-one" else [1, 2]
+    there = [3, 1, 2] if neighbours == "replace-one" else [0, 1, 2]
+    moved = plan.sums(records.take(torch.tensor(there))) - plan.sums(records.take(torch.tensor(without)))
+    assert float(torch.linalg.vector_norm(moved, ord=2 if law == "gaussian" else 1)) <= 1
+
+
+def test_without_noise_the_solution_of_numbers_is_least_squares():
+    """scikit-learn's ridge, of the targets' distance from the middle of their range."""
+    records = numbers(200, 0)
+    phi = signed(records.features, 2)
+    centred = records.labels.double().clamp(0, 1) - 0.5
+    found = solve(phi.T @ phi, (centred @ phi)[None], 0.3, numeric=True)[:, 0]
+    ridge = Ridge(alpha=0.3, fit_intercept=False).fit(phi.numpy(), centred.numpy())
+    torch.testing.assert_close(found, torch.from_numpy(ridge.coef_), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
