@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from annotated_types import Ge
@@ -65,6 +65,11 @@ class ShardMethod(Method):
     gain: Positive = 4.0
     """What the published update is multiplied by, after the noise: a network that saw few records moves too little."""
     workers: Count = 1
+
+    def for_records(self, records: int, public: Public) -> Self:
+        """Of a number the update as it is: least squares does not move too little, and more of it overshoots."""
+        suited = super().for_records(records, public)
+        return suited if public.task == "classification" else replace(suited, gain=1.0)
 
     def _training(self, public: Public) -> Training:
         loss = Objective.of(public, {}).stacked
