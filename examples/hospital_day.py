@@ -44,6 +44,14 @@ SCHEMA: dict[str, Any] = {
 }
 """What is public: what the forms allow, not what the records hold."""
 
+STAY: dict[str, Any] = {
+    **SCHEMA,
+    "columns": {name: column for name, column in SCHEMA["columns"].items() if name != "stay"},
+    "target": {"name": "stay", "low": 0, "high": 30},
+    "skip": ["visit", "note", "readmitted"],
+}
+"""The same table, with another column to predict."""
+
 
 def write_visits(path: Path, rows: int = 20_000, seed: int = 0) -> None:
     """A made-up table as hospitals have it: semicolons, decimal commas, ids, dates, gaps, several rows a patient."""
@@ -153,9 +161,9 @@ def main(rows: int = 20_000, seed: int = 0, methods: str = METHODS, trials: int 
         with Client(url, key) as client:
             over_http = client.predict("model", records)
 
+    Path("stay.json").write_text(json.dumps(STAY))
     stay = day.run(
-        f"noiseproof train functional {about} --target stay --task regression --target-bounds 0 30 --epsilon 3 --delta 1e-6 "
-        "--out stay --no-baseline"
+        "noiseproof train functional --data visits.csv --schema stay.json --epsilon 3 --delta 1e-6 --out stay --no-baseline"
     )
     made = day.run(
         f"noiseproof synth dp-gan {about} --epsilon 3 --delta 1e-6 --rows 2000 --out synthetic.csv --page quality.html"

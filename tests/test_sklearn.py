@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from noiseproof.errors import BudgetError, SettingError, UnsupportedError
 from noiseproof.methods.losses import coding
-from noiseproof.sklearn import PrivateClassifier, PrivateSynthesizer
+from noiseproof.sklearn import PrivateClassifier, PrivateRegressor, PrivateSynthesizer
 
 PICKLES = {
     "check_estimators_pickle": "a pickled copy would forget what was spent, and loading a pickle runs its code; "
@@ -36,6 +36,14 @@ QUICK = {"steps": 1, "generator_steps": 2, "generated": 20, "width": 20}
 )
 @pytest.mark.filterwarnings("default")
 def test_the_classifier_passes_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+@parametrize_with_checks(
+    [PrivateRegressor(bounds="data", target_bounds="data", fits=None)], expected_failed_checks=lambda _: PICKLES
+)
+@pytest.mark.filterwarnings("default")
+def test_the_regressor_passes_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
@@ -116,6 +124,18 @@ def test_a_search_counts_its_candidates_and_its_last_fit(cancer):
     assert search.best_estimator_.release_.card.proven.epsilon <= 2
     with pytest.raises(ValueError, match="is spent"):
         search.fit(X, y)
+
+
+def test_a_number_is_predicted_in_its_units_and_within_its_bounds(cancer):
+    X, _, bounds = cancer
+    terms = {"bounds": bounds, "target_bounds": (0, 6000)}
+    model = PrivateRegressor(epsilon=3, **terms).fit(X, X[:, 3])
+    found = model.predict(X)
+    assert model.release_.card.verdict == "proven"
+    assert ((found >= 0) & (found <= 6000)).all()
+    assert np.corrcoef(found, X[:, 3])[0, 1] > 0.5
+    with pytest.raises(SettingError, match="public bounds of the target"):
+        PrivateRegressor(bounds=bounds).fit(X, X[:, 3])
 
 
 def test_pickles_are_refused(cancer):

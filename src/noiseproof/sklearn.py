@@ -1,4 +1,4 @@
-"""Estimators with scikit-learn's manners: `PrivateClassifier` and `PrivateSynthesizer`.
+"""Estimators with scikit-learn's manners: `PrivateClassifier`, `PrivateRegressor`, `PrivateSynthesizer`.
 
 What is public (bounds, classes) is an argument. A fit spends a budget, and so does every fit of a clone: in
 `cross_val_score` and searches all fits share one budget, or are refused.
@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from noiseproof.data.arrays import READ_BOUNDS, READ_CLASSES, Array, Bound, from_arrays, scaled
+from noiseproof.data.arrays import READ_BOUNDS, READ_CLASSES, READ_TARGET, Array, Bound, from_arrays, scaled
 from noiseproof.data.dataset import Dataset, Task
 from noiseproof.errors import BudgetError, SettingError, UnsupportedError
 from noiseproof.privacy.budget import Budget, check_neighbours
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from noiseproof.releases.release import Release
 
-__all__ = ["PrivateClassifier", "PrivateSynthesizer"]
+__all__ = ["PrivateClassifier", "PrivateRegressor", "PrivateSynthesizer"]
 
 Bounds = tuple[Bound, Bound] | Literal["data"] | None
 
@@ -263,6 +263,100 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True
+        return tags
+
+
+class PrivateRegressor(RegressorMixin, _PrivateEstimator):
+    """A regression trained within a privacy budget.
+
+    Args:
+        method: A method that predicts numbers: functional (least squares), dp-sgd and others of `noiseproof methods`.
+        epsilon: The privacy budget of all fits together.
+        delta: The privacy budget of all fits together.
+        neighbours: When two data sets are neighbours.
+        bounds: The public bounds of the features, as for `PrivateClassifier`.
+        target_bounds: The public bounds of the target, (low, high); targets are clipped to them, and predictions lie within.
+            `"data"` reads them off the records: nothing is then proven.
+        network: The network to train, by name; by default one that suits the data.
+        queries: How many answers a prediction method must be able to give.
+        settings: The method's settings.
+        fits: As for `PrivateClassifier`.
+        random_state: As for `PrivateClassifier`.
+
+    Attributes:
+        release_: What the fit released.
+
+    Formal guarantee
+    ----------------
+    That of the method on the card, under the terms of `PrivateClassifier`.
+    """
+
+    def __init__(
+        self,
+        method: str = "functional",
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        neighbours: str = "add-or-remove",
+        bounds: Bounds = None,
+        target_bounds: tuple[float, float] | Literal["data"] | None = None,
+        network: str | None = None,
+        queries: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        fits: int | None = 1,
+        random_state: int | None = None,
+    ) -> None:
+        self.method = method
+        self.epsilon = epsilon
+        self.delta = delta
+        self.neighbours = neighbours
+        self.bounds = bounds
+        self.target_bounds = target_bounds
+        self.network = network
+        self.queries = queries
+        self.settings = settings
+        self.fits = fits
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on private records.
+
+        Args:
+            X: The features, (records, features).
+            y: A number for each record.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            SettingError: If bounds are missing, or a setting is impossible.
+            BudgetError: If the budget is spent.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        if self.target_bounds is None:
+            raise SettingError(
+                "give the public bounds of the target as target_bounds=(low, high); target_bounds='data' reads them off the "
+                "records, and then nothing is proven."
+            )
+        self._fit(X, y, "regression", network=self.network, queries=self.queries)
+        return self
+
+    def _target(self) -> dict[str, Any]:
+        return {"target_bounds": None if isinstance(self.target_bounds, str) else self.target_bounds}
+
+    def _read_of_target(self) -> tuple[str, ...]:
+        return (READ_TARGET,) if isinstance(self.target_bounds, str) else ()
+
+    def predict(self, X: Any) -> Array:
+        """The predicted numbers, in the units of y; a prediction method spends answers."""
+        coded = self._coded(X)
+        release: Any = self.release_
+        found: Array = release.public.in_units(release.predict(coded)[:, 0].double()).numpy()
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
         return tags
 
 
