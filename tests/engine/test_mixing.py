@@ -105,6 +105,29 @@ def test_a_network_that_mixes_records_is_refused(kind):
         train(Network(**NETWORKS[kind]))
 
 
+READ = {
+    "losses over their mean": {"weigh": lambda losses: losses / losses.mean().item()},
+    "losses times their largest": {"weigh": lambda losses: losses * losses.max().item()},
+    "inputs over their largest": {"prepare": lambda inputs: inputs / inputs.abs().max().item()},
+}
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_a_number_that_the_loop_takes_out_of_torch_and_puts_back_is_refused(kind):
+    with pytest.raises(UnsupportedError, match="other records"):
+        train(Network(), **READ[kind])
+
+
+def test_a_number_that_the_loop_only_looks_at_is_none_of_the_engines_business():
+    seen = []
+
+    def look(losses):
+        seen.append(losses.mean().item())
+        return losses * 0.5
+
+    assert train(Network(), weigh=look).steps == len(seen) == 14
+
+
 @pytest.mark.parametrize("kind", LOSSES)
 def test_a_loss_that_mixes_records_is_refused(kind):
     with pytest.raises(UnsupportedError, match=r"other records|mixes records"):

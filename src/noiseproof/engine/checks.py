@@ -7,8 +7,9 @@ some records are the same: those must have the same losses to the last digits, a
 all. This finds what no gradient shows: detached statistics, ranks, masks, mixed inputs, weights on losses.
 
 A twin batch follows torch's operations. Where the network reads a number off the batch (`x.max().item()`) that is another
-for the twin, or takes shapes from values, its forward pass is run again on the twin. What is not seen: numbers that the loop
-itself takes out of torch and puts back in, work done in numpy, and a dependence on the mere size of the batch
+for the twin, or takes shapes from values, its forward pass is run again on the twin; where the loop puts such a number back as
+it is (`losses / losses.mean().item()`), the twin gets its own. What is not seen: numbers that the loop takes out of torch and
+changes in Python before it puts them back, work done in numpy, and a dependence on the mere size of the batch
 (`losses / len(losses)`).
 """
 
@@ -117,6 +118,8 @@ class TwinBatch(TorchDispatchMode):
         self._random: tuple[torch.Tensor, list[torch.Tensor]] | None = None
         """While the network runs: the states of torch's generators before."""
         self._read = self._differs = False
+        self._numbers: dict[float, float] = {}
+        """Numbers that the loop took out of torch, and what they are for the twin."""
         # Many kept records show what depends on ranks; few, and not those with extremes, what depends on extremes.
         count = max(1, records // (2 if turn % 2 else 8))
         extremes = {
@@ -207,7 +210,12 @@ class TwinBatch(TorchDispatchMode):
         self.failed = False
 
     def _twin_of(self, values: Any) -> Any:
-        return tree_map(lambda leaf: self._twins.get(leaf, leaf) if isinstance(leaf, torch.Tensor) else leaf, values)
+        return tree_map(self._twin_of_leaf, values)
+
+    def _twin_of_leaf(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return self._twins.get(leaf, leaf)
+        return self._numbers.get(leaf, leaf) if isinstance(leaf, float) else leaf
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -236,8 +244,10 @@ class TwinBatch(TorchDispatchMode):
         try:
             if torch.Tag.nondeterministic_seeded not in func.tags:
                 twin = func(*twin_args, **twin_kwargs)
-                if not results and self._random is not None and twin != output:
-                    self._read = True  # a number for Python
+                if not results and twin != output:  # a number for Python
+                    self._read = self._read or self._random is not None
+                    if isinstance(output, float) and not output.is_integer():  # which may come back as it is
+                        self._numbers[output] = twin
                 others = [leaf for leaf in tree_leaves(twin) if isinstance(leaf, torch.Tensor)]
             elif name == "native_dropout" and len(results) == 2:
                 share = 1 - (args[1] or 0.0)

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from noiseproof.engine.checks import FIRST, TwinBatch, is_due
 from noiseproof.engine.clipping import RecordGradients
+from noiseproof.engine.masks import Masks
 from noiseproof.engine.per_record import PerRecordGradients
 from noiseproof.engine.persons import Owners, PersonSampler, Reduction
 from noiseproof.engine.ranks import ALONE, Ranks, Shards, is_sharded, unwrapped
@@ -88,6 +89,7 @@ class BatchGradients(ABC):
         """Whether some micro-batches of a step have come, and not yet its last."""
         self._records_in_step = 0
         self._sum: torch.Tensor | None = None
+        self._masks = Masks(rng)
         self._checked = 0
         self._twin: TwinBatch | None = None
         """What follows the batch that is out now, if it is one to be checked."""
@@ -118,6 +120,7 @@ class BatchGradients(ABC):
             raise NoiseproofError("ranks join a training before its first batch, not in the middle of it.")
         self.ranks = ranks
         self._sampling, self._rng = ranks.randomness(self._rng)
+        self._masks = Masks(self._sampling, ranks.rank)
         ranks.agree("the sampling rate and the number of parameters", (self.sample_rate, self.coordinates))
         module = self._engine.module
         # Parts of sharded parameters make up one and the same whole on every rank.
@@ -219,6 +222,7 @@ class BatchGradients(ABC):
             UnsupportedError: If no gradient can be had for each record by itself; nothing is released then.
         """
         twin = self._leave_twin()
+        self._masks.end()
         if not self._waiting:
             raise NoiseproofError(
                 "these losses belong to no batch drawn by `batches` or `load`; the sampling that is accounted for must be "
@@ -366,7 +370,9 @@ class BatchGradients(ABC):
             self._left = None
         if self._twin is None and self._waiting:
             records, _, tensors, _ = self._waiting[0]
-            if records > 1 and is_due(self._checked):
+            due = records > 1 and is_due(self._checked)
+            self._masks.begin(self.steps, look=due)
+            if due:
                 self._twin = TwinBatch(tensors, records, self._checked, self._engine.module)
                 self._twin.enter()
 
