@@ -17,6 +17,7 @@ from noiseproof.methods.common import Count, LinearLoss, first_gradient, proven_
 from noiseproof.methods.gradients.descent import LrSchedule, lr_share
 from noiseproof.methods.gradients.dp_sgd import ASSUMPTIONS, DpSgd
 from noiseproof.privacy import Gaussian, accountants, calibration
+from noiseproof.privacy.events import EventLog
 from noiseproof.privacy.factorization import Participation, Strategy, Workload
 from noiseproof.privacy.strategies import StrategyName, strategy
 
@@ -137,18 +138,20 @@ class DpMf(DpSgd):
             records = torch.zeros(2 if world or replace else 1, module.weights.in_features)
             if len(records) == 2:
                 records[1, 0] = 1e3 * (1 if world else -1)
+            attacked = CorrelatedGradients(
+                module, plan, max_grad_norm=self.max_grad_norm, noise_multiplier=sigma, sample_rate=1.0, rng=rng
+            )
+            attacked.expected_batch, attacked.places = 1.0, torch.zeros(len(records), dtype=torch.int64)
             scores = []
             for _ in range(trials):
-                attacked = CorrelatedGradients(
-                    module, plan, max_grad_norm=self.max_grad_norm, noise_multiplier=sigma, sample_rate=1.0, rng=rng
-                )
-                attacked.expected_batch, attacked.places = 1.0, torch.zeros(len(records), dtype=torch.int64)
+                # A training of its own, without making the object anew: its events and its noise begin again.
+                attacked.events, attacked.steps, attacked._stream = EventLog(), 0, None
                 released = []
                 for (batch,) in attacked.batches(records, steps=4):
                     attacked.backward(module(batch) if len(batch) else None)
                     released.append(first_gradient(attacked)[0])
-                attacked.close()
                 scores.append(seen @ (matrix @ torch.stack(released)))
+            attacked.close()
             return torch.stack(scores)
 
         spent = accountants.epsilon(Gaussian(1.0, sigma).event, budget.delta, neighbours=budget.neighbours)
