@@ -80,7 +80,9 @@ def bounds(game: Game, trials: int) -> list[float]:
     return [estimate(scores, delta=game.delta, confidence=CONFIDENCE).epsilon for scores in (*audits, together)]
 
 
-@pytest.mark.parametrize("name", PROVEN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in ("adlm", "ilm") else name for name in PROVEN]
+)
 def test_twenty_audits_in_a_row_stay_below_the_proven_epsilon(name):
     game = METHODS[name]().game(BUDGET)
     assert game.proven is not None, f"{name} proves something: its game must say what, for what it runs"

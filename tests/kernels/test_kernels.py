@@ -122,7 +122,7 @@ def gradients_of(module: nn.Module, features: torch.Tensor, scale: float = 1.0):
     return batch
 
 
-@given(st.lists(st.integers(1, 70), min_size=2, max_size=4), st.integers(1, 40), st.booleans(), st.floats(1e-3, 1e3))
+@given(st.lists(st.integers(1, 70), min_size=2, max_size=4), st.integers(2, 40), st.booleans(), st.floats(1e-3, 1e3))
 @settings(max_examples=60, deadline=None)
 def test_clipped_sums_are_those_of_weights_by_norms(widths, records, bias, clip):
     module = layers_of(widths, bias)

@@ -43,7 +43,7 @@ def test_networks_start_from_every_bit_of_a_seed(network):
         ("dp-sgd", {"epochs": 1}),
         ("teachers", {"teachers": 3, "epochs": 1}),
         ("shard-mean", {"epochs": 1}),
-        ("dp-gan", {"steps": 2}),
+        pytest.param("dp-gan", {"steps": 2}, marks=pytest.mark.slow),
         ("adlm", {"epochs": 1}),
     ],
 )

@@ -82,6 +82,7 @@ def test_the_whole_study_runs_on_the_digits(digits, tmp_path):
     json.dumps(result.to_json(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_finished_cells_are_kept_and_not_run_again(digits, no_figures, tmp_path):
     run_invented(tmp_path)
 

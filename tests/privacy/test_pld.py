@@ -63,7 +63,12 @@ def test_sampled_gaussians_have_dp_accountings_epsilon(rate, sigma, count, delta
 
 @pytest.mark.parametrize(
     ("rate", "sigma", "size", "count"),
-    [(0.01, 1.0, 5, 1000), (0.1, 4.0, 25, 100), (0.02, 2.0, 3, 300), (0.5, 3.0, 2, 1)],
+    [
+        pytest.param(0.01, 1.0, 5, 1000, marks=pytest.mark.slow),
+        pytest.param(0.1, 4.0, 25, 100, marks=pytest.mark.slow),
+        (0.02, 2.0, 3, 300),
+        (0.5, 3.0, 2, 1),
+    ],
 )
 def test_sampled_records_of_one_person_have_dp_accountings_epsilon_of_a_mixture(rate, sigma, size, count):
     shares = list(binom.pmf(np.arange(size + 1), size, rate))

@@ -318,6 +318,7 @@ def test_blocks_cover_everything_once_with_a_stream_of_their_own(count, threads)
         assert first == {start: Bits(KEY, number).integer(64) for number, start in enumerate(starts)}
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX says so where another test has imported it
 def test_blocks_are_worked_on_in_a_forked_process_too(threads):
     threads(3)
     here = _sum_of_blocks()
