@@ -207,7 +207,8 @@ class CorrelatedGradients(PrivateGradients):
             )
 
     @property
-    def _share(self) -> float:
+    def share(self) -> float:
+        """The share of all records that a step draws on average: those of one place."""
         return self.sample_rate / self.blocks
 
     def load(

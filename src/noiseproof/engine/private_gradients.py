@@ -96,7 +96,7 @@ class BatchGradients(ABC):
         self._left: TwinBatch | None = None
 
     @property
-    def _share(self) -> float:
+    def share(self) -> float:
         """The share of all records that a step draws on average."""
         return self.sample_rate
 
@@ -341,7 +341,7 @@ class BatchGradients(ABC):
                 "would add noise of its own; call `join(ranks)` first, with `ranks` from noiseproof.run.distributed."
             )
         together = self.ranks.records(records)
-        self.expected_batch = self.expected_batch or self._share * together
+        self.expected_batch = self.expected_batch or self.share * together
 
     def _given(self, batch: Any, waiting: Waiting) -> Iterator[Any]:
         """The batch, whose losses must have come before the next is drawn."""

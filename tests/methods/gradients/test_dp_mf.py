@@ -31,6 +31,7 @@ def test_a_training_in_fixed_order_is_one_gaussian_mechanism(digits, strategy, n
     assert card.proven.epsilon == pytest.approx(stated)
     assert card.proven.epsilon <= 2
     assert "fixed order, each record at most 3 times" in card.ran["sampler"]
+    assert card.ran["batch_size"] == pytest.approx(len(digits.train) / 3)  # three batches an epoch, and the divisor
     assert not any("Poisson" in assumption for assumption in card.proven.assumptions)
 
 

@@ -133,7 +133,7 @@ class GradientMethod(Supervised):
         if sampled.group_size > 1:
             sampling["group_size"] = sampled.group_size
         gradients = self.gradients(module, steps=steps, budget=budget, **sampling)
-        gradients.expected_batch = rate * records
+        gradients.expected_batch = gradients.share * records
         optimizer = make_optimizer(self.optimizer, gradients.parameters, self.lr, self.momentum)
         schedule_lr(optimizer, self.lr_schedule, steps)
         average_weights(optimizer, self.averaging, steps)
