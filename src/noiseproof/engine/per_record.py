@@ -36,7 +36,9 @@ class PerRecordGradients:
 
     No operation may mix records. What is known to is refused at once. Beyond that, the first backward pass of two records or
     more is run twice, with other weights on the losses: every error must scale with its own record's weight alone, else
-    `UnsupportedError` names the layer (`check=False` trusts you).
+    `UnsupportedError` names the layer (`check=False` trusts you). What is made of many records and has lost their dimension
+    (the mean of a batch, added to each) looks like a parameter from here and is not seen; `PrivateGradients` and
+    `make_private` see it, since they follow twin batches in which the other records differ.
 
     Args:
         module: The network.
