@@ -71,7 +71,7 @@ def run(
     found = choose(asked, split, budget, runs=runs, rng=None if seed is None else Reproducible(seed))
     if out is not None:
         found.release.save(out)
-        cautions.keep_fingerprint(out, split.train)
+        output.note(cautions.keep_fingerprint(out, split.train))
     o.caution(found.release, out)
     card, chosen = found.release.card, candidates[found.candidate]
     promised = (output.guarantee(card.claimed), output.guarantee(card.proven), delta, card.verdict)

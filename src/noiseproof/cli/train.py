@@ -129,7 +129,7 @@ def run(
     if out is not None:
         # Before anything else, which might be interrupted: it has been paid for.
         release.save(out)
-        cautions.keep_fingerprint(out, split.train)
+        output.note(cautions.keep_fingerprint(out, split.train))
     output.note(*(f"{sentence} The one before it was used." for sentence in (kept.damaged if kept else ())))
     o.caution(release, out)
     measures = measure(release)

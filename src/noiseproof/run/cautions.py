@@ -102,12 +102,15 @@ def fingerprint_path(bundle: str | Path) -> Path:
     return bundle.with_name(f"{bundle.name}.private.json")
 
 
-def keep_fingerprint(bundle: str | Path, dataset: Dataset) -> None:
+def keep_fingerprint(bundle: str | Path, dataset: Dataset) -> str:
     """Note beside a bundle which records it was trained on, as a hash keyed with a fresh salt, for its owner alone.
 
     Args:
         bundle: The bundle's folder.
         dataset: The training records.
+
+    Returns:
+        What its owner must know of the file.
 
     Formal guarantee
     ----------------
@@ -119,7 +122,9 @@ def keep_fingerprint(bundle: str | Path, dataset: Dataset) -> None:
         "training": _keyed(salt, dataset),
         "about": "private: which records the bundle was trained on",
     }
-    write_whole(fingerprint_path(bundle), json.dumps(note), mode=0o600)
+    path = fingerprint_path(bundle)
+    write_whole(path, json.dumps(note), mode=0o600)
+    return f"{path} says, to you alone, which records the bundle was trained on; do not hand it on with the bundle."
 
 
 def trained_on(bundle: str | Path, dataset: Dataset) -> bool | None:
