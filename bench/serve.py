@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from noiseproof.run.training import train
 from noiseproof.serve.ledger import Database, History, Keys
 
 ANSWERS = 10**9
-BATCH, CONNECTIONS, WORKERS = 32, 32, 2
+BATCHES, CONNECTIONS, WORKERS = (1, 32, 256), 32, 2
 REQUESTS = 50_000
 _READY = 300.0
 
@@ -63,24 +63,27 @@ def rows(
     repeats: int = 30,
     *,
     seconds: float = 5.0,
-    batch: int = BATCH,
+    batches: Sequence[int] = BATCHES,
     connections: int = CONNECTIONS,
     workers: int = WORKERS,
     checks: int = 5_000,
 ) -> list[dict[str, Any]]:
-    """Throughput, latencies and processor time with noise and ledger over those without; then checks of keys by their time."""
-    seen = throughput(max(1, repeats // 6), seconds, batch, connections, workers)
-    plain = seen.pop("plain")
+    """Throughput, latencies and processor time over those without noise and ledger and of a FastAPI app; then checks of keys."""
     found = []
-    for way, turns in seen.items():
-        what = f"batches of {batch}, {workers} workers, {connections} connections, {way} / no noise, no ledger"
-        ratio = statistics.median(mine / others for mine, others in zip(turns.rates, plain.rates, strict=True))
-        mine, others = statistics.median(turns.rates), statistics.median(plain.rates)
-        found.append({"what": what, "ours": mine, "theirs": others, "ratio": ratio, "unit": "requests/s"})
-        for name, share in (("p50", 0.5), ("p99", 0.99)):
-            found.append(_row(f"{name}, {way}", turns.percentile(share), plain.percentile(share), "ms"))
-        work, least = (1000 * one.work / len(one.seconds) for one in (turns, plain))
-        found.append(_row(f"workers' processor time of a request, {way}", work, least, "ms"))
+    for batch in batches:
+        seen = throughput(max(1, repeats // 6), seconds, batch, connections, workers)
+        others = {"no noise, no ledger": seen.pop("plain"), "a FastAPI app with pydantic bodies": seen.pop("fastapi")}
+        for way, turns in seen.items():
+            for other, plain in others.items():
+                what = f"batches of {batch}, {workers} workers, {connections} connections, {way} / {other}"
+                ratio = statistics.median(mine / its for mine, its in zip(turns.rates, plain.rates, strict=True))
+                mine, its = statistics.median(turns.rates), statistics.median(plain.rates)
+                found.append({"what": what, "ours": mine, "theirs": its, "ratio": ratio, "unit": "requests/s"})
+                for name, share in (("p50", 0.5), ("p99", 0.99)):
+                    found.append(_row(f"{name}, {what}", turns.percentile(share), plain.percentile(share), "ms"))
+            plain = others["no noise, no ledger"]
+            work, least = (1000 * one.work / len(one.seconds) for one in (turns, plain))
+            found.append(_row(f"workers' processor time of a request of {batch}, {way}", work, least, "ms"))
     times = {what: statistics.median(took) for what, took in key_checks(checks).items()}
     right = times.pop("right")
     return found + [_row(f"check of an API key, {what} / right", took, right, "us") for what, took in times.items()]
@@ -97,7 +100,7 @@ def soak(requests: int = REQUESTS, connections: int = CONNECTIONS, workers: int 
 
 
 def throughput(rounds: int, seconds: float, batch: int, connections: int, workers: int) -> dict[str, Turns]:
-    """Rates and times of serving without noise and ledger (`plain`), and with both in each database, in turns."""
+    """Rates and times without noise and ledger (`plain`), of a FastAPI app, and with both in each database, in turns."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_bundles(folder / "made")
@@ -111,7 +114,9 @@ def throughput(rounds: int, seconds: float, batch: int, connections: int, worker
             )
             for name, ledger in ledgers.items()
         }
-        ways = {"plain": (services["SQLite"], "public"), **{name: (one, "private") for name, one in services.items()}}
+        fastapi = stack.enter_context(contextlib.closing(RunningService(folder / "SQLite", None, workers)))
+        ways = {"plain": (services["SQLite"], "public"), "fastapi": (fastapi, "public")}
+        ways |= {name: (one, "private") for name, one in services.items()}
         seen = {way: Turns() for way in ways}
         for turn in range(rounds + 1):
             for way, (service, model) in ways.items():
@@ -200,12 +205,23 @@ def postgres() -> Iterator[str]:
 
 
 class RunningService:
-    """`noiseproof serve` with both bundles, in processes of its own."""
+    """`noiseproof serve` with both bundles, in processes of its own; without a ledger, a plain FastAPI app."""
 
-    def __init__(self, folder: Path, ledger: str, workers: int) -> None:
+    def __init__(self, folder: Path, ledger: str | None, workers: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = int(free.getsockname()[1])
         self._log = (folder / "serve.log").open("ab")
+        self._key = "none"
+        if ledger is None:
+            app = [sys.executable, "-m", "uvicorn", "bench.plain_app:app", "--port", str(self.port), "--no-access-log"]
+            self._process = subprocess.Popen(
+                [*app, "--workers", str(workers), "--log-level", "warning"],
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, "BENCH_BUNDLE": str(folder / "public")},
+            )
+            self._wait(workers)
+            return
         bundles = [f"public={folder / 'public'}", f"private={folder / 'private'}"]
         options = ["--ledger", ledger, "--port", str(self.port), "--workers", str(workers), "--rate", "1000000"]
         Database(ledger).close()

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 
-Scale = Literal["small", "paper"]
-"""`small` runs in minutes on two cores, `paper` at the paper's own sizes."""
+Scale = Literal["small", "effect", "paper"]
+"""`small` runs in minutes on two cores, `effect` runs the cells that show a paper's effect with the paper's own networks in
+an hour or two, `paper` everything at the paper's own sizes."""
 
 Value: TypeAlias = str | int | float | None
 
@@ -174,6 +175,8 @@ class Study(ABC, Generic[P, C, R]):
         Tables and figures are written to `out`. `workers` are processes, one a core if None; `runner` stands in for what
         runs one cell, `plan` for the scale's.
         """
+        if plan is None and scale not in self.plans:
+            raise SettingError(f"the study {self.name} has no scale {scale}; it has {', '.join(self.plans)}.")
         plan = self.plans[scale] if plan is None else plan
         cells = self.cells(plan)
         if not cells:

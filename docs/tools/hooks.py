@@ -1,4 +1,4 @@
-"""What mkdocs does besides: the page of commands is written from their own `--help`, so that it cannot grow old."""
+"""What mkdocs does besides: commands are listed from their own `--help`, and colours are those of every other page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ _HERE = "<!-- every command -->"
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put every command's help where a page asks for it."""
     return markdown.replace(_HERE, "\n".join(_commands())) if _HERE in markdown else markdown
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the colours of the shared design, for the light and the dark scheme."""
+    from mkdocs.structure.files import File
+
+    from noiseproof.palette import tokens
+
+    colours = tokens('[data-md-color-scheme="default"]') + tokens('[data-md-color-scheme="slate"]', dark=True)
+    files.append(File.generated(config, "design.css", content=colours))
+    return files
 
 
 def _commands() -> Iterator[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+from noiseproof.errors import SettingError
 from papers.lin import design, published
 from papers.lin.design import PLANS, Cell, Plan
 from papers.lin.figures import every_figure
 from papers.lin.results import CellResult, Store
+from papers.lin.statistics import FACTORS
 from papers.lin.tables import every_table
 from papers.lin.training import train_cells
 from papers.study import Report, Setup, Study, register
@@ -24,9 +26,21 @@ class Lin(Study[Plan, Cell, CellResult]):
     on_clusters: ClassVar[bool] = True
     plans = PLANS
 
+    def __init__(self, sets: Sequence[str] = FACTORS["data"]) -> None:
+        """`sets` are the data sets to run."""
+        for name in sets:
+            if name not in FACTORS["data"]:
+                raise SettingError(f"the paper has no data set {name!r}; it has {', '.join(FACTORS['data'])}.")
+        self._sets = tuple(sets)
+
+    def only(self, parts: Sequence[str]) -> Lin:
+        """The study of these data sets."""
+        return Lin([part.lower().replace("-", "") for part in parts])
+
     def cells(self, plan: Plan) -> tuple[Cell, ...]:
-        """Every training; the plan says only how large they are."""
-        return design.every_cell()
+        """Every training of the data sets; the plan says how large they are, or that initial weights are compared."""
+        cells = design.starts(plan.repeats) if plan.repeats else design.every_cell()
+        return tuple(cell for cell in cells if cell.data in self._sets)
 
     def store(self, setup: Setup[Plan]) -> Store:
         """Finished trainings."""
@@ -38,4 +52,6 @@ class Lin(Study[Plan, Cell, CellResult]):
 
     def report(self, results: Mapping[Cell, CellResult], setup: Setup[Plan]) -> Report:
         """Tables 3 to 12, what the paper got wrong, and its figures."""
-        return every_table(results, setup.plan), every_figure(results, setup.out)
+        tables = every_table(results, setup.plan)
+        whole = {cell.data for cell in results} == set(FACTORS["data"]) and not setup.plan.repeats
+        return tables, every_figure(results, setup.out) if whole else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,16 +23,72 @@ _EPSILON = Column("proven epsilon", 3)
 
 
 def every_table(results: Results, plan: Plan) -> tuple[Table, ...]:
-    """All tables of the study, in the paper's order, then what it got wrong."""
+    """All tables of the cells that were run, in the paper's order, then what it got wrong; statistics need every set."""
+    if plan.repeats:
+        return starts_table(results, plan), slips_table()
+    sets = tuple(data for data in FACTORS["data"] if any(cell.data == data for cell in results))
+    measures: tuple[Measure, ...] = ("accuracy", "convergence") if sets == FACTORS["data"] else ()
+    mnist = (tpvd_table(results), sweep_table(results)) if "mnist" in sets else ()
     return (
-        *(cells_table(results, plan, data) for data in FACTORS["data"]),
-        gains_table(results),
-        tpvd_table(results),
-        comparison_table(results),
-        *(normality_table(results, measure) for measure in ("accuracy", "convergence")),
-        *(significance_table(results, measure) for measure in ("accuracy", "convergence")),
-        sweep_table(results),
+        *(cells_table(results, plan, data) for data in sets),
+        gains_table(results, sets),
+        *mnist[:1],
+        comparison_table(results, sets),
+        *(normality_table(results, measure) for measure in measures),
+        *(significance_table(results, measure) for measure in measures),
+        *mnist[1:],
         slips_table(),
+    )
+
+
+def starts_table(results: Results, plan: Plan) -> Table:
+    """Whether the sequence's effect depends on the initial weights: means over seeds, and the seeds' gains."""
+    rows: list[tuple[Value, ...]] = []
+    printed = published.table6().set_index(["model", "sequence", "clip"]).to_dict("index")
+    groups = dict.fromkeys((cell.start, cell.clip) for cell in results if cell.clip is not None)
+    for start, clip in groups:
+        found = {
+            sequence: [
+                result
+                for cell, result in results.items()
+                if (cell.start, cell.sequence) == (start, sequence) and cell.clip in (clip, None)
+            ]
+            for sequence in ("AC", "CA", "none")
+        }
+        gains = [100 * (ac.accuracy - ca.accuracy) for ac, ca in zip(found["AC"], found["CA"], strict=True)]
+        for sequence, runs in found.items():
+            theirs = printed.get(("cnn", sequence, clip), {})
+            rows.append(
+                (
+                    start,
+                    sequence,
+                    None if sequence == "none" else clip,
+                    statistics.fmean(run.accuracy for run in runs),
+                    ", ".join(f"{run.accuracy:.4f}" for run in runs),
+                    theirs.get("accuracy"),
+                    None if sequence == "none" else statistics.fmean(run.tpvd or 0.0 for run in runs),
+                    theirs.get("tpvd"),
+                    ", ".join(f"{gain:+.1f}" for gain in gains) if sequence == "AC" else None,
+                    _proven(runs[0]),
+                    statistics.fmean(run.seconds for run in runs),
+                )
+            )
+    return Table(
+        "starts",
+        f"MNIST, the paper's CNN, Adam, sigma 0.5: the sequence from two starts, {plan.repeats} seeds",
+        (
+            *(Column(text, None) for text in ("start", "sequence", "C")),
+            Column("accuracy"),
+            Column("of each seed"),
+            Column("accuracy, theirs", theirs=True),
+            Column("TPVD"),
+            Column("TPVD, theirs", theirs=True),
+            Column("AC over CA, points"),
+            _EPSILON,
+            Column("seconds", 0),
+        ),
+        tuple(rows),
+        plan.notes,
     )
 
 
@@ -85,13 +142,13 @@ def cells_table(results: Results, plan: Plan, data: str) -> Table:
     )
 
 
-def gains_table(results: Results) -> Table:
+def gains_table(results: Results, sets: Sequence[str]) -> Table:
     """The abstract's gains of AC over CA."""
     ours, theirs = _factorial(results), published.cells()
     printed = published.averages().set_index(["data", "model"]).to_dict("index")
     rows: list[tuple[Value, ...]] = []
     for model in FACTORS["model"]:
-        for data in FACTORS["data"]:
+        for data in sets:
             mine, recomputed = _gains(ours, data, model), _gains(theirs, data, model)
             abstract = printed[data, model]
             rows.append(
@@ -146,10 +203,12 @@ def tpvd_table(results: Results) -> Table:
     )
 
 
-def comparison_table(results: Results) -> Table:
+def comparison_table(results: Results, sets: Sequence[str]) -> Table:
     """Table 7: the CNN beside quantile clipping."""
     rows = []
     for row in published.table7().to_dict("records"):
+        if row["data"] not in sets:
+            continue
         clip = None if math.isnan(row["clip"]) else row["clip"]
         sigma = None if row["sequence"] == "none" else 0.5
         result = results[Cell(row["data"], "cnn", "adam", row["sequence"], sigma, clip)]
@@ -284,7 +343,7 @@ def _proven(result: CellResult) -> Value:
 
 
 def _factorial(results: Results) -> pd.DataFrame:
-    return frame({cell: results[cell] for cell in design.factorial()})
+    return frame({cell: results[cell] for cell in design.factorial() if cell in results})
 
 
 def _gains(cells: pd.DataFrame, data: str, model: str) -> tuple[float, float, str]:

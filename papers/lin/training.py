@@ -20,16 +20,16 @@ from noiseproof.errors import DataError
 from noiseproof.methods.gradients.descent import OptimizerName, descend, make_optimizer
 from noiseproof.methods.gradients.noisy_gradient import NoisyGradients
 from noiseproof.methods.gradients.quantile import QuantileGradients
-from noiseproof.networks import Network
+from noiseproof.networks import Network, tpvd
 from noiseproof.parallel import tasks
 from noiseproof.privacy import Reproducible
 from papers.lin.design import Cell, Plan
-from papers.lin.metrics import Curves, accuracy, convergence, tpvd
+from papers.lin.metrics import Curves, accuracy, convergence
 from papers.lin.results import CellResult, References, Weights
 from papers.study import Setup
 
 if TYPE_CHECKING:
-    from noiseproof.engine.private_gradients import BatchGradients
+    from noiseproof.engine.batch_gradients import BatchGradients
     from noiseproof.privacy import Randomness
 
 SIDE = 28
@@ -77,7 +77,8 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     train, test = records(cell.data, plan.records, plan.test)
     rng = Reproducible(cell.seed(seed))
     name, options = plan.networks[cell.model]
-    module = Network(name, train.public.shape, train.classes, options).build(cell.initial_seed(seed))
+    chosen = options if cell.start is None else {**options, "start": cell.start}
+    module = Network(name, train.public.shape, train.classes, chosen).build(cell.initial_seed(seed))
     every = max(1, plan.steps // plan.looks)
     curves = Curves(module, _first(train, plan.watched), _first(test, plan.watched), every=every)
     rate = min(1.0, plan.batch_size / len(train))

@@ -30,6 +30,8 @@ class Plan:
     epsilons: tuple[float, ...] = published.EPSILONS
     delta: float = 1e-5
     """Of the proven siblings."""
+    rivals: bool = True
+    """Whether DP-SGD and the proven siblings are run beside Algorithm 1."""
     notes: tuple[str, ...] = ()
 
     def records(self, row: str, there: int) -> int:
@@ -52,6 +54,17 @@ PLANS: Mapping[Scale, Plan] = {
         most_records=1_200,
         shadows=5,
         notes=("scale small: at most 1,200 records, 40 epochs, 5 shadow models and one repeat; expect other numbers.",),
+    ),
+    "effect": Plan(
+        scale="effect",
+        repeats=1,
+        shadows=2,
+        epsilons=(0.01, 1.0, 100.0),
+        rivals=False,
+        notes=(
+            "scale effect: the paper's numbers of records and epochs, one repeat where the paper has ten and 2 shadow models "
+            "where it has 10 to 100; left out: DP-SGD and the siblings.",
+        ),
     ),
     "paper": Plan(scale="paper", repeats=10),
 }

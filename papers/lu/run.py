@@ -121,11 +121,12 @@ def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:
     accuracies = {name: tuple(_accuracies(trained, split)) for name, trained in networks.items()}
     best = tested.topk(2, dim=1).indices == split.nonmembers.labels[:, None]
     top, second = best.double().mean(0).tolist()
-    curves = (
-        _neuron_points(logits, split, attack, plan, own),
-        _dp_sgd_points(network, split, attack, plan, own),
-        _sibling_points(network, split, attack, plan, own),
-    )
+    curves = [_neuron_points(logits, split, attack, plan, own)]
+    if plan.rivals:
+        curves += [
+            _dp_sgd_points(network, split, attack, plan, own),
+            _sibling_points(network, split, attack, plan, own),
+        ]
     return RunResult(
         row=row,
         data=data,

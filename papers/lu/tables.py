@@ -22,14 +22,13 @@ _TOTALS = (1.0, 10.0)
 
 def every_table(found: Summaries, plan: Plan, missing: Sequence[str]) -> tuple[Table, ...]:
     """All tables of the study."""
+    rivals = (siblings_table(found, plan), accountings_table(found), queries_table(found, plan)) if plan.rivals else ()
     return (
         table5(found, plan, missing),
         table6(found),
         correlation_table(found),
         *(curve_table(summary, plan) for summary in found),
-        siblings_table(found, plan),
-        accountings_table(found),
-        queries_table(found, plan),
+        *rivals,
         slips_table(),
     )
 

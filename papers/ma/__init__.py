@@ -40,6 +40,8 @@ class Ma(Study[Plan, Cell, CellResult]):
         """Tables II to V and figures 3 to 10."""
         plan, found = setup.plan, levels()
         tables = every_table(results, found, largest_losses(plan, setup.seed), plan)
+        if plan.repeats:
+            return tables, ()
         adult, _ = pair("adult", plan.records["adult"], plan.test, setup.seed)
         real = {name: part.numpy() for name, part in pmf(adult).items()}
         return tables, every_figure(results, found, real, setup.out / self.folder, setup.out)

@@ -13,7 +13,7 @@ import torch
 from noiseproof import methods
 from noiseproof.methods.losses.gan import Gan, count_correct, fit_classifier
 from noiseproof.methods.losses.quality import pmf, quality
-from noiseproof.methods.losses.rdp_gan import RdpGan
+from noiseproof.methods.losses.rdp_gan import RdpGan, Reading
 from noiseproof.networks import suggest
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases.release import DataRelease
@@ -34,6 +34,9 @@ class Cell:
     sigma: float | None = None
     tuning: str = "constant"
     decay: float | None = None
+    noise_on: Reading | None = None
+    """Where rdp-gan's noise goes; None is the method's own reading."""
+    repeat: int = 0
 
     @property
     def key(self) -> str:
@@ -42,7 +45,8 @@ class Cell:
         for letter, value in (("e", self.epsilon), ("s", self.sigma), ("k", self.decay)):
             if value is not None:
                 parts.append(f"{letter}{value:g}")
-        return "-".join(parts)
+        parts += [self.noise_on] if self.noise_on else []
+        return "-".join([*parts, *([f"run{self.repeat}"] if self.repeat else [])])
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,28 @@ class CellResult:
     curve: list[tuple[int, float]] = field(default_factory=list)
 
 
+READINGS: tuple[Reading, ...] = ("sum", "error")
+"""Eqs 8 to 10 with one draw for the batch's sum, and line 9 of algorithm 1 with one for each record."""
+NAMED_SIGMA = 10.0
+"""What the paper's text names for an epsilon of .5 and 1,000 iterations on MNIST."""
+
+
+def readings(repeats: int) -> tuple[Cell, ...]:
+    """MNIST at the noise that the paper names, in both readings and without noise, over seeds."""
+    return tuple(
+        cell
+        for repeat in range(repeats)
+        for cell in (
+            *(Cell("mnist", "rdp-gan", sigma=NAMED_SIGMA, noise_on=reading, repeat=repeat) for reading in READINGS),
+            Cell("mnist", "none", repeat=repeat),
+        )
+    )
+
+
 def every_cell(plan: Plan) -> tuple[Cell, ...]:
     """All trainings of the study, each once."""
+    if plan.repeats:
+        return readings(plan.repeats)
     cells: list[Cell] = []
     for data in DATA:
         cells.append(Cell(data, "none"))
@@ -91,6 +115,7 @@ def every_cell(plan: Plan) -> tuple[Cell, ...]:
 def run_cell(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
     """Train one cell and measure what it made; pictures are kept beside the result."""
     train, test = pair(cell.data, plan.records[cell.data], plan.test, seed)
+    seed = 10_007 * cell.repeat + seed
     method = method_for(cell, plan)
     # rdp-gan without noise or at a given noise has no budget; one is named for its claim's delta.
     budget = Budget(cell.epsilon or 1.0, 1e-5)
@@ -148,6 +173,7 @@ def method_for(cell: Cell, plan: Plan) -> Any:
             "every": max(1, plan.iterations // 10),
             "sigma": 0.0 if cell.method == "none" else cell.sigma,
             "bound": 20.0 if cell.data == "adult" else 25.0,
+            **({} if cell.noise_on is None else {"noise_on": cell.noise_on}),
         }
         name = "rdp-gan"
     elif cell.method == "zero-gan":

@@ -8,6 +8,7 @@ from typing import ClassVar
 from noiseproof.audits import AuditResult, audit
 from noiseproof.data.library import find
 from noiseproof.data.named import named_sets
+from noiseproof.errors import SettingError
 from noiseproof.methods.baseline import Baseline
 from noiseproof.methods.inputs import Adlm, Ilm
 from noiseproof.methods.inputs.adlm import PAPER
@@ -18,9 +19,10 @@ from papers.phan import lemma7
 from papers.phan.cells import Cell, CellResult, every_cell, records, relevance_bundle, run
 from papers.phan.figures import accuracy_figure, measure_relevances, relevance_figure
 from papers.phan.plans import PLANS, Plan, Setting
-from papers.phan.tables import accuracy_table, audits_table, epochs_table, lemma_table, promises_table
+from papers.phan.tables import accuracy_table, audits_table, epochs_table, gains_table, lemma_table, promises_table
 from papers.study import Report, Setup, Study, register
 
+SETS = ("mnist", "cifar10")
 _TRIALS = 500
 
 
@@ -33,9 +35,22 @@ class Phan(Study[Plan, Cell, CellResult]):
     paper: ClassVar[str] = PAPER
     plans, kind, growing = PLANS, CellResult, True
 
+    def __init__(self, sets: Sequence[str] | None = None) -> None:
+        """`sets` are the data sets to run, all of the plan's if None."""
+        self._sets = sets
+
+    def only(self, parts: Sequence[str]) -> Phan:
+        """The study of these data sets."""
+        names = [part.lower().replace("-", "") for part in parts]
+        for name in names:
+            if name not in SETS:
+                raise SettingError(f"the paper has no data set {name!r}; it has {', '.join(SETS)}.")
+        return Phan(names)
+
     def cells(self, plan: Plan) -> list[Cell]:
         """Every cell of the data sets that are there."""
-        return every_cell(plan, [setting.data for setting in plan.settings if _there(setting)])
+        wanted = [setting for setting in plan.settings if self._sets is None or setting.data in self._sets]
+        return every_cell(plan, [setting.data for setting in wanted if _there(setting)])
 
     def results(self, cells: Sequence[Cell], setup: Setup[Plan]) -> dict[Cell, CellResult]:
         """As for every study, with the networks trained first that give cells their relevances."""
@@ -59,13 +74,16 @@ class Phan(Study[Plan, Cell, CellResult]):
             assert isinstance(network, ModelRelease)
             baseline = accuracy(network, records(setting)[1])
             tables.append(accuracy_table(points, setting, plan, baseline))
+            tables.append(gains_table(points, setting))
             figures.append(accuracy_figure(points, setting, baseline, out))
             if setting.over_epochs:
                 tables.append(epochs_table(points, setting))
-            share = Adlm().parts(1.0)[0]
+            share = setting.shares[0] / sum(setting.shares)
             found = measure_relevances(setting, network, share, setting.epsilons[:4], seed)
             figures.append(relevance_figure(found, out))
-        tables += [promises_table(points, plan), audits_table(_audits(seed))]
+        tables.append(promises_table(points, plan))
+        if plan.rivals:
+            tables.append(audits_table(_audits(seed)))
         tables.append(lemma_table(lemma7.measure(records(there[0])[0], plan.lemma_records)))
         return tables, figures
 

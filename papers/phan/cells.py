@@ -25,8 +25,9 @@ from papers.phan.plans import Plan, Setting
 
 PROGRAM = "program"
 TRAINED = ("adlm, program", "ilm, program", "adlm, algorithm 1", "ilm, algorithm 1")
-"""`program`: one noise picture for each batch and exact labels, as the authors' program runs, and relevances of a network
-trained without noise. `algorithm 1`: noise of its own for every record and its label, and relevances under DP."""
+"""`program`: what the authors' program runs: one noise picture for each batch, a fixed noise matrix on the loss, batch
+normalisation and clipping of the last hidden layer, a constant learning rate, and relevances of a network trained without
+noise. `algorithm 1`: noise of its own for every record and its label, eq. 22's bounds, and relevances under DP."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,13 @@ def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
         if setting.data not in data:
             continue
         found += [Cell(setting.data, f"functional, {name}", None, 0) for name in reversed(setting.maps)]
-        for curve in ("dp-sgd", *TRAINED):
-            repeats = plan.repeats if curve.endswith(PROGRAM) else 1
+        curves = ("dp-sgd", *TRAINED) if plan.rivals else TRAINED[:2]
+        for repeat in range(plan.repeats):
             found += [
-                Cell(setting.data, curve, epsilon, repeat) for epsilon in setting.epsilons for repeat in range(repeats)
+                Cell(setting.data, curve, epsilon, repeat)
+                for epsilon in setting.epsilons
+                for curve in curves
+                if not repeat or curve.endswith(PROGRAM)
             ]
     return found
 
@@ -105,33 +109,52 @@ def run(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
 
 def records(setting: Setting) -> tuple[Dataset, Dataset]:
     """Training and test records of a setting."""
-    return _loaded(setting.data, setting.records)
+    return _loaded(setting.data, setting.records, setting.crop)
 
 
 @lru_cache(maxsize=2)
-def _loaded(data: str, most: int | None) -> tuple[Dataset, Dataset]:
+def _loaded(data: str, most: int | None, crop: int | None) -> tuple[Dataset, Dataset]:
     both = load(data)
     train = both.train
     if most is not None and most < len(train):
         train = train.take(torch.arange(most))
-    return train, both.test
+    return (train, both.test) if crop is None else (cropped(train, crop), cropped(both.test, crop))
+
+
+def cropped(dataset: Dataset, side: int) -> Dataset:
+    """The middle of every picture."""
+    channels, *sides = dataset.public.shape
+    top, left = ((length - side) // 2 for length in sides)
+    features = dataset.features[:, :, top : top + side, left : left + side].contiguous()
+    return replace(dataset, features=features, public=replace(dataset.public, shape=(channels, side, side)))
 
 
 def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
     """The method that a curve's name stands for."""
     name, reading = curve.split(", ")
     kind: type[InputMethod] = Adlm if name == "adlm" else Ilm
-    chosen = kind(
-        sensitivity=setting.sensitivity,
-        batch_size=setting.batch_size,
+    common: dict[str, Any] = {
+        "sensitivity": setting.sensitivity,
+        "batch_size": setting.batch_size,
+        "inputs_share": setting.shares[1],
+        "loss_share": setting.shares[2],
+        "lr": setting.lr,
+    }
+    if kind is Adlm:
+        common["relevance_share"] = setting.shares[0]
+    if reading != PROGRAM:
+        return kind(epochs=setting.printed_epochs, bound="local-response", **common)
+    if kind is Adlm:
+        # The program's floor, and its own network's relevances.
+        common |= {"relevance": str(relevance_bundle(folder, setting)), "floor": 1e-5}
+    return kind(
         epochs=setting.epochs,
-        lr=setting.lr,
-        draw="batch" if reading == PROGRAM else "record",
-        coefficients="plain" if reading == PROGRAM else "first-order",
+        draw="batch",
+        coefficients="matrix",
+        bound=setting.bound,
+        schedule="constant",
+        **common,
     )
-    if isinstance(chosen, Adlm) and reading == PROGRAM:
-        return replace(chosen, relevance=str(relevance_bundle(folder, setting)))
-    return chosen
 
 
 def relevance_bundle(folder: Path, setting: Setting) -> Path:
@@ -155,7 +178,7 @@ def _trained(
 
     network = setting.recipe(train.public.shape, train.classes)
     # ILM is the same with equal noise: it has AdLM's epsilon_2 and epsilon_3, and nothing in place of epsilon_1.
-    claimed = epsilon if isinstance(chosen, Adlm) else epsilon * sum(Adlm().parts(1.0)[1:])
+    claimed = epsilon if isinstance(chosen, Adlm) else epsilon * sum(setting.shares[1:]) / sum(setting.shares)
     release = chosen.fit(
         network,
         train,

@@ -36,7 +36,8 @@ __all__ = [*_HOMES, *_MODULES]
 
 if TYPE_CHECKING:
     from noiseproof import attacks, audits, data, engine, integrations, methods, networks, privacy, releases, run
-    from noiseproof.data import Dataset, load
+    from noiseproof.data import Dataset
+    from noiseproof.data.load import load
     from noiseproof.engine import CorrelatedGradients, PrivateGradients
     from noiseproof.integrations import fix, make_private
     from noiseproof.networks import Network

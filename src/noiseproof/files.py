@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,19 +28,36 @@ def whole_file(path: str | Path, *, mode: int | None = None) -> Iterator[BinaryI
         The open file.
     """
     path = Path(path)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), _usual_mode() if mode is None else mode)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-        sync_folder(path.parent)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+        descriptor, name = _unnamed(path)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), _usual_mode() if mode is None else mode)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                if name is None:
+                    name = str(path.parent / f".{path.name}-{secrets.token_hex(4)}")
+                    # By way of a folder's descriptor, since only linkat follows /proc's link to the file itself.
+                    os.link(f"/proc/self/fd/{file.fileno()}", name, src_dir_fd=folder)
+            os.replace(name, path)
+            os.fsync(folder)
+        except BaseException:
+            if name is not None:
+                with suppress(FileNotFoundError):
+                    os.unlink(name)
+            raise
+    finally:
+        os.close(folder)
+
+
+def _unnamed(path: Path) -> tuple[int, str | None]:
+    """A file to write to that has no name, so that a killed writer leaves nothing; a named one where that cannot be."""
+    if hasattr(os, "O_TMPFILE"):
+        with suppress(OSError):  # not every file system knows it
+            return os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o600), None
+    return tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
 
 
 def write_whole(path: str | Path, content: bytes | str, *, mode: int | None = None) -> None:
@@ -75,6 +93,18 @@ def check_out(out: str | Path, *, force: bool = False, inputs: Iterable[str | Pa
 
 def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
+
+
+def lock_file(descriptor: int) -> None:
+    """Hold an open file or folder against other processes until it is closed; only where the system is POSIX.
+
+    Raises:
+        BlockingIOError: If another process holds it.
+    """
+    with suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def sync_folder(path: str | Path) -> None:

@@ -23,8 +23,8 @@ class Task:
 class Progress:
     """The silent progress: what is used where nobody watches. The command line's is in `cli/output.py`."""
 
-    def task(self, description: str, total: int) -> Task:
-        """Start a piece of work of `total` steps."""
+    def task(self, description: str, total: int | None) -> Task:
+        """Start a piece of work of `total` steps; None where their number is not known."""
         return Task()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["PrivateClassifier", "PrivateRegressor", "PrivateSynthesizer"]
 
 Bounds = tuple[Bound, Bound] | Literal["data"] | None
+Classes = Sequence[Any] | Literal["data"] | None
 
 
 class _Purse:
@@ -41,20 +42,22 @@ class _Purse:
         self.lock = threading.Lock()
 
 
+@dataclass(eq=False, repr=False)
 class _PrivateEstimator(BaseEstimator):
-    """What the estimators share: public facts from arguments, one budget for all clones, no pickles."""
+    """What the estimators share: parameters, public facts from them, one budget for all clones, no pickles."""
 
-    # Their parameters, each set by `__init__` as scikit-learn wants it.
     method: str
-    epsilon: float
-    delta: float
-    neighbours: str
-    bounds: Bounds
-    settings: Mapping[str, Any] | None
-    fits: int | None
-    random_state: int | None
+    _: KW_ONLY
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    neighbours: str = "add-or-remove"
+    bounds: Bounds = None
+    settings: Mapping[str, Any] | None = None
+    fits: int | None = 1
+    random_state: int | None = None
 
-    release_: Release
+    if TYPE_CHECKING:
+        release_: Release
 
     def _fit(self, X: Array, y: Array, task: Task, **options: Any) -> None:
         """Train on validated arrays, `y` coded; spends the share of one fit."""
@@ -149,6 +152,7 @@ class _PrivateEstimator(BaseEstimator):
         return scaled(validate_data(self, X, dtype=np.float64, reset=False), self._low, self._high)
 
 
+@dataclass(eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, _PrivateEstimator):
     """A classifier trained within a privacy budget.
 
@@ -190,34 +194,12 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):
         3
     """
 
-    def __init__(
-        self,
-        method: str = "dp-sgd",
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        neighbours: str = "add-or-remove",
-        bounds: Bounds = None,
-        classes: Sequence[Any] | Literal["data"] | None = None,
-        network: str | None = None,
-        recipe: str = "auto",
-        queries: int = 1,
-        settings: Mapping[str, Any] | None = None,
-        fits: int | None = 1,
-        random_state: int | None = None,
-    ) -> None:
-        self.method = method
-        self.epsilon = epsilon
-        self.delta = delta
-        self.neighbours = neighbours
-        self.bounds = bounds
-        self.classes = classes
-        self.network = network
-        self.recipe = recipe
-        self.queries = queries
-        self.settings = settings
-        self.fits = fits
-        self.random_state = random_state
+    method: str = "dp-sgd"
+    _: KW_ONLY
+    classes: Classes = None
+    network: str | None = None
+    recipe: str = "auto"
+    queries: int = 1
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on private records.
@@ -266,6 +248,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, _PrivateEstimator):
     """A regression trained within a privacy budget.
 
@@ -291,32 +274,11 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):
     That of the method on the card, under the terms of `PrivateClassifier`.
     """
 
-    def __init__(
-        self,
-        method: str = "functional",
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        neighbours: str = "add-or-remove",
-        bounds: Bounds = None,
-        target_bounds: tuple[float, float] | Literal["data"] | None = None,
-        network: str | None = None,
-        queries: int = 1,
-        settings: Mapping[str, Any] | None = None,
-        fits: int | None = 1,
-        random_state: int | None = None,
-    ) -> None:
-        self.method = method
-        self.epsilon = epsilon
-        self.delta = delta
-        self.neighbours = neighbours
-        self.bounds = bounds
-        self.target_bounds = target_bounds
-        self.network = network
-        self.queries = queries
-        self.settings = settings
-        self.fits = fits
-        self.random_state = random_state
+    method: str = "functional"
+    _: KW_ONLY
+    target_bounds: tuple[float, float] | Literal["data"] | None = None
+    network: str | None = None
+    queries: int = 1
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on private records.
@@ -360,6 +322,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class PrivateSynthesizer(_PrivateEstimator):
     """Synthetic records in the place of private ones; `sample` gives them.
 
@@ -385,30 +348,10 @@ class PrivateSynthesizer(_PrivateEstimator):
     nothing more.
     """
 
-    def __init__(
-        self,
-        method: str = "dp-gan",
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        neighbours: str = "add-or-remove",
-        bounds: Bounds = None,
-        classes: Sequence[Any] | Literal["data"] | None = None,
-        rows: int | None = None,
-        settings: Mapping[str, Any] | None = None,
-        fits: int | None = 1,
-        random_state: int | None = None,
-    ) -> None:
-        self.method = method
-        self.epsilon = epsilon
-        self.delta = delta
-        self.neighbours = neighbours
-        self.bounds = bounds
-        self.classes = classes
-        self.rows = rows
-        self.settings = settings
-        self.fits = fits
-        self.random_state = random_state
+    method: str = "dp-gan"
+    _: KW_ONLY
+    classes: Classes = None
+    rows: int | None = None
 
     _target = PrivateClassifier._target
     _read_of_target = PrivateClassifier._read_of_target

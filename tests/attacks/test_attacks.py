@@ -193,7 +193,7 @@ def test_an_auditors_attack_needs_no_pool(target, split):
 
 
 def test_unknown_attacks_are_refused(target, split):
-    with pytest.raises(SettingError, match="there are shadow, lira, lira-offline, loss"):
+    with pytest.raises(SettingError, match="there are shadow, lira, lira-offline, rmia, rmia-offline, strongest, loss"):
         infer_membership(target, split, "guess")
     with pytest.raises(SettingError, match="synthetic records"):
         infer_membership(target, split, "nearest")

@@ -27,7 +27,7 @@ def _clipped(features, norm=1.0):
     return flat * (norm / flat.norm(dim=1, keepdim=True).clamp(min=norm))
 
 
-def _publish(total, dataset, out, *, generator=None, **ran):
+def _publish(total, dataset, out, *, generator=None, unit="record", **ran):
     noise = torch.randn(total.shape, generator=generator, dtype=torch.float64)
     network = Network("linear", dataset.public.shape, dataset.classes)
     module = network.build(0)
@@ -39,10 +39,10 @@ def _publish(total, dataset, out, *, generator=None, **ran):
     card = Card(
         method="planted",
         place="gradients",
-        unit="record",
+        unit=unit,
         neighbours="add-or-remove",
         randomness="secure",
-        claimed=Claim(epsilon=EPSILON, delta=DELTA, source="the test"),
+        claimed=Claim(epsilon=EPSILON, delta=DELTA, unit=unit, source="the test"),
         proven=Proof(epsilon=EPSILON, delta=DELTA, accountant="exact"),
         ran=ran,
     )
@@ -52,6 +52,20 @@ def _publish(total, dataset, out, *, generator=None, **ran):
 def honest(source, out):
     dataset = _records(source)
     _publish(_clipped(dataset.features).sum(0), dataset, out)
+
+
+def by_person(source, out):
+    """A person's mean record, clipped."""
+    dataset = _records(source)
+    means = torch.zeros(dataset.persons, dataset.features[0].numel(), dtype=torch.float64)
+    means.index_add_(0, dataset.groups, dataset.weights[:, None] * dataset.features.flatten(1).double())
+    _publish(_clipped(means).sum(0), dataset, out, unit="person")
+
+
+def by_record(source, out):
+    """Each record is clipped by itself, however many a person has; the card calls that a promise to persons."""
+    dataset = _records(source)
+    _publish(_clipped(dataset.features).sum(0), dataset, out, unit="person")
 
 
 def seeded(source, out):

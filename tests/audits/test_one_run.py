@@ -12,10 +12,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.optimize import linprog
+from scipy.stats import binom, norm
 
-from noiseproof.audits import AuditError, Guesses, guess, one_run_bound, one_run_epsilon, one_run_gaussian_epsilon
-from noiseproof.audits.one_run import _gaussian, contradicts, flip, p_value
+from noiseproof.audits import (
+    AuditError,
+    Guesses,
+    guess,
+    one_run_bound,
+    one_run_epsilon,
+    one_run_gaussian_epsilon,
+    one_run_power,
+    steinke_epsilon,
+)
+from noiseproof.audits.one_run import _approximate, _gaussian, contradicts, flip, p_value
 from noiseproof.errors import SettingError
 from noiseproof.privacy import gaussian_dp
 
@@ -85,7 +95,7 @@ def test_abstaining_where_the_scores_say_little_refutes_more():
     everything = one_run_epsilon(guess(scores, included, guess_in=1000, guess_out=1000), delta=0.0)
     surest = one_run_epsilon(guess(scores, included, guess_in=200, guess_out=200), delta=0.0)
     assert surest > everything > 1
-    assert everything < one_run_bound(scores, included, delta=0.0) <= surest + 0.5
+    assert everything < one_run_bound(scores, included, delta=0.0).epsilon <= surest + 0.5
 
 
 def test_guesses_take_the_highest_scores_for_in_and_the_lowest_for_out():
@@ -110,12 +120,13 @@ def test_both_bounds_hold_for_randomised_response_exactly(counts, more, epsilon,
     tail = float(binom.sf(correct - 1, made, truth))
     assert p_value(guesses, epsilon, delta) >= tail * (1 - 1e-9)
     for alpha in (0.01, 0.05, 0.3):
-        if contradicts(guesses, lambda rate: needed(rate, epsilon, delta), alpha):
+        if contradicts(made + more, made, correct, lambda rate: needed(rate, epsilon, delta), alpha):
             assert tail <= alpha * (1 + 1e-9)
 
 
 def needed(rate, epsilon, delta):
-    return max(0.0, (rate - delta) * math.exp(-epsilon), 1 - delta - (1 - rate) * math.exp(epsilon))
+    lines = (rate - delta) * math.exp(-epsilon), 1 - delta - (1 - rate) * math.exp(epsilon)
+    return np.maximum(np.maximum(*lines), 0.0)
 
 
 @small
@@ -129,7 +140,7 @@ def test_the_gaussian_bound_holds_for_a_gaussian_mechanism_that_guesses_the_sure
     surest = np.argsort(-np.abs(scores), axis=1)[:, :made]
     right = np.take_along_axis((scores > 0) == coins, surest, 1).sum(1)
     for correct in range(made + 1):
-        if contradicts(Guesses(canaries, made, correct), _gaussian(mu), 0.05):
+        if contradicts(canaries, made, correct, _gaussian(mu), 0.05):
             # A count of 4000 at rate 0.05 exceeds 300 less than once in 1e11; there are at most 9 x 40 comparisons.
             assert (right >= correct).sum() <= 300
 
@@ -142,6 +153,100 @@ def test_the_bound_is_monotone_in_correct_guesses_and_confidence(counts, more):
     assert all(low <= high + 1e-9 for low, high in itertools.pairwise(bounds))
     surer = one_run_epsilon(Guesses(made + more, made, correct), delta=1e-4, confidence=0.99)
     assert surer <= bounds[0] + 1e-9
+
+
+def largest_tail(canaries, made, correct, lines):
+    """Brute force: the largest Pr[W >= correct] that the constraints allow, as a linear program over the law of W.
+
+    The curve is given by `lines` (slope, offset) below the inverse of 1 - f: L(t - 1) >= slope R(t) + offset for each.
+    """
+    counts = np.arange(made + 1)
+    rows, limits = [], []
+    for t in range(1, made + 1):
+        right, wrong = (
+            np.where(counts >= t, counts, 0) / canaries,
+            np.where(counts >= t - 1, made - counts, 0) / canaries,
+        )
+        for slope, offset in lines:
+            rows.append(slope * right - wrong)
+            limits.append(-offset)
+    found = linprog(-(counts >= correct).astype(float), A_ub=rows, b_ub=limits, A_eq=np.ones((1, made + 1)), b_eq=[1.0])
+    assert found.status == 0
+    return -found.fun
+
+
+@pytest.mark.parametrize(
+    ("canaries", "made", "correct"), [(12, 12, 10), (12, 6, 6), (30, 20, 15), (40, 10, 9), (25, 25, 3)]
+)
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 0.0), (1.0, 1e-3), (2.5, 0.02)])
+def test_the_bound_by_an_approximate_curve_is_the_one_of_a_linear_program(canaries, made, correct, epsilon, delta):
+    lines = [(math.exp(-epsilon), -delta * math.exp(-epsilon)), (math.exp(epsilon), 1 - delta - math.exp(epsilon))]
+    tail = largest_tail(canaries, made, correct, lines)
+    assert not contradicts(canaries, made, correct, _approximate(epsilon, delta), tail - 1e-6)
+    assert tail > 1 - 1e-6 or contradicts(canaries, made, correct, _approximate(epsilon, delta), tail + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("canaries", "made", "correct", "mu"), [(20, 20, 17, 0.8), (30, 10, 9, 1.5), (15, 15, 15, 2.0)]
+)
+def test_the_bound_by_a_gaussian_curve_is_the_one_of_a_linear_program_with_its_tangents(canaries, made, correct, mu):
+    places = np.linspace(-8, 8, 400)  # tangents of Phi(Phi^-1(x) - mu) at x = Phi(place)
+    slopes = np.exp(mu * places - mu**2 / 2)
+    lines = list(zip(slopes, norm.cdf(places - mu) - slopes * norm.cdf(places), strict=True))
+    tail = largest_tail(canaries, made, correct, lines)
+    # Tangents lie below the curve, and so allow a little more.
+    assert contradicts(canaries, made, correct, _gaussian(mu), tail + 1e-6)
+    assert not contradicts(canaries, made, correct, _gaussian(mu), tail * 0.98)
+
+
+def test_many_bounds_at_once_are_those_of_one_after_the_other():
+    guessed, correct, mu = np.array([50, 50, 20]), np.array([40, 30, 19]), np.array([[0.5], [1.0], [2.0], [3.0]])
+    together = contradicts(100, guessed, correct, _gaussian(mu), 0.05)
+    alone = [
+        [contradicts(100, g, c, _gaussian(float(m)), 0.05) for g, c in zip(guessed, correct, strict=True)]
+        for m in mu[:, 0]
+    ]
+    assert together.tolist() == np.array(alone).tolist()
+
+
+def bounds_on_a_gaussian_mechanism(epsilon, canaries, guessed, runs, seed):
+    """What Steinke et al.'s and the f-DP bound find in many runs of one Gaussian mechanism, each canary in its own place."""
+    mu, rng, found = gaussian_dp.mu_within(epsilon, 1e-5), np.random.default_rng(seed), []
+    known = {}
+    for _ in range(runs):
+        included = rng.random(canaries) < 0.5
+        scores = rng.normal(size=canaries) + mu * included
+        guesses = guess(scores, included, guess_in=guessed - guessed // 2, guess_out=guessed // 2)
+        if guesses not in known:
+            known[guesses] = tuple(bound(guesses, delta=1e-5) for bound in (steinke_epsilon, one_run_gaussian_epsilon))
+        found.append(known[guesses])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 4.0, 8.0])
+def test_the_f_dp_bound_is_sharper_than_steinkes_on_every_run_of_a_gaussian_mechanism(epsilon):
+    steinke, sharper = bounds_on_a_gaussian_mechanism(epsilon, 1000, 125, runs=3, seed=1).T
+    assert (sharper > steinke).all()
+    assert (sharper <= epsilon).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [2.0, 4.0, 8.0])
+def test_the_f_dp_bound_covers_the_truth_in_200_runs(epsilon):
+    """Of 200 bounds at 95% more than 30 above the truth happen less than once in a million times."""
+    steinke, sharper = bounds_on_a_gaussian_mechanism(epsilon, 1000, 125, runs=200, seed=2).T
+    assert binom.sf(30, 200, 0.05) < 1e-6
+    assert (sharper > epsilon).sum() <= 30
+    assert np.median(sharper) > 1.3 * np.median(steinke)
+
+
+def test_the_power_of_one_run_says_what_could_have_been_found():
+    power = one_run_power(1000, delta=1e-5, confidence=0.95, claimed=2.0, gaussian=True)
+    assert power.largest > 8
+    assert 2.0 < power.found_from["Gaussian"] < 6.0
+    few = one_run_power(10, delta=1e-5, confidence=0.95, claimed=8.0, gaussian=False)
+    assert few.found_from == {"Gaussian": None}
+    assert "too little" in few.sentence
 
 
 def test_no_guess_or_no_luck_refutes_nothing():

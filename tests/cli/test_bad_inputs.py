@@ -193,7 +193,23 @@ BAD = {
         "would be lost",
     ),
     "a draft of nothing": ({}, ("data", "nobody.csv", "--target", "ill", "--draft-schema", "new.json"), "no file"),
-    "a store of a CSV": ({}, (*TRAIN, "--store", "stored"), "Parquet"),
+    "a store without a schema": (
+        {},
+        ("train", "dp-sgd", "--data", "people.csv", "--target", "ill", "--store", "stored"),
+        "with a schema",
+    ),
+    "bounds for no price": (
+        {},
+        ("data", "people.csv", "--schema", "people.json", "--buy-bounds", "new.json"),
+        "--epsilon",
+    ),
+    "bounds that are public already": (
+        {
+            "public.json": b'{"columns": {"age": {"low": 0, "high": 99}}, "target": {"name": "ill", "classes": ["no", "yes"]}}'
+        },
+        ("data", "people.csv", "--schema", "public.json", "--buy-bounds", "new.json", "--epsilon", "1"),
+        "nothing to be bought",
+    ),
     "resuming nothing": ({}, (*TRAIN, "--resume"), "--checkpoint"),
     "records of no generator": ({}, ("synth", "dp-sgd", "--data", "people.csv"), "makes no synthetic records"),
 }

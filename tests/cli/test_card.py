@@ -11,6 +11,7 @@ def test_a_bundles_card_is_shown_and_exported(noiseproof, tmp_path):
     assert outcome.code == 0
     assert "Proven: epsilon" in outcome.out
     assert "assumed:" in outcome.out
+    assert "not signed: anybody may have written" in outcome.out
     assert "library_name: noiseproof" in (tmp_path / "README.md").read_text()
     assert noiseproof("card", tmp_path / "m", "--json").document["verdict"] == "proven"
     assert noiseproof("card", tmp_path / "m", "--hugging-face", tmp_path / "README.md").code != 0

@@ -64,7 +64,7 @@ def test_rows_come_back_with_labels_of_the_table_and_probabilities(noiseproof, f
     rows = _new(tmp_path)
     outcome = noiseproof("predict", folder / "model", tmp_path / "new.csv", "--out", tmp_path / "scored.csv", "--json")
     assert outcome.code == 0, outcome.err
-    assert outcome.document == {"rows": 40, "out": str(tmp_path / "scored.csv")}
+    assert outcome.document == {"rows": 40, "out": str(tmp_path / "scored.csv"), "signature": "not signed"}
     assert "'ward'" in outcome.err
     assert "nobody knew" not in outcome.err
     scored = pd.read_csv(tmp_path / "scored.csv")
@@ -137,3 +137,13 @@ def test_a_schema_comes_back_from_what_is_public():
     assert again.columns == schema.columns
     assert again.target == schema.target
     assert code(_patients(20).drop(columns="patient"), again, name="x")[0].public == public
+
+
+def test_a_bundle_that_the_given_key_did_not_sign_answers_nothing(noiseproof, folder, tmp_path):
+    _new(folder)
+    assert noiseproof("keys", "signing", tmp_path / "vendor.pem").code == 0
+    asked = ("predict", folder / "model", folder / "new.csv", "--json")
+    assert noiseproof(*asked).document["signature"] == "not signed"
+    outcome = noiseproof(*asked, "--key", tmp_path / "vendor.pem.pub")
+    assert outcome.code == 1
+    assert "not signed" in outcome.err

@@ -44,7 +44,7 @@ def test_a_finished_training_is_resumed_to_the_same_release(noiseproof, tmp_path
     [
         ((*TRAIN, "--resume"), 2, "--resume needs --checkpoint"),
         ((*TRAIN, "--jobs", 2, "--ray", "auto"), 2, "not both"),
-        ((*TRAIN, "--store", "x"), 2, "Parquet"),
+        ((*TRAIN, "--store", "x"), 2, "only a table with a schema can be stored"),
         (("study", "phan", "--ray", "auto"), 1, "use --jobs instead"),
         (("compare", "--jobs", 0), 2, "at least 1"),
     ],

@@ -27,7 +27,8 @@ def test_a_signed_bundle_verifies_and_its_epsilon_is_recomputed(noiseproof, sign
     assert document["signed"] is document["valid"] is document["recomputed"]["holds"] is True
     assert document["recomputed"]["epsilon"] == pytest.approx(document["recomputed"]["stated"], rel=1e-3)
     told = noiseproof("verify", bundle, "--key", key).out
-    assert "valid" in told
+    assert f"{bundle}: valid. Nobody has changed it" in told.replace("\n", " ")
+    assert f"{document['digests'][bundles.WEIGHTS]}  {bundles.WEIGHTS}" in told
     assert "does not show that the training ran" in told
 
 
@@ -53,3 +54,16 @@ def test_a_key_that_is_not_there_is_one_sentence(noiseproof, signed, tmp_path):
     outcome = noiseproof("verify", signed[0], "--key", tmp_path / "none.pub")
     assert outcome.code == 2
     assert "cannot be read" in outcome.err
+
+
+def test_an_audit_is_signed_and_verified_as_a_file(noiseproof, tmp_path):
+    file, key = tmp_path / "audit.json", tmp_path / "vendor.pem"
+    file.write_text("{}")
+    assert noiseproof("keys", "signing", key).code == 0
+    assert noiseproof("sign", file, "--key", key, "--json").document["signature"] == f"{file}.signature.json"
+    assert noiseproof("verify", file, "--key", f"{key}.pub", "--json").document["status"] == "signed"
+    file.write_text('{"verdict": "proven"}')
+    outcome = noiseproof("verify", file, "--key", f"{key}.pub")
+    assert outcome.code == 1
+    assert "audit.json is not what was signed" in outcome.out
+    assert noiseproof("verify", file, "--recompute").code == 2

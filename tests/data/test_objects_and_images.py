@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from noiseproof.data import Schema, images, load
-from noiseproof.data.stored import StoredTensor
+from noiseproof.data.lazy import StoredTensor
 from noiseproof.errors import DataError, SettingError
 
 SCHEMA = Schema.model_validate(

@@ -6,16 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from noiseproof.engine import PerRecordGradients, clip_weights, contributions
-from noiseproof.engine.contributions import (
-    Blocks,
-    Contribution,
-    Explicit,
-    Factor,
-    OuterProducts,
-    Sums,
-    squared_lengths,
-)
+from noiseproof.engine import PerRecordGradients, clip_weights, contributions, products
+from noiseproof.engine.contributions import Blocks, Contribution, Explicit, squared_lengths
+from noiseproof.engine.products import Factor, OuterProducts, Sums
 
 
 def rows_of(contribution: Contribution) -> torch.Tensor:
@@ -77,7 +70,7 @@ def test_outer_products_do_not_depend_on_whether_they_are_written_out(
 ):
     monkeypatch.setattr(contributions, "KEPT_BYTES", bytes_kept)
     monkeypatch.setattr(contributions, "PIECE_BYTES", bytes_kept)
-    monkeypatch.setattr(contributions, "PASS_COST", pass_cost)
+    monkeypatch.setattr(products, "PASS_COST", pass_cost)
     errors, activations = factors(positions, time_major=time_major)
     wanted = torch.einsum("bto,bti->boi", errors.vectors, activations.vectors)
     rows = wanted.flatten(1)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from noiseproof.engine import PoissonSampler, PrivateGradients, checks
+from noiseproof.engine import PoissonSampler, PrivateGradients, checks, twins
 from noiseproof.errors import NoiseproofError, UnsupportedError
 from noiseproof.privacy import Reproducible
 
@@ -293,9 +293,9 @@ def test_an_interrupted_loop_leaves_nothing_that_follows_operations():
     engine = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=0.5, rng=Reproducible(0))
     batches = engine.batches(torch.randn(40, 6), steps=3)
     next(batches)
-    assert isinstance(checks._get_current_dispatch_mode(), checks.TwinBatch)
+    assert isinstance(twins._get_current_dispatch_mode(), twins.TwinBatch)
     batches.close()
-    assert checks._get_current_dispatch_mode() is None
+    assert twins._get_current_dispatch_mode() is None
 
 
 def test_losses_of_a_batch_whose_drawing_was_given_up_are_refused():
@@ -323,3 +323,49 @@ def test_a_rule_that_does_not_fit_its_layer_is_noticed():
             train(network)
     finally:
         del _RULES[Doubling]
+
+
+def test_a_checked_step_does_not_hold_all_activations_twice(monkeypatch):
+    """Twins of what only the graph holds are dropped at the end of each layer."""
+    assert twins._COUNTS_REFERENCES
+    most = 0
+    original = twins.TwinBatch._let_go
+
+    def counted(self, *given):
+        nonlocal most
+        original(self, *given)
+        most = max(most, len(self._twins))
+
+    monkeypatch.setattr(twins.TwinBatch, "_let_go", counted)
+    network = nn.Sequential(*(part for _ in range(12) for part in (nn.Linear(6, 6), nn.Tanh())))
+    train(network)
+    assert 0 < most <= 8
+
+
+@pytest.mark.parametrize("way", ["attribute", "list", "closure", "default", "view"])
+def test_what_is_kept_anywhere_in_python_is_still_followed(way):
+    """The first layer's result is put away, and mixed much later: no twin may be dropped for that."""
+
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(6))
+
+        def forward(self, x):
+            first = self.layers[0](x)
+            kept = {
+                "attribute": lambda: setattr(self, "kept", first) or (lambda: self.kept),
+                "list": lambda: [first].pop,
+                "closure": lambda: lambda: first,
+                "default": lambda: lambda first=first: first,
+                "view": lambda: (lambda view: lambda: view)(first[:, :3]),
+            }[way]()
+            x = first.tanh()
+            if way != "closure":
+                first = None
+            for layer in self.layers[1:]:
+                x = layer(x).tanh()
+            return x * kept().mean(0).sum().detach()
+
+    with pytest.raises(UnsupportedError, match="depends on which other records"):
+        train(Late())

@@ -25,6 +25,7 @@ QUICK = {
     "dp-sgd-adaptive": {"epochs": 2.0},
     "dp-gan": {"generator_steps": 2, "steps": 2},
     "zero-gan": {"generator_steps": 1, "steps": 3},
+    "marginals": {"steps": 3, "components": 8},
     "shard-mean": {"epochs": 1},
     "shard-pg": {"epochs": 1},
     "teachers": {"epochs": 2},

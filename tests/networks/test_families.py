@@ -158,3 +158,20 @@ def test_suggestions_follow_the_kind_of_records():
     assert suggest((1, 28, 28), 10, "image").name == "small-cnn"
     assert suggest((446,), 30, "vector").name == "mlp"
     assert suggest((14,), 2, "table").build()(torch.rand(2, 14)).shape == (2, 2)
+
+
+def test_the_start_of_tensorflows_tutorials_is_cut_off_at_two_deviations_with_biases_of_a_tenth():
+    network = Network("lin-cnn", (1, 28, 28), 10, {"start": "truncated-normal"}).build(0)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 3_274_634
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            assert float(layer.weight.detach().abs().max()) <= 0.2
+            assert torch.equal(layer.bias, torch.full_like(layer.bias, 0.1))
+    # A normal of deviation 1 cut off at 2 has one of .8796.
+    assert float(network[7].weight.detach().std()) == pytest.approx(0.08796, rel=1e-3)
+
+
+def test_a_linear_network_can_start_at_zero_on_normalised_records():
+    network = Network("linear", (1, 4, 4), 3, {"start": "zeros", "norm": True}).build(0)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 16 * 3 + 3
+    assert not any(parameter.any() for parameter in network.parameters())

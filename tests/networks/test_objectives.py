@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from noiseproof.data.dataset import Public
 from noiseproof.errors import SettingError
-from noiseproof.networks import Network
 from noiseproof.networks.objectives import Objective
 
 NUMBERS = Public(shape=(2,), classes=(), task="regression", target_bounds=(0.0, 10.0))
@@ -48,26 +47,6 @@ def test_each_loss_is_least_at_what_it_predicts():
     assert best(Objective("quantile", level=0.7), targets) == pytest.approx(0.2, abs=1e-3)
     # One target pulls with its sign alone, the others with their residuals over the width.
     assert best(Objective("huber", huber=0.4), targets) == pytest.approx(0.2, abs=1e-3)
-
-
-def test_an_intervals_ends_are_quantiles_and_come_in_order():
-    objective = Objective("squared", interval=0.8)
-    targets = torch.linspace(0, 1, 1001, dtype=torch.float64)
-    outputs = torch.zeros(1001, 3, dtype=torch.float64, requires_grad=True)
-    ends = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([ends], lr=0.01)
-    for _ in range(400):
-        optimizer.zero_grad()
-        objective.losses(ends.expand(1001, 3), targets).mean().backward()
-        optimizer.step()
-    found = objective.answers(ends.detach()[None])[0]
-    torch.testing.assert_close(found, torch.tensor([0.5, 0.1, 0.9]).double(), rtol=0, atol=0.02)
-    crossed = objective.answers(torch.tensor([[0.0, 0.4, -0.4]]))
-    assert crossed.tolist() == [[0.5, pytest.approx(0.1), pytest.approx(0.9)]]
-    assert objective.network(Network("linear", (2,), 1)).classes == 3
-    with pytest.raises(SettingError, match="by name"):
-        objective.network(Network.of(torch.nn.Linear(2, 1), (2,), 1))
-    assert outputs.grad is None
 
 
 @pytest.mark.parametrize("loss", LOSSES)

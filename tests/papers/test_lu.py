@@ -135,7 +135,7 @@ def test_rows_that_are_not_the_paper_s_and_data_that_is_not_there_are_refused(mo
     with pytest.raises(SettingError, match="Location"):
         papers.get("lu").only(["Iris"])
     with pytest.raises(SettingError, match="run whole"):
-        papers.get("lin").only(["Iris"])
+        papers.get("mao").only(["Iris"])
     monkeypatch.setattr(study, "available", lambda row: None)
     with pytest.raises(DataError, match="NOISEPROOF_DATA"):
         run_invented(tmp_path)

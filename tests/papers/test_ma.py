@@ -152,10 +152,10 @@ def test_a_cell_runs_whole(tmp_path, monkeypatch, method):
     assert TypeAdapter(CellResult).validate_python(json.loads(json.dumps(dataclasses.asdict(found)))) == found
 
 
-def test_the_largest_loss_is_of_a_batch(monkeypatch):
+def test_the_largest_loss_is_of_one_record(monkeypatch):
     split = load("digits")
     monkeypatch.setattr(privacy, "pair", lambda *_: (split.train.take(torch.arange(200)), split.test))
     found = privacy.largest_losses(dataclasses.replace(PLAN, iterations=8), 0)
     assert set(found) == set(published.LARGEST_LOSS)
-    # An untrained discriminator loses some ln 2 a record.
-    assert all(0.4 * batch < value for (_, batch), value in found.items())
+    # An untrained discriminator loses some ln 2 a record; a batch's sum would be some 40 and more.
+    assert all(0.4 < value < 10 for value in found.values())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from noiseproof.errors import NoiseproofError, SettingError
-from noiseproof.privacy import Exponential, Gaussian, Laplace, NoisyMax, Reproducible, Secure
+from noiseproof.privacy import AboveThreshold, Exponential, Gaussian, Laplace, NoisyMax, Reproducible, Secure
 from noiseproof.privacy.events import GaussianDpEvent, LaplaceDpEvent, PureDpEvent
 
 KINDS = {
@@ -159,6 +159,57 @@ def test_noisy_max_wins_as_often_as_two_laplace_variables_say(make, monotone):
 def test_noisy_max_treats_equal_scores_alike(make):
     chosen = NoisyMax(sensitivity=1.0, epsilon=1.0).release(torch.zeros(60_000, 6), make(6))
     assert stats.chisquare(np.bincount(chosen.numpy(), minlength=6)).pvalue > 1e-6
+
+
+def stopping_law(counts, threshold, scales):
+    """P(the scan stops at each place, or nowhere), as a sum over the threshold's noise."""
+    noise = np.linspace(-30, 30, 12_001) * scales[0]
+    still = np.exp(-np.abs(noise) / scales[0])
+    still, law = still / still.sum(), []
+    for count in counts:
+        distance = (threshold + noise - count) / scales[1]
+        reached = np.where(distance > 0, np.exp(-np.abs(distance)) / 2, 1 - np.exp(-np.abs(distance)) / 2)
+        law.append(float((still * reached).sum()))
+        still = still * (1 - reached)
+    return np.array([*law, float(still.sum())])
+
+
+COUNTS = np.array([0.0, 1.0, 5.0, 6.0, 6.0, 20.0])
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+def test_a_scan_stops_where_its_law_says(make, monotone):
+    law = stopping_law(COUNTS, 6.0, (2 / 0.7, (2 if monotone else 4) / 0.7))
+    found = AboveThreshold(1.0, 0.7, monotone=monotone).release(
+        torch.from_numpy(COUNTS).expand(50_000, 6), 6.0, make(9)
+    )
+    # Chi-squared: a false alarm once in 10^6.
+    assert stats.chisquare(np.bincount(found.numpy(), minlength=7), law / law.sum() * 50_000).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+def test_one_record_moves_the_law_of_a_scan_by_no_more_than_epsilon(monotone):
+    epsilon = 0.7
+    scales = (2 / epsilon, (2 if monotone else 4) / epsilon)
+    alike, late = np.full(30, 6.0), np.r_[np.full(40, 5.0), 6.0]
+    moves = [
+        *((COUNTS, move) for move in ([0, 0, 0, 1, 1, 1], [1] * 6, [0, 0, 0, 0, 0, 1])),
+        *((alike, move) for move in (np.ones(30), np.arange(30) >= 20)),
+        *((late, move) for move in (np.r_[np.ones(40), 0.0], np.ones(41), np.arange(41) >= 40)),
+        *([] if monotone else [(COUNTS, [-1, -1, 1, 1, -1, 0]), (late, np.r_[np.ones(40), -1.0])]),
+    ]
+    losses = [
+        np.abs(np.log(stopping_law(start, 6.0, scales) / stopping_law(start + np.array(move), 6.0, scales))).max()
+        for start, move in moves
+    ]
+    # That it is nearly reached shows that the noise is no larger than it must be.
+    assert 0.6 * epsilon < max(losses) <= epsilon + 1e-4
+
+
+def test_a_scan_that_reaches_nothing_says_so(make):
+    found = AboveThreshold(1.0, 1.0).release(torch.zeros(3, 4), 1e6, make(10))
+    assert found.tolist() == [4, 4, 4]
+    assert AboveThreshold(1.0, 1.0).release(torch.full((3, 4), 1e6), 0.0, make(10)).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("mechanism", [Exponential, NoisyMax])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from noiseproof.privacy import gaussian_dp, renyi
+from noiseproof.privacy import accountants, gaussian_dp, renyi
 from noiseproof.privacy.events import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, Step
 from tests.privacy.oracle import theirs as theirs_of
 
@@ -51,6 +51,12 @@ def test_exchanged_gaussians_have_the_integrals_value(rate, sigma, order):
     moment = np.trapezoid(np.exp(log_integrand(x)), x)
     ours = renyi.curve([Step("gaussian", sigma, rate, exchange=True)], [order])[0]
     assert ours == pytest.approx(math.log(moment) / (order - 1), rel=1e-6)
+
+
+@pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])
+def test_next_to_no_noise_costs_a_lot_and_is_no_error(neighbours):
+    event = PoissonSampledDpEvent(0.1, GaussianDpEvent(1e-9))
+    assert accountants.epsilon(event, 1e-5, accountant="rdp", neighbours=neighbours).epsilon > 1e15
 
 
 def test_exchanging_without_sampling_is_a_gaussian_of_half_sigma():

@@ -73,7 +73,7 @@ def test_calibration_is_the_distance_between_confidence_and_being_right():
     assert np.isfinite(sure.log_loss)
 
 
-@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("classes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_standard_error_of_an_auc_is_that_of_records_drawn_again(classes):
     """1,000 draws know a standard deviation to 2.3%, and the bound is five times that: a false alarm in 10^6."""
     drawings = [

@@ -82,6 +82,13 @@ def shorten_the_log(bundle, keys):
     (bundle / bundles.SETTINGS).write_bytes(bundles._sealed(document))
 
 
+def downgrade_the_format(bundle, keys):
+    document = json.loads((bundle / bundles.SETTINGS).read_text())
+    document.pop("version")  # as 0.1 wrote it
+    document["digests"].pop(bundles.SETTINGS)
+    (bundle / bundles.SETTINGS).write_bytes(bundles._sealed(document))
+
+
 def put_a_link(bundle, keys):
     card = bundle.parent / "card.json"
     shutil.move(bundle / bundles.CARD, card)
@@ -134,6 +141,7 @@ def tear_the_envelope(bundle, keys):
         (forge_card, "card.json is not what was signed"),
         (swap_weights, "weights.safetensors is not what was signed"),
         (shorten_the_log, "settings.json is not what was signed"),
+        (downgrade_the_format, "settings.json is not what was signed"),
         (put_a_link, "card.json is a link"),
         (add_a_file, "README is not covered"),
         (edit_the_statement, "does not hold"),
@@ -148,7 +156,48 @@ def test_every_forgery_is_named(forge, words, bundle, keys):
     forge(bundle, keys)
     verdict = found(bundle, keys)
     assert not verdict.valid
+    assert verdict.status == "changed"
     assert any(words in finding for finding in verdict.findings), verdict.findings
+
+
+def test_a_signature_that_was_taken_off_is_missed(bundle, keys):
+    (bundle / signing.SIGNATURE).unlink()
+    assert found(bundle, keys).status == "not signed"
+
+
+def test_what_a_service_notes_in_a_bundle_does_not_break_its_signature(bundle, keys):
+    (bundle / "ledger.json").write_text('{"ledger": "0123"}')
+    verdict = found(bundle, keys)
+    assert verdict.valid
+    assert "ledger.json is not signed" in verdict.remarks[0]
+
+
+def test_an_audits_document_is_signed_like_a_bundle_and_no_byte_of_it_can_change(tmp_path, keys):
+    file = tmp_path / "audit.json"
+    file.write_text('{"verdict": "proven"}')
+    signing.sign_file(file, signing.read_private_key(keys[0]))
+    public = signing.read_public_key(keys[1])
+    assert signing.verify_file(file, public).status == "signed"
+    assert signing.verify_file(file, None).status == "not checked"
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    assert signing.verify_file(other, public).status == "not signed"
+    shutil.copy(signing.signature_path(file), signing.signature_path(other))
+    assert signing.verify_file(other, public).status == "changed"
+    file.write_text('{"verdict": "refuted"}')
+    assert signing.verify_file(file, public).findings == ("audit.json is not what was signed.",)
+
+
+def test_a_bundles_signature_is_none_of_a_file(bundle, tmp_path, keys):
+    shutil.copy(bundle / signing.SIGNATURE, signing.signature_path(bundle / bundles.CARD))
+    verdict = signing.verify_file(bundle / bundles.CARD, signing.read_public_key(keys[1]))
+    assert any("something else" in finding for finding in verdict.findings)
+
+
+def test_a_private_key_that_others_can_read_is_refused(keys):
+    os.chmod(keys[0], 0o640)
+    with pytest.raises(SettingError, match="chmod 600"):
+        signing.read_private_key(keys[0])
 
 
 def test_a_signature_does_not_move_to_another_bundle(bundle, release, tmp_path, keys):
@@ -211,6 +260,32 @@ def test_securesystemslib_reads_and_verifies_the_envelope(bundle, keys):
     key = SSlibKey.from_crypto(signing.read_public_key(keys[1]), keyid=signing.key_id(signing.read_public_key(keys[1])))
     assert envelope.verify([key], 1)
     assert json.loads(envelope.payload)["_type"] == "https://in-toto.io/Statement/v1"
+
+
+def test_in_totos_own_package_takes_the_statement(bundle):
+    statement_pb2 = pytest.importorskip("in_toto_attestation.v1.statement_pb2", reason="in-toto-attestation is missing")
+    from google.protobuf import json_format
+    from in_toto_attestation.v1.statement import Statement
+
+    payload = base64.b64decode(json.loads((bundle / signing.SIGNATURE).read_text())["payload"])
+    parsed = Statement.copy_from_pb(json_format.Parse(payload, statement_pb2.Statement()))
+    parsed.validate()
+    assert parsed.pb.predicate_type == signing.PREDICATE
+    assert {one.name for one in parsed.pb.subject} == {bundles.CARD, bundles.SETTINGS, bundles.WEIGHTS}
+
+
+names = st.dictionaries(st.text(min_size=1, max_size=8), st.binary(max_size=20), min_size=1, max_size=4)
+
+
+@given(names, names, st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_an_envelope_holds_for_its_own_files_and_its_own_key_and_for_no_others(files, others, secret, another):
+    key, stranger = (signing.Ed25519PrivateKey.from_private_bytes(one) for one in (secret, another))
+    envelope = signing.sign(files, signing.PREDICATE, {"n": 1}, key)
+    assert signing.verify(envelope, files, signing.PREDICATE, key.public_key()).valid
+    assert signing.verify(envelope, others, signing.PREDICATE, key.public_key()).valid == (files == others)
+    assert signing.verify(envelope, files, signing.PREDICATE, stranger.public_key()).valid == (secret == another)
+    assert not signing.verify(envelope, files, signing.FILE_PREDICATE, key.public_key()).valid
 
 
 @pytest.mark.parametrize("content", [b"", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])

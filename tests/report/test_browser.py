@@ -1,205 +1,151 @@
-"""The page in a real Chromium: from disk, without network, on a phone and on a desk, in the light and in the dark."""
+"""The pages in a real Chromium: from disk, without network, on a phone, a desk and paper, in the light and in the dark."""
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
-from noiseproof.report import render
+from noiseproof.report import evidence, render, render_release
+from tests.browsers import chromium, violations
+from tests.report.test_release_page import keys, trained  # noqa: F401 (fixtures)
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("chromium is not installed", allow_module_level=True)
+WAYS = [(360, "light"), (360, "dark"), (1440, "light"), (1440, "dark"), (794, "print")]
 
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
-FLAGS += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
-
-# What an accessibility checker looks for first: names, roles, contrast, headings, ids, table heads.
-CHECK = """() => {
-  const problems = [];
-  const say = (rule, node) => problems.push(`${rule}: ${node.outerHTML.slice(0, 120)}`);
-  const shown = (node) => node.checkVisibility ? node.checkVisibility() : node.getClientRects().length > 0;
-  if (!document.documentElement.lang) problems.push("the page has no language");
-  if (!document.title) problems.push("the page has no title");
-  if (document.querySelectorAll("main").length !== 1) problems.push("there is not exactly one main part");
-  const ids = [...document.querySelectorAll("[id]")].map((node) => node.id);
-  if (new Set(ids).size !== ids.length) problems.push("an id occurs twice");
-  for (const node of document.querySelectorAll("[aria-labelledby]"))
-    if (!document.getElementById(node.getAttribute("aria-labelledby"))) say("labelled by nothing", node);
-  let level = 0;
-  for (const node of document.querySelectorAll("h1,h2,h3,h4,h5,h6")) {
-    const here = Number(node.tagName[1]);
-    if (here > level + 1) say("a heading level is skipped", node);
-    level = here;
-  }
-  for (const node of document.querySelectorAll("button, a, summary, [tabindex]"))
-    if (!(node.getAttribute("aria-label") || node.textContent).trim()) say("no name", node);
-  for (const node of document.querySelectorAll("[tabindex]"))
-    if (!node.getAttribute("role")) say("focusable without a role", node);
-  for (const node of document.querySelectorAll("svg"))
-    if (!node.closest("[aria-hidden=true]") && !(node.getAttribute("role") && node.getAttribute("aria-label")))
-      say("a picture without a role and a name", node);
-  for (const node of document.querySelectorAll("[aria-hidden=true] [tabindex], [aria-hidden=true][tabindex]"))
-    say("hidden but focusable", node);
-  for (const node of document.querySelectorAll("table")) {
-    if (!node.caption) say("a table without a caption", node);
-    for (const cell of node.querySelectorAll("th")) if (!cell.scope) say("a head without a scope", cell);
-  }
-  for (const node of document.querySelectorAll("dl > *"))
-    if (node.tagName !== "DIV" || !node.querySelector("dt") || !node.querySelector("dd")) say("a loose list item", node);
-  for (const node of document.querySelectorAll("button")) {
-    const box = node.getBoundingClientRect();
-    if (shown(node) && (box.width < 24 || box.height < 24)) say("a target under 24 pixels", node);
-  }
-  const numbers = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
-  const light = (colour) => {
-    const [r, g, b] = numbers(colour).map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ground = (node) => {
-    for (let up = node; up; up = up.parentElement) {
-      const colour = getComputedStyle(up).backgroundColor;
-      if (numbers(colour).length === 3) return colour;
-    }
-    return "rgb(255, 255, 255)";
-  };
-  const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + 0.05) / (y + 0.05); };
-  for (const node of document.querySelectorAll("body *")) {
-    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
-    if (!own || !shown(node) || ["STYLE", "SCRIPT"].includes(node.tagName)) continue;
-    const style = getComputedStyle(node);
-    const ink = node instanceof SVGElement ? style.fill : style.color;
-    const found = ratio(ink, ground(node));
-    if (found < 4.5) say(`contrast ${found.toFixed(2)}`, node);
-  }
-  for (const node of document.querySelectorAll(".mark, .line")) {
-    if (!shown(node)) continue;
-    const found = ratio(getComputedStyle(node).stroke, ground(node));
-    if (found < 3) say(`contrast of a mark ${found.toFixed(2)}`, node);
-  }
-  return problems;
-}"""
+# Where an officer finds the answer to each of five questions: which page, which place, which words.
+SCRIPT = [
+    ("Is it safe to publish?", "release", "#safe", "Yes."),
+    ("For whom does it hold?", "release", "#whom", "For each single record."),
+    ("What could break it?", "release", "#break", "assumptions"),
+    ("Which method should we take and what do we lose?", "comparison", "#run0 .verdict", "dp-sgd keeps 95%"),
+    ("Has anyone changed this file?", "release", "#changed", "Nobody has changed it"),
+]
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
-def file(comparison, swept, tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(render([comparison, swept]), encoding="utf-8")
-    return path
+def files(comparison, swept, trained, keys, tmp_path_factory):  # noqa: F811
+    folder = tmp_path_factory.mktemp("pages")
+    pages = {
+        "comparison": render([comparison, swept]),
+        "release": render_release(evidence.of_bundle(trained, keys[1])),
+    }
+    for name, page in pages.items():
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in pages}
 
 
 @pytest.fixture
-def opened(browser, file):
-    """`opened(width, scheme)` gives the page, which must say nothing on the console and ask for nothing but itself."""
-    contexts, said, asked = [], [], []
+def opened(browser, files):
+    """`opened(name, width, way)` gives a page, which must say nothing on the console and ask for nothing but itself."""
+    contexts, said, asked = [], [], set()
 
-    def open_page(width=1440, scheme="light"):
+    def open_page(name, width=1440, way="light", *, checked=False):
         context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, reduced_motion="reduce"
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if way == "dark" else "light",
+            offline=True,
+            reduced_motion="reduce",
+            bypass_csp=checked,  # a checker's script is none of the page's own
         )
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(file.as_uri())
+        page.on("request", lambda request: asked.add(request.url))
+        page.goto(files[name].as_uri())
+        if way == "print":
+            page.emulate_media(media="print")
         return page
 
     yield open_page
     for context in contexts:
         context.close()
     assert said == []
-    assert set(asked) == {file.as_uri()}
+    assert asked <= {file.as_uri() for file in files.values()}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1440])
-def test_it_fits_and_passes_the_accessibility_check(opened, width, scheme):
-    page = opened(width, scheme)
+@pytest.mark.parametrize(("width", "way"), WAYS)
+def test_the_officers_page_fits_and_breaks_no_rule_of_accessibility(opened, width, way):
+    page = opened("release", width, way, checked=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for folded in page.locator("details").all():
-        folded.evaluate("node => { node.open = true; }")
-    assert page.evaluate(CHECK) == []
+    assert violations(page) == []
 
 
-def test_dark_is_dark_and_light_is_light(opened):
+@pytest.mark.parametrize(("width", "way"), WAYS)
+def test_a_comparison_fits(opened, width, way):
+    page = opened("comparison", width, way)
+    page.evaluate("for (const folded of document.querySelectorAll('details')) folded.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow  # every card unfolded is a page of some thousand elements
+@pytest.mark.parametrize(("width", "way"), WAYS)
+def test_a_comparison_breaks_no_rule_of_accessibility(opened, width, way):
+    page = opened("comparison", width, way, checked=True)
+    page.evaluate("for (const folded of document.querySelectorAll('details')) folded.open = true")
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize(("question", "name", "place", "words"), SCRIPT)
+@pytest.mark.parametrize("width", [360, 1440])
+def test_an_officers_five_questions_are_answered_near_the_top(opened, width, question, name, place, words):
+    page = opened(name, width)
+    found = page.locator(place)
+    assert found.is_visible()
+    assert words in found.inner_text()
+    # Within two screens of a phone, the first of a desk: seconds, not minutes.
+    assert found.bounding_box()["y"] < (1800 if width == 360 else 900)
+
+
+def test_dark_is_dark_and_light_is_light_and_paper_is_white(opened):
     shade = "getComputedStyle(document.documentElement).backgroundColor.match(/\\d+/g).map(Number)"
-    assert min(opened(1440, "light").evaluate(shade)) > 200
-    assert max(opened(1440, "dark").evaluate(shade)) < 60
+    assert min(opened("release", 1440, "light").evaluate(shade)) > 200
+    assert max(opened("release", 1440, "dark").evaluate(shade)) < 60
+    dark = opened("release", 1440, "dark")
+    dark.emulate_media(media="print")
+    assert dark.evaluate(shade) == [255, 255, 255]
 
 
 @pytest.mark.parametrize(("width", "chart"), [(360, "svg.narrow"), (1440, "svg.wide")])
-def test_a_point_says_what_it_is_under_the_pointer_and_under_the_keyboard(opened, width, chart):
-    page = opened(width)
-    point = page.locator(
-        f"#run0-accuracy-by-kind-of-epsilon {chart} [data-series='neuron-gaussian'][data-kind='audited']"
-    )
-    tip = page.locator("#tip")
-    assert tip.is_hidden()
-    point.hover()
-    assert tip.inner_text() == "neuron-gaussian: audited epsilon at least 7.9, accuracy 93.0%"
-    box = tip.bounding_box()
-    assert box["x"] >= 0
-    assert box["x"] + box["width"] <= width
-    page.mouse.move(0, 0)
-    assert tip.is_hidden()
-    point.focus()
-    assert tip.is_visible()
-    page.keyboard.press("Escape")
-    assert tip.is_hidden()
+def test_no_label_covers_another_or_leaves_its_chart(opened, width, chart):
+    page = opened("comparison", width)
+    for drawn in page.locator(chart).all():
+        whole = drawn.bounding_box()
+        boxes = [label.bounding_box() for label in drawn.locator("text.label").all()]
+        assert boxes
+        for i, one in enumerate(boxes):
+            assert one["x"] + one["width"] <= whole["x"] + whole["width"] + 0.5
+            for other in boxes[i + 1 :]:
+                apart = one["y"] + one["height"] <= other["y"] + 1 or other["y"] + other["height"] <= one["y"] + 1
+                assert apart, (one, other)
 
 
-def test_the_legend_hides_a_method_and_brings_it_back(opened):
-    page = opened()
-    figure = page.locator("#run0-accuracy-by-kind-of-epsilon")
-    button = figure.get_by_role("button", name="dp-sgd", exact=False).first
-    points = figure.locator("svg.wide .point[data-series='dp-sgd']")
-    others = figure.locator("svg.wide .point[data-series='logits']")
-    elsewhere = page.locator("#run0-roc svg.wide [data-series='dp-sgd']")
-    assert points.count() == 3
-    button.focus()
+def test_what_is_folded_opens_by_keyboard(opened):
+    page = opened("comparison")
+    fold = page.locator("details.fold").first
+    assert not fold.locator("table").is_visible()
+    fold.locator("summary").focus()
     page.keyboard.press("Enter")
-    assert button.get_attribute("aria-pressed") == "false"
-    assert not any(point.is_visible() for point in points.all())
-    assert all(point.is_visible() for point in [*others.all(), *elsewhere.all()])
-    button.click()
-    assert all(point.is_visible() for point in points.all())
-
-
-def test_a_kind_of_epsilon_can_be_hidden_and_stays_hidden_while_methods_are_switched(opened):
-    page = opened()
-    figure = page.locator("#run0-accuracy-by-kind-of-epsilon")
-    audited = figure.locator("svg.wide .point.audited")
-    figure.get_by_role("button", name="audited").click()
-    figure.locator("button[data-toggle-series='dp-sgd']").click()
-    figure.locator("button[data-toggle-series='dp-sgd']").click()
-    assert audited.count() > 3
-    assert not any(point.is_visible() for point in audited.all())
-    assert all(point.is_visible() for point in figure.locator("svg.wide .point.proven").all())
+    assert fold.locator("table").is_visible()
 
 
 def test_all_controls_are_reached_by_the_tab_key_in_reading_order(opened):
-    page = opened()
+    page = opened("comparison")
+    page.keyboard.press("Tab")  # to the link that skips to the content
     reached = []
-    for _ in range(14):
+    for _ in range(12):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.getBoundingClientRect().top + window.scrollY"))
     assert reached == sorted(reached)
 
 
-def test_on_paper_every_card_is_unfolded(opened):
-    page = opened()
-    page.emulate_media(media="print")
+@pytest.mark.parametrize("name", ["comparison", "release"])
+def test_on_paper_everything_is_unfolded(opened, name):
+    page = opened(name, 794, "print")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
     assert len(page.pdf()) > 10_000

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noiseproof.report.charts import Axis, Chart, Drawing, Point, Series
+from noiseproof.report.charts import Axis, Chart, Drawing, Point, Series, matter, spread
 
 SOME = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -42,16 +44,35 @@ def test_shares_end_at_one():
     assert Axis.around("accuracy", (0.5, 0.999), percent=True).high == 1.0
 
 
-def test_steps_have_a_corner_at_each_rise_and_rows_join_points_of_equal_height():
+def test_steps_have_a_corner_at_each_rise_and_rows_go_from_the_audit_to_the_proof():
     line = Series("a", 0, (Point(0, 0), Point(0.5, 0.2), Point(1, 1)))
     assert chart("steps").paths(line) == [[(0, 0), (0.5, 0), (0.5, 0.2), (1, 0.2), (1, 1)]]
-    rows = Series("a", 0, (Point(3, 0.5), Point(1, 0.5), Point(2, 0.9)))
-    assert chart("rows").paths(rows) == [[(1, 0.5), (3, 0.5)], [(2, 0.9), (2, 0.9)]]
+    proven = Series("a", 0, (Point(0.3, 0.5, kind="proven"), Point(0.1, 0.5, kind="audited")))
+    assert chart("rows").paths(proven) == [[(0.1, 0.5), (0.3, 0.5)]]
+    unproven = Series("a", 0, (Point(0.1, 0.5, kind="audited"),))
+    assert chart("rows").paths(unproven) == [[(0.1, 0.5), (1, 0.5)]]
 
 
-def test_numbers_beside_equal_points_do_not_cover_each_other():
-    drawing = Drawing(chart("straight"), "wide", 300, 200)
-    assert len({drawing.label(150, 80) for _ in range(6)}) == 6
+@SOME
+@given(st.lists(st.floats(0, 300), max_size=12), st.floats(1, 20))
+def test_labels_keep_their_order_and_never_cover_each_other(places, gap):
+    places = sorted(places)
+    found = spread(places, gap, 0, 300)
+    assert all(after - before >= gap * (1 - 1e-9) for before, after in pairwise(found))
+    assert all(-1e-9 <= place <= 300 for place in found)
+    free = all(after - before >= gap for before, after in pairwise(places))
+    assert not free or found == pytest.approx(places)
+
+
+def test_the_few_that_matter_are_the_recommended_the_best_of_each_kind_and_the_best_that_fell(comparison):
+    assert matter(comparison) == ["dp-sgd", "logits", "neuron-gaussian", "dp-sgd-adaptive", "quantile-flat"]
+
+
+def test_bands_are_one_standard_error_wide():
+    drawing = Drawing(chart("straight"), "wide", 100, 100, left=0, right=0, top=0, bottom=0)
+    one = Series("a", 0, (Point(0, 0.5, error=0.1), Point(1, 0.5, error=0.2)))
+    assert drawing.band(one) == "M0.0 40.0L100.0 30.0L100.0 70.0L0.0 60.0Z"
+    assert drawing.band(Series("a", 0, (Point(0, 0.5),))) == ""
 
 
 def chart(lines):

@@ -8,7 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from noiseproof.releases.measures import Measures
 from noiseproof.report import render, save_pictures
+from noiseproof.report.page import groups
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -54,7 +56,12 @@ def page(comparison):
 
 @pytest.fixture(scope="module")
 def text(page):
-    return " ".join(" ".join(Tree(page).text).split())
+    return said(Tree(page))
+
+
+def said(tree):
+    """The words of a page; a semicolon that ends a line is not shown."""
+    return " ".join(" ".join(tree.text).split()).replace(" ; ", "; ")
 
 
 def test_the_page_is_well_formed_and_ids_are_unique(page):
@@ -80,7 +87,7 @@ def test_nothing_is_fetched_from_anywhere(page):
 
 def test_the_verdict_stands_before_everything_else(comparison, text):
     assert comparison.sentence in text
-    assert text.index(comparison.sentence) < text.index("What to take") < text.index("Every method")
+    assert text.index(comparison.sentence) < text.index("Recommended") < text.index("Every method")
 
 
 def test_it_says_that_it_is_a_rehearsal_and_how_to_make_the_real_release(comparison, text):
@@ -117,14 +124,64 @@ def test_names_and_notes_are_escaped(page):
     assert "a stand-in &amp; nothing more" in page
 
 
-def test_every_point_can_be_focused_and_says_what_it_is(page):
-    points = re.findall(r'<g class="series point[^>]*>', page)
-    assert len(points) > 20
-    assert all('tabindex="0"' in point and re.search(r'aria-label="[^"]+: [^"]+"', point) for point in points)
+def test_every_chart_has_a_name_and_every_point_says_what_it_is(page):
+    pictures = re.findall(r'<svg [^>]*role="img"[^>]*>', page)
+    assert len(pictures) > 10
+    assert all(re.search(r'aria-label="[^"]+"', picture) for picture in pictures)
+    points = re.findall(r'<g class="point"[^>]*><title>([^<]+)</title>', page)
+    assert len(points) > 10
+    assert all(": " in point for point in points)
+
+
+def test_rows_stand_by_need_the_best_first_and_what_fell_is_folded(comparison):
+    found = groups(comparison)
+    assert [group.title.partition(":")[0] for group in found] == [
+        "To publish a model",
+        "To answer queries",
+        "For comparison",
+        "Not to be relied on",
+    ]
+    models, queries, _, others = found
+    assert [line.row.method for line in models.lines] == ["dp-sgd", "dp-sgd-adaptive"]
+    assert [line.recommended for line in models.lines] == [True, False]
+    assert [line.row.method for line in queries.lines] == ["logits"]
+    assert others.folded
+    assert {line.row.method for line in others.lines} == {
+        *("<b>ours</b>", "quantile-flat", "neuron-gaussian", "dp-pg", "teachers")
+    }
+    assert "1 refuted" in others.title
+    assert sum(len(group.lines) for group in found) == len(comparison.rows)
+
+
+def test_the_true_epsilon_lies_between_audit_and_proof_or_has_no_upper_end(comparison):
+    lines = {line.row.method: line for group in groups(comparison) for line in group.lines}
+    proven, refuted = lines["dp-sgd"].interval, lines["neuron-gaussian"].interval
+    assert proven.span == (proven.marks["audited"], proven.marks["proven"])
+    assert not proven.unbounded
+    assert refuted.span == (refuted.marks["audited"], 1.0)
+    assert refuted.unbounded
+    assert refuted.marks["audited"] > refuted.marks["claimed"]
+    assert lines["<b>ours</b>"].interval.marks["claimed"] == 1.0  # an infinite claim is drawn at the end
+    assert proven.text == "Epsilon: claimed 3, proven 3, audited at least 2.7."
+    assert lines["teachers"].interval is None
+
+
+def test_a_bar_shows_the_measure_with_its_error_beside_training_without_privacy(comparison):
+    row = next(row for row in comparison.rows if row.method == "dp-sgd")
+    measured = Measures(ranked_by="accuracy", standard_error=0.01, records=449, accuracy=row.accuracy)
+    rows = tuple(one.model_copy(update={"measures": measured}) if one is row else one for one in comparison.rows)
+    bar = groups(comparison.model_copy(update={"rows": rows}))[0].lines[0].bar
+    assert (bar.low, bar.share, bar.high) == pytest.approx((row.accuracy - 0.01, row.accuracy, row.accuracy + 0.01))
+    assert bar.baseline == 0.973
+
+
+def test_commands_in_sentences_are_set_as_code(page):
+    assert "<code>noiseproof choose</code>" in page
+    assert "`" not in " ".join(Tree(page).text)
 
 
 def test_it_says_how_it_was_run_and_that_it_is_for_the_owner(text):
-    for words in ("0123456789abcdef", "seed", "torch", "1348", "For the eyes of the data’s owner"):
+    for words in ("0123456789abcdef", "seed", "torch", "1348", "For the data’s owner only"):
         assert words in text
 
 
@@ -136,11 +193,11 @@ def test_a_sweep_has_a_chart_of_its_own_and_one_epsilon_has_none(page, swept):
 def test_several_runs_are_joined_with_a_list_of_links(comparison, swept):
     joined = render([comparison, swept])
     tree = Tree(joined)
-    assert tree.addresses == ["#run0", "#run1"]
+    assert tree.addresses == ["#main", "#run0", "#run1"]
     assert len(tree.ids) == len(set(tree.ids))
-    said = " ".join(tree.text)
-    assert said.count(comparison.sentence) == 2
-    assert said.count(swept.sentence) == 2
+    text = said(tree)
+    assert text.count(comparison.sentence) == 2
+    assert text.count(swept.sentence) == 2
 
 
 def test_where_everything_failed_there_is_still_a_page(comparison):

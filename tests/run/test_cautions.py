@@ -70,3 +70,13 @@ def test_the_note_is_its_owners_alone_and_differs_each_time(cancer, tmp_path):
     assert cancer.train.fingerprint() not in first
     cautions.keep_fingerprint(tmp_path / "model", cancer.train)
     assert path.read_text() != first
+
+
+def test_a_full_disk_after_the_bundle_is_told_and_loses_nothing(cancer, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("noiseproof.run.cautions.write_whole", full)
+    said = cautions.keep_fingerprint(tmp_path / "model", cancer.train)
+    assert "is saved" in said
+    assert "No space left" in said

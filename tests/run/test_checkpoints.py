@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from noiseproof.data import load
@@ -167,9 +169,35 @@ def test_a_journal_that_was_cut_short_is_refused(digits, tmp_path):
     with pytest.raises(CrashError):
         fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=5), crash=12)
     journal = tmp_path / "c" / "spent.jsonl"
-    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:4]))
+    with pytest.raises(NoiseproofError, match="9 of its lines were cut off"):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", resume=True))
+    journal.write_bytes(b"".join(lines[1:4]))  # as if an older version had written it, which did not count
     with pytest.raises(NoiseproofError, match="shorter than its checkpoint says"):
         fit(digits, checkpoints=Checkpoints(tmp_path / "c", resume=True))
+
+
+def test_lines_cut_off_after_the_newest_checkpoint_are_missed_and_so_is_the_whole_journal(digits, tmp_path):
+    with pytest.raises(CrashError):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=100), crash=12)
+    assert [path.name for path in (tmp_path / "c").glob("step-*")] == ["step-000000000.safetensors"]
+    journal = tmp_path / "c" / "spent.jsonl"
+    content = journal.read_bytes()
+    journal.write_bytes(b"".join(content.splitlines(keepends=True)[:-1]))
+    with pytest.raises(NoiseproofError, match="1 of its lines were cut off") as caught:
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", resume=True))
+    assert "backup" not in str(caught.value)
+    journal.unlink()
+    with pytest.raises(NoiseproofError, match="or is gone"):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", resume=True))
+
+
+def test_checkpoints_are_their_owners_alone(digits, tmp_path):
+    with pytest.raises(CrashError):
+        fit(digits, checkpoints=Checkpoints(tmp_path / "c", every=5), crash=7)
+    assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "c").iterdir()} == {0o600}
 
 
 def test_only_so_many_checkpoints_are_kept_and_the_last_is_of_the_end(digits, tmp_path):
@@ -373,14 +401,17 @@ def test_spends_ahead_cover_more_steps_never_fewer(tmp_path):
     journal.close()
 
 
-@pytest.mark.parametrize("cut", [1, 5, 40])
-def test_a_last_line_that_was_cut_off_is_dropped(tmp_path, cut):
+@pytest.mark.parametrize("part", [1, 5, 40])
+def test_a_last_line_that_was_not_written_to_its_end_is_dropped(tmp_path, part):
     path = tmp_path / "spent"
     journal = Journal(path)
     journal.spend(STEP)
+    journal.close()
+    before = path.read_bytes()
+    journal = Journal(path)
     journal.spend(OTHER)
     journal.close()
-    path.write_bytes(path.read_bytes()[:-cut])
+    path.write_bytes(before + path.read_bytes()[len(before) :][:-part])  # killed before the line was whole
     again = Journal(path)
     assert list(again.spends()) == [(STEP, 1)]
     again.spend(OTHER)
@@ -388,6 +419,77 @@ def test_a_last_line_that_was_cut_off_is_dropped(tmp_path, cut):
     last = Journal(path)
     assert list(last.spends()) == [(STEP, 1), (OTHER, 1)]
     last.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_on_a_full_disk_no_step_happens_that_is_not_charged(small_disk):
+    journal = Journal(small_disk / "spent")
+    computed = 0
+
+    def train():
+        nonlocal computed
+        while True:
+            journal.spend(STEP)
+            computed += 1
+
+    with pytest.raises(NoiseproofError, match="No space left"):
+        train()
+    for _ in range(20):  # whoever goes on regardless computes nothing either
+        with pytest.raises(NoiseproofError, match="the step was not taken"):
+            journal.spend(OTHER)
+    journal.close()
+    again = Journal(small_disk / "spent")
+    assert sum(count for _, count in again.spends()) == computed > 100
+    again.close()
+
+
+def test_a_journal_that_is_removed_while_it_is_written_stops_the_training(tmp_path):
+    journal = Journal(tmp_path / "spent")
+    journal.spend(STEP)
+    (tmp_path / "spent").unlink()
+    with pytest.raises(NoiseproofError, match="was removed"):
+        journal.spend(STEP)
+    journal.close()
+
+
+@settings(deadline=None, derandomize=True, max_examples=100, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_journal_that_was_changed_anywhere_is_refused_or_says_no_less(tmp_path, data):
+    path = tmp_path / "spent"
+    path.unlink(missing_ok=True)
+    journal = Journal(path)
+    for event in (STEP, OTHER, STEP):
+        journal.spend(event)
+    journal.close()
+    content = path.read_bytes()
+    place, size = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 9))
+    path.write_bytes(content[:place] + data.draw(st.binary(max_size=9)) + content[place + size :])
+    with suppress(NoiseproofError):
+        again = Journal(path)
+        assert list(again.spends())[:3] == [(STEP, 1), (OTHER, 1), (STEP, 1)]
+        again.close()
+
+
+@settings(deadline=None, derandomize=True, max_examples=100, suppress_health_check=list(HealthCheck))
+@given(st.binary(max_size=300))
+def test_what_is_no_journal_or_checkpoint_is_refused_in_one_sentence(tmp_path, content):
+    with pytest.raises(DamagedError):
+        unpack(content, "c")
+    path = tmp_path / "spent"
+    path.write_bytes(content)
+    with suppress(NoiseproofError):  # and nothing else
+        Journal(path).close()
 
 
 def test_damage_anywhere_else_is_refused(tmp_path):
@@ -399,7 +501,7 @@ def test_damage_anywhere_else_is_refused(tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(NoiseproofError, match=r"line 2 of .* is damaged"):
+    with pytest.raises(NoiseproofError, match=r"line [12] is damaged"):
         Journal(path)
 
 
@@ -410,7 +512,7 @@ def test_a_journaled_log_notes_an_event_before_it_takes_it_in(tmp_path):
     log.append(STEP)
     assert (len(log), list(journal.spends())) == (6, [(STEP, 1)])
     journal.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
+    with pytest.raises(NoiseproofError, match="Bad file descriptor"):
         log.append(OTHER)
     assert len(log) == 6, "an event that cannot be noted does not happen"
 

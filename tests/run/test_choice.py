@@ -19,6 +19,7 @@ from noiseproof.privacy.events import EventLog, SelectionDpEvent
 from noiseproof.releases import load_bundle
 from noiseproof.run import choice
 from noiseproof.run.choice import choose, count_table
+from noiseproof.run.training import resolve
 
 QUICK = [("dp-sgd", {"epochs": 2}), ("dp-sgd", {"epochs": 1, "lr": 1e-6}), ("functional", {})]
 
@@ -120,3 +121,15 @@ def test_bounds_read_off_the_records_prove_nothing_here_either():
     card = choose([("functional", {})], split, Budget(1.0), runs=1.5).release.card
     assert card.proven is None
     assert card.verdict == "nothing proven"
+
+
+def test_shard_mean_says_its_event_beforehand_and_can_be_chosen(cancer):
+    fitting = resolve("shard-mean", cancer.train, epsilon=3.0)
+    for neighbours in ("add-or-remove", "replace-one"):
+        budget = Budget(3.0, 1e-5, neighbours)
+        release = fitting.fit(cancer.train, budget, rng=Reproducible(0))
+        assert release.event_log == ((fitting.method.planned_event(cancer.train, budget), 1),)
+        found = accountants.epsilon(release.event_log[0][0], 1e-5, neighbours=neighbours).epsilon
+        assert found == pytest.approx(release.card.proven.epsilon)
+    chosen = choose([("shard-mean", {}), ("functional", {})], cancer, Budget(3.0), rng=Reproducible(0))
+    assert chosen.release.card.proven.epsilon <= 3.0 * (1 + 1e-6)

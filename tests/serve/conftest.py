@@ -28,6 +28,7 @@ from noiseproof.privacy import Card, Claim, Proof, Reproducible
 from noiseproof.privacy.events import GaussianDpEvent
 from noiseproof.releases.release import ModelRelease, PredictionRelease
 from noiseproof.serve import Settings, create_app
+from noiseproof.serve.connections import GuardedProtocol
 from noiseproof.serve.ledger import Database, History, Keys, Ledger
 
 PUBLIC = Public(shape=(4,), classes=("no", "yes", "perhaps"))
@@ -36,8 +37,8 @@ PUBLIC = Public(shape=(4,), classes=("no", "yes", "perhaps"))
 class NoisyRelease(PredictionRelease):
     """A real network with real noise on its logits, without the training."""
 
-    def __init__(self, queries=20, asked=0):
-        proof = Proof(epsilon=3.0, delta=1e-5, accountant="gdp")
+    def __init__(self, queries=20, asked=0, epsilon=3.0):
+        proof = Proof(epsilon=epsilon, delta=1e-5, accountant="gdp")
         card = Card(method="test", place="predictions", neighbours="add-or-remove", randomness="secure", proven=proof)
         super().__init__(card, PUBLIC, {}, queries=queries, rng=None, asked=asked)
         self.module = Network("mlp", (4,), 3).build(0)
@@ -82,11 +83,17 @@ class Running:
         app = create_app(self.settings, served, rng=Reproducible(0))
         self.service = app.state.service
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
+        config = uvicorn.Config(
+            app, http=GuardedProtocol, ws="none", log_config=None, access_log=False, server_header=False
+        )
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
         self._thread.start()
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.http = httpx.Client(base_url=self.address, timeout=30)
+        until = time.monotonic() + 30
+        while not self.service.health.ready and time.monotonic() < until:
+            time.sleep(0.01)
         self.keys = Keys(self.database)
         self.ledger = Ledger(self.database)
         self.history = History(self.database)

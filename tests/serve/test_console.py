@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from itertools import pairwise
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
+
+from tests.browsers import violations
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -97,7 +100,7 @@ def test_a_client_sees_its_own_share_and_no_other_clients(page, service, rows):
     expect(page.get_by_text("1 of 3 answers")).to_be_visible()
     page.reload()
     expect(page.get_by_text("1 of 3 answers")).to_be_visible()  # the tab remembers the key
-    page.get_by_role("button", name="Leave").click()
+    page.get_by_role("button", name="Sign out").click()
     page.reload()
     expect(page.locator("#key")).to_be_focused()
     assert page.complaints == []
@@ -106,8 +109,9 @@ def test_a_client_sees_its_own_share_and_no_other_clients(page, service, rows):
 def test_what_is_wrong_is_said_and_costs_nothing(page, service):
     page.goto(service.address)
     page.get_by_label("API key").fill("wrong")
-    page.get_by_role("button", name="Open").click()
-    expect(page.get_by_role("status").first).to_contain_text("Authorization")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("This key is not valid here")
+    expect(page.locator("#key")).to_be_focused()
     enter(page, service, service.ann)
     page.locator("#query").fill("[0.1, 0.2]")
     page.get_by_role("button", name="Ask (spends one answer)").click()
@@ -181,3 +185,33 @@ def test_everything_that_can_be_used_has_a_name(page, service):
     )
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_the_card_and_the_answers_over_time_can_be_taken_along(page, service, rows):
+    service.ask(rows(3), service.ann)
+    enter(page, service, service.operator)
+    expect(page.get_by_text("15% of the budget spent")).to_be_visible()
+    with page.expect_download() as card:
+        page.get_by_role("button", name="Download the card").click()
+    assert json.loads(card.value.path().read_text())["method"] == "test"
+    with page.expect_download() as course:
+        page.get_by_role("button", name="Download answers over time").click()
+    lines = course.value.path().read_text().splitlines()
+    assert lines[0] == "start,answers"
+    assert sum(int(line.partition(",")[2]) for line in lines[1:]) == 3
+    expect(page.locator(".commands")).to_contain_text("noiseproof ledger verify")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1440, "light")])
+def test_it_breaks_no_rule_of_accessibility(browser, service, width, scheme, rows):
+    service.ask(rows(3), service.ann)
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.goto(service.address)
+    assert violations(page) == []
+    enter(page, service, service.operator)
+    expect(page.get_by_text("3 of 20 answers")).to_be_visible()
+    assert violations(page) == []
+    context.close()

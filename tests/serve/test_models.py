@@ -57,7 +57,7 @@ def test_of_several_descriptions_of_an_answer_the_cheapest_is_charged(release, m
 
 def test_all_answers_together_cost_no_more_than_the_accountant_says(release, monkeypatch):
     monkeypatch.setattr(release, "events", (LaplaceDpEvent(20.0),))
-    model = ServedModel("m", release(queries=2000))
+    model = ServedModel("m", release(queries=2000, epsilon=12.2))
     assert model.price.measure == "rdp"
     assert model.capacity.epsilon(1e-5) < 12.2 < 2000 / 20
 
@@ -69,7 +69,7 @@ def test_queries_that_were_asked_before_are_gone(release):
 
 def test_a_promise_beyond_counting_is_cut_off(release, monkeypatch):
     monkeypatch.setattr(release, "events", (GaussianDpEvent(0.02),))
-    model = ServedModel("m", release(queries=10**6))
+    model = ServedModel("m", release(queries=10**6, epsilon=1e12))
     assert 0 < model.price.times_within(model.capacity) < 10**6
 
 
@@ -127,13 +127,17 @@ def test_two_names_for_one_release_sell_its_answers_once(start, rows):
     app.state.service.close()
 
 
-def test_the_same_weights_with_other_noise_or_queries_are_another_release(release, connect, monkeypatch):
-    connect(m=release(queries=20)).ledger.spend(Spend("m", "ann", Amount.cost("gdp", 0.01)))
-    with pytest.raises(LedgerError, match="another release"):
-        _ = connect(m=release(queries=100)).database
+def test_the_same_weights_have_one_account_whatever_noise_and_number_of_queries_a_bundle_states(
+    release, connect, monkeypatch
+):
+    each = Amount.cost("gdp", 0.01)
+    connect(m=release(queries=20)).ledger.spend(Spend("m", "ann", each))
+    for name, queries in (("m", 100), ("other", 500)):
+        resealed = connect(**{name: release(queries=queries, epsilon=50.0)}).ledger
+        assert resealed.balance("m").left == each * 19
+        assert accounts(resealed) == ["m"]
     monkeypatch.setattr(release, "events", (GaussianDpEvent(1.0),))
-    with pytest.raises(LedgerError, match="another release"):
-        _ = connect(m=release(queries=20)).database
+    assert connect(m=release(queries=20, epsilon=50.0)).ledger.balance("m").left == each * 19
 
 
 def test_a_data_sets_releases_are_refused_when_its_budget_is_spent(release, connect):

@@ -14,18 +14,20 @@ def test_alive_but_not_ready_while_the_ledger_is_away(service, monkeypatch):
     def away(*_):
         raise LedgerError("away")
 
+    monkeypatch.setattr("noiseproof.serve.ledger.Database.writing", away)
     monkeypatch.setattr("noiseproof.serve.ledger.Database.reading", away)
+    service.service.health.probe()
     assert service.http.get("/healthz").status_code == 200
     response = service.http.get("/readyz")
     assert response.status_code == 503
     assert response.json()["type"] == "urn:noiseproof:problem:ledger-unavailable"
-    assert "noiseproof_ledger_up 0.0" in service.http.get("/metrics").text
+    assert b"noiseproof_ledger_up 0.0" in service.service.metrics.render()
 
 
 def test_metrics_count_requests_and_answers_and_name_no_clients(service, rows):
     service.ask(rows(3))
     service.ask(rows(30))
-    text = service.http.get("/metrics").text
+    text = service.get("/metrics", service.operator).text
     assert 'noiseproof_answers_total{model="paid"} 3.0' in text
     route = "/v1/models/{name}/predictions"
     assert f'noiseproof_requests_total{{model="paid",route="{route}",status="200"}} 1.0' in text
@@ -64,6 +66,6 @@ def test_the_openapi_document_has_every_address_and_its_problems(service):
     document = service.http.get("/openapi.json").json()
     operations = {(path, verb) for path, item in document["paths"].items() for verb in item}
     assert ("/v1/models/{name}/predictions", "post") in operations
-    assert len(operations) == 9
+    assert len(operations) == 11
     responses = document["paths"]["/v1/models/{name}/predictions"]["post"]["responses"]
     assert set(responses) >= {"200", "400", "401", "403", "404", "413", "415", "422", "429", "503"}

@@ -269,9 +269,9 @@ def test_one_clients_inputs_cost_no_other_client_its_answer(service, rows, monke
     inputs = [torch.tensor(rows(2)), torch.tensor([[1.0, 0, 0, 0]]), torch.tensor(rows(3))]
     requests = [PredictionRequest(model, caller, features, b"secret") for features in inputs]
     service.service.batcher.answer(requests)
-    first, poisoned, last = (request.future for request in requests)
-    assert (first.result().answers, last.result().answers) == (2, 3)
-    assert poisoned.exception().receipt.entry.answers == 1
+    first, poisoned, last = (request.outcome for request in requests)
+    assert (first.answers, last.answers) == (2, 3)
+    assert poisoned.receipt.entry.answers == 1
     with caplog.at_level("INFO", "noiseproof.serve"):
         problem = refused(service.ask([[1, 0, 0, 0]]), 500, "internal")
         service.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -20,21 +21,25 @@ def hold(cluster, told, budget):
 
 def test_workers_share_a_budget_and_one_that_is_killed_is_started_again(cluster, bundle, tmp_path, clients):
     url = str(tmp_path / "ledger.db")
-    service = cluster(bundle(40), url, workers=2)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    service = cluster(bundle(40), url, workers=2, options=["--metrics-port", str(port)])
     keys = clients(url, 8)
     os.kill(service.workers[0], signal.SIGKILL)
     told = service.load(keys, requests=10, retry=True)
     assert (told.statuses.count(200), told.statuses.count(403)) == (40, 40)
     assert sum(told.receipts.values()) == hold(service, told, 40) == 40
     wait_until(lambda: len(service.workers) == 2)
-    metrics = httpx.get(f"{service.address}/metrics").text
+    metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     assert 'noiseproof_answers_total{model="model"} 40.0' in metrics  # over all workers
+    assert "noiseproof_worker_restarts_total 1.0" in metrics
+    assert httpx.get(f"{service.address}/metrics").status_code == 401  # elsewhere they are for operators
     service.stop()
     assert service.process.returncode == 0
 
 
 def test_a_worker_that_hangs_is_replaced_and_workers_end_with_their_parent(cluster, bundle, tmp_path):
-    quick = "from noiseproof.serve import server; server._HANG_SECONDS = 2"
+    quick = "from noiseproof.serve import server; server._HANG_SECONDS = 4"
     service = cluster(bundle(40), str(tmp_path / "ledger.db"), workers=1, first=quick)
     (hung,) = service.workers
     os.kill(hung, signal.SIGSTOP)

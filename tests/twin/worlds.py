@@ -65,7 +65,7 @@ ALWAYS: Mapping[str, str] = {
 DECLARED: Mapping[str, str] = {
     **ALWAYS,
     r".*card(\.json:|\.)ran\.scale on a feature.*": "computed from relevances that were released with noise",
-    r".*weights\.safetensors:\d+\.(low|high)": "bounds of hidden units over records that were noised one by one",
+    r".*weights\.safetensors:\d+\.(low|high|running_mean|running_var)": "of hidden units over records noised one by one",
 }
 """What may differ where each world draws its own noise."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import torch
 
@@ -24,6 +25,7 @@ from noiseproof.releases.release import DataRelease
 
 if TYPE_CHECKING:
     from noiseproof.attacks.retraining import Retraining
+    from noiseproof.attacks.shadow import ShadowModels
 
 _REGISTRY: dict[str, type[Attack]] = {}
 
@@ -114,16 +116,38 @@ class AttackSplit:
         return self.records if self.pool is None else self.pool
 
     def limited(self, queries: int, seed: int = 0) -> AttackSplit:
-        """Equally many random members and non-members, together at most `queries`, for a target that charges."""
-        size = min(len(self.members), len(self.nonmembers), queries // 2)
-        if size < 1:
-            raise SettingError(f"{queries} answers are too few for an attack: it needs a member and a non-member.")
+        """Equally many random members and non-members, together at most `queries`, for a target that charges.
+
+        Persons, where they are known, come with all their records.
+        """
         generator = torch.Generator().manual_seed(seed)
+        sides = (self.members, self.nonmembers)
+        orders = [torch.randperm(side.persons, generator=generator) for side in sides]
+        # How many persons, or records, of each side half of the answers suffice for.
+        paid = [
+            int((_records_of(side)[order].cumsum(0) <= queries // 2).sum())
+            for side, order in zip(sides, orders, strict=True)
+        ]
+        if min(paid) < 1:
+            raise SettingError(f"{queries} answers are too few for an attack: it needs a member and a non-member.")
+        members, nonmembers = (_persons_of(side, order[: min(paid)]) for side, order in zip(sides, orders, strict=True))
+        return replace(self, members=members, nonmembers=nonmembers)
 
-        def some(records: Dataset) -> Dataset:
-            return records.take(torch.randperm(len(records), generator=generator)[:size].to(records.labels.device))
 
-        return replace(self, members=some(self.members), nonmembers=some(self.nonmembers))
+def _records_of(dataset: Dataset) -> torch.Tensor:
+    """How many records each person has; one each where persons are not known."""
+    return (
+        torch.ones(len(dataset), dtype=torch.long) if dataset.groups is None else torch.bincount(dataset.groups.cpu())
+    )
+
+
+def _persons_of(dataset: Dataset, chosen: torch.Tensor) -> Dataset:
+    """All records of the chosen persons; the chosen records where persons are not known."""
+    if dataset.groups is None:
+        return dataset.take(chosen.to(dataset.labels.device))
+    wanted = torch.zeros(dataset.persons, dtype=torch.bool, device=dataset.groups.device)
+    wanted[chosen.to(wanted.device)] = True
+    return dataset.take(wanted[dataset.groups].nonzero().flatten())
 
 
 def split_for_attack(dataset: Dataset, seed: int = 0, *, size: int | None = None) -> AttackSplit:
@@ -132,19 +156,21 @@ def split_for_attack(dataset: Dataset, seed: int = 0, *, size: int | None = None
     `size` is the number of members (default: a quarter of the records), so that the pool, which takes the rest, holds
     enough for shadow models that are trained on `size` records and compared with as many others. This is the game of
     the papers: a record is drawn from members and non-members with equal chances and the attacker says which it was.
+    Where the records' persons are known, "record" is "person": nobody is on two sides.
 
     Formal guarantee
     ----------------
     None: an attack measures, on the trusted side, how much a release gives away about real records.
     """
-    size = len(dataset) // 4 if size is None else size
-    if size < 1 or 2 * size >= len(dataset):
+    size = dataset.persons // 4 if size is None else size
+    if size < 1 or 2 * size >= dataset.persons:
         raise SettingError(
-            f"{dataset.name} has {len(dataset)} records, too few for {size} members, as many non-members and a pool."
+            f"{dataset.name} has {dataset.persons} {dataset.unit}s, too few for {size} members, as many non-members and a "
+            "pool."
         )
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).to(dataset.labels.device)
+    order = torch.randperm(dataset.persons, generator=torch.Generator().manual_seed(seed))
     members, nonmembers, pool = order[:size], order[size : 2 * size], order[2 * size :]
-    return AttackSplit(dataset.take(members), dataset.take(nonmembers), dataset.take(pool))
+    return AttackSplit(*(_persons_of(dataset, part) for part in (members, nonmembers, pool)))
 
 
 class Attack(ABC):
@@ -155,8 +181,8 @@ class Attack(ABC):
 
     Example:
         >>> @register_attack
-        ... class EntropyAttack(Attack):
-        ...     name = "entropy"
+        ... class CertaintyAttack(Attack):
+        ...     name = "certainty"
         ...
         ...     def scores(self, target, records):
         ...         answers = target.predict(records.features)
@@ -168,9 +194,13 @@ class Attack(ABC):
     """What it attacks: a release's `answers`, or synthetic `records`."""
     probabilities: ClassVar[bool] = False
     """Whether it needs probabilities, so that a release that answers labels alone is attacked by `gap` instead."""
+    of_person: ClassVar[Literal["mean", "sum"]] = "mean"
+    """What a person's score is of their records' scores."""
     threshold: float | None = None
     """Scores above it are taken for members; None where the attack has no threshold of its own."""
     threshold_from: str = "the other half of the scores"
+    note: str = ""
+    """What a reader of its result must know."""
 
     @classmethod
     def prepare(cls, setup: AttackSetup) -> Self:
@@ -179,25 +209,40 @@ class Attack(ABC):
 
     @abstractmethod
     def scores(self, target: Any, records: Dataset) -> torch.Tensor:
-        """One score a record: the larger, the more the record looks like a member."""
+        """One score for each record: the larger, the more the record looks like a member."""
 
     def against(
         self, target: Predicts | DataRelease, split: AttackSplit, *, seed: int = 0, resamples: int = 1000
     ) -> AttackResult:
-        """Attack the target's members and non-members; `seed` is for the result's halves and bootstrap."""
+        """Attack the target's members and non-members; `seed` is for the result's halves and bootstrap.
+
+        Where it is known of both whose their records are, *persons* are attacked, each by all their records together.
+        """
         counted = None if isinstance(target, DataRelease) else Counted(target)
-        records = split.records
+        records, member = split.records, split.membership
+        scores = self.scores(counted or target, records)
+        labels, classes = records.labels, records.public.classes
+        if records.groups is not None:
+            groups, persons = records.groups.cpu(), records.persons
+            scores = torch.zeros(persons, dtype=torch.float64).index_add_(0, groups, scores.detach().double().cpu())
+            if self.of_person == "mean":
+                scores /= _records_of(records)
+            member, classes = torch.arange(persons) < split.members.persons, ()
+        if not classes:
+            labels, classes = torch.zeros(len(scores), dtype=torch.int64), (f"every {records.unit}",)
         return AttackResult(
             attack=self.name,
-            scores=self.scores(counted or target, records),
-            member=split.membership,
-            labels=records.labels if records.classes else torch.zeros(len(records), dtype=torch.int64),
-            classes=records.public.classes or ("every record",),
+            scores=scores,
+            member=member,
+            labels=labels,
+            classes=classes,
+            unit=records.unit,
             threshold=self.threshold,
             threshold_from=self.threshold_from,
             queries=counted.queries if counted else 0,
             seed=seed,
             resamples=resamples,
+            note=self.note,
         )
 
 
@@ -215,9 +260,23 @@ class AttackSetup:
     seed: int = 0
     progress: Progress = SILENT
 
+    @cached_property
+    def references(self) -> ShadowModels:
+        """Shadow models on halves of the attacked records: trained once, for every attack that this setup prepares."""
+        from noiseproof.attacks.shadow import ShadowModels
+
+        return ShadowModels.halves(self.network, self.split.records, **self._options)
+
+    @cached_property
+    def drawn(self) -> ShadowModels:
+        """Shadow models on random parts of the attacker's records, each as large as the target's: trained once as well."""
+        from noiseproof.attacks.shadow import ShadowModels
+
+        size = self.split.members.persons
+        return ShadowModels.drawn(self.network, self.split.attackers, size=size, **self._options)
+
     @property
-    def options(self) -> dict[str, Any]:
-        """How shadow models are trained, for `ShadowModels.drawn` and `ShadowModels.halves`."""
+    def _options(self) -> dict[str, Any]:
         return {"count": self.shadows, "training": self.training, "seed": self.seed, "progress": self.progress}
 
 
@@ -238,7 +297,7 @@ def register_attack(attack: A) -> A:
 
 def attacks() -> Mapping[str, type[Attack]]:
     """Every attack by its name."""
-    for module in ("shadow", "simple"):
+    for module in ("shadow", "simple", "rmia"):
         importlib.import_module(f"noiseproof.attacks.{module}")
     load_plugins("noiseproof.attacks")
     return _REGISTRY
@@ -262,11 +321,12 @@ def infer_membership(
 ) -> AttackResult:
     """Attack a release and measure how well members are told from non-members.
 
-    `shadow` (Shokri), `lira` (online: shadow models on halves of the attacked records) and `lira-offline` (shadow
-    models on the split's pool) train shadow networks; `loss` (Yeom), `gap` (is the label right?) and `label-only` (and
-    does it survive noise?) train none. A release that answers labels alone is attacked by `gap` where an attack needs
-    probabilities; the result says so. Synthetic records are attacked by `nearest` and `density-ratio`. A
-    `PredictionRelease` pays for every answer; see `AttackSplit.limited`.
+    `shadow` (Shokri), `lira` and `rmia` (online: shadow models on halves of the attacked records), `lira-offline` and
+    `rmia-offline` (shadow models on the split's pool) train shadow networks; `strongest` trains those of the online attacks,
+    tries which attack does best on them, and takes that. `loss` (Yeom), `confidence`, `entropy`, `modified-entropy`, `gap`
+    (is the label right?) and `label-only` (and does it survive noise?) train none. A release that answers labels alone is
+    attacked by `gap` where an attack needs probabilities; the result says so. Synthetic records are attacked by `nearest` and
+    `density-ratio`. A `PredictionRelease` pays for every answer; see `AttackSplit.limited`.
 
     Args:
         release: What is attacked.
@@ -289,18 +349,45 @@ def infer_membership(
     ----------------
     None: an attack measures, on the trusted side, how much a release gives away about real records.
     """
-    if attack not in attack_names():
-        raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
-    on = "records" if isinstance(release, DataRelease) else "answers"
-    if attacks()[attack].on != on:
-        other, what = ("predictions", "synthetic records") if on == "records" else ("synthetic records", "predictions")
-        raise SettingError(f"{attack} attacks {other}; {what} can be attacked by {' or '.join(attack_names(on))}.")
-    if getattr(release, "labels_only", False) and attacks()[attack].probabilities:
-        # A threshold on probabilities that are all 0 or 1 finds nothing, whatever the labels give away.
-        attack = "gap"
+    options: Any = {"network": network, "training": training, "shadows": shadows, "seed": seed, "progress": progress}
+    return infer_by_all(release, split, [attack], **options)[0]
+
+
+def infer_by_all(
+    release: Predicts | DataRelease,
+    split: AttackSplit,
+    names: Sequence[str],
+    *,
+    network: Network | None = None,
+    training: Training | Retraining | None = None,
+    shadows: int = 20,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> list[AttackResult]:
+    """Attack a release in several ways that share what they learn: shadow models are trained once for all of them.
+
+    Args:
+        release: What is attacked.
+        split: Its members, others, and perhaps the attacker's own records.
+        names: The attacks.
+        network: As for `infer_membership`.
+        training: As for `infer_membership`.
+        shadows: As for `infer_membership`.
+        seed: As for `infer_membership`.
+        progress: As for `infer_membership`.
+
+    Returns:
+        One result for each name.
+
+    Raises:
+        SettingError: If there is no such attack, or it does not fit the release.
+
+    Formal guarantee
+    ----------------
+    None, as for `infer_membership`.
+    """
     public = split.members.public
-    if public.task != "classification" and attack not in _OF_NUMBERS:
-        raise SettingError(f"{attack} attacks answers that name classes; a {public.task} can be attacked by loss.")
+    fitting = [_fitting(release, name, public.task) for name in names]
     own = getattr(release, "network", None)
     if network is None:
         network = own if isinstance(own, Network) else suggest(public.shape, split.members.outputs, public.kind)
@@ -310,4 +397,20 @@ def infer_membership(
         known = getattr(release, "training", None)
         training = (known() if callable(known) else None) or Retraining.of(release) or Training()
     setup = AttackSetup(release, split, network, training, shadows, seed, progress)
-    return attacks()[attack].prepare(setup).against(release, split, seed=seed)
+    return [attacks()[name].prepare(setup).against(release, split, seed=seed) for name in fitting]
+
+
+def _fitting(release: Predicts | DataRelease, attack: str, task: str) -> str:
+    """The attack, or what stands in for it where a release answers labels alone; refuses one that does not fit."""
+    if attack not in attack_names():
+        raise SettingError(f"there is no attack {attack!r}; there are {', '.join(attack_names())}.")
+    on = "records" if isinstance(release, DataRelease) else "answers"
+    if attacks()[attack].on != on:
+        other, what = ("predictions", "synthetic records") if on == "records" else ("synthetic records", "predictions")
+        raise SettingError(f"{attack} attacks {other}; {what} can be attacked by {' or '.join(attack_names(on))}.")
+    if getattr(release, "labels_only", False) and attacks()[attack].probabilities:
+        # A threshold on probabilities that are all 0 or 1 finds nothing, whatever the labels give away.
+        attack = "gap"
+    if task != "classification" and attack not in _OF_NUMBERS:
+        raise SettingError(f"{attack} attacks answers that name classes; a {task} can be attacked by loss.")
+    return attack

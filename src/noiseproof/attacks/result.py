@@ -20,11 +20,26 @@ RATES = (0.001, 0.01)
 
 @dataclass(frozen=True)
 class Interval:
-    """A measured value and its bootstrap interval."""
+    """A measured value and its interval."""
 
     value: float
     low: float
     high: float
+
+
+@dataclass(frozen=True)
+class LowRate:
+    """How many members an attack names where few non-members may be named falsely."""
+
+    fpr: float
+    """The share of the non-members at hand that may be named."""
+    tpr: Interval
+    """The share of members that is named, with its exact interval."""
+    named: int
+    falsely: int
+    """How many of the non-members at hand were named."""
+    fpr_at_most: float
+    """What the false positive rate is at most, for all non-members of this kind, at the interval's level."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +66,9 @@ class AttackResult:
     *Advantage* is TPR - FPR of the attack's guesses, the papers' Priv_Leak. Guesses are made at a threshold that was
     chosen without the records they are made on: `threshold` where the attack has one of its own, else the best one on
     a random half of the scores for the other half, and the other way round. `threshold_from` says which. AUC and the
-    true positive rates at low false positive rates need no threshold. Intervals are percentiles of a stratified
-    bootstrap over the records: they cover the choice of records, not the training of target and shadow models.
+    true positive rates at low false positive rates need no threshold. Their intervals are exact (`at_low_fpr`), the others
+    percentiles of a stratified bootstrap over the records: both cover the choice of records, not the training of target
+    and shadow models.
 
     Formal guarantee
     ----------------
@@ -68,9 +84,13 @@ class AttackResult:
     threshold_from: str = "the other half of the scores"
     queries: int = 0
     """How many answers of the target the attack used."""
+    unit: str = "record"
+    """What was attacked, each a score: records, or persons by all their records."""
     seed: int = 0
     resamples: int = 1000
     level: float = 0.95
+    note: str = ""
+    """What a reader must know about the attack: how it was chosen, and what it finds on models of the same kind."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", self.scores.detach().double().cpu())
@@ -103,8 +123,34 @@ class AttackResult:
     @cached_property
     def measures(self) -> dict[str, Interval]:
         """`advantage`, `balanced_accuracy`, `auc`, and `tpr_at_0.001` and so on, each with its interval."""
-        names = ["advantage", "balanced_accuracy", "auc", *(f"tpr_at_{rate}" for rate in RATES)]
-        return self._measure(names, torch.ones(len(self.scores), dtype=torch.bool))
+        found = self._measure(["advantage", "balanced_accuracy", "auc"], torch.ones(len(self.scores), dtype=torch.bool))
+        return found | {f"tpr_at_{one.fpr}": one.tpr for one in self.at_low_fpr}
+
+    @cached_property
+    def at_low_fpr(self) -> tuple[LowRate, ...]:
+        """How many members are named where one non-member in 1000, or in 100, may be named falsely, with exact intervals.
+
+        Formal guarantee
+        ----------------
+        None for the target. As statistics, if members and non-members are independent draws of records of their kinds: the
+        threshold is a non-member's score, so that it is independent of the members, of whom the number above it is binomial
+        (Clopper and Pearson's interval). The share of all non-members above the (k+1)-th largest of n scores is at most
+        Beta(k + 1, n - k), exactly so without ties.
+        """
+        from scipy.special import betaincinv
+
+        inside, outside = self.scores[self.member], self.scores[~self.member].sort(descending=True).values
+        members, others, tail = len(inside), len(outside), (1 - self.level) / 2
+        found = []
+        for rate in RATES:
+            allowed = int(rate * others + 1e-9)
+            threshold = outside[allowed]
+            named, falsely = int((inside > threshold).sum()), int((outside > threshold).sum())
+            low = float(betaincinv(named, members - named + 1, tail)) if named else 0.0
+            high = float(betaincinv(named + 1, members - named, 1 - tail)) if named < members else 1.0
+            most = float(betaincinv(allowed + 1, others - allowed, self.level))
+            found.append(LowRate(rate, Interval(named / members, low, high), named, falsely, most))
+        return tuple(found)
 
     @property
     def advantage(self) -> float:
@@ -146,9 +192,8 @@ class AttackResult:
 
         def statistic(weights: torch.Tensor) -> torch.Tensor:
             tpr, fpr = ((weights * side * guesses).sum(1) / (weights * side).sum(1) for side in (member, ~member))
-            curve = Roc.of(scores, member, weights)
-            values = {"advantage": tpr - fpr, "balanced_accuracy": (1 + tpr - fpr) / 2, "auc": curve.auc}
-            values |= {f"tpr_at_{rate}": curve.tpr_at(rate) for rate in RATES}
+            values = {"advantage": tpr - fpr, "balanced_accuracy": (1 + tpr - fpr) / 2}
+            values["auc"] = Roc.of(scores, member, weights).auc
             return torch.stack([values[name] for name in names], dim=1)
 
         exact = statistic(torch.ones(1, len(scores), dtype=torch.float64))[0].tolist()
@@ -156,9 +201,11 @@ class AttackResult:
         return {name: Interval(*numbers) for name, *numbers in zip(names, exact, low, high, strict=True)}
 
     def to_json(self) -> dict[str, Any]:
-        """The measures as JSON: numbers, and under `intervals` their bootstrap intervals."""
+        """The measures as JSON: numbers, and under `intervals` theirs."""
         return {
             "attack": self.attack,
+            "unit": self.unit,
+            "note": self.note,
             **{name: found.value for name, found in self.measures.items() if not name.startswith("tpr_at")},
             "tpr_at_fpr": {str(rate): value for rate, value in self.tpr_at_fpr.items()},
             "intervals": {
@@ -166,6 +213,17 @@ class AttackResult:
                 "resamples": self.resamples,
                 **{name: [found.low, found.high] for name, found in self.measures.items()},
             },
+            "low_fpr": [
+                {
+                    "fpr": one.fpr,
+                    "tpr": one.tpr.value,
+                    "interval": [one.tpr.low, one.tpr.high],
+                    "named": one.named,
+                    "falsely": one.falsely,
+                    "fpr_at_most": one.fpr_at_most,
+                }
+                for one in self.at_low_fpr
+            ],
             "threshold": self.threshold,
             "threshold_from": self.threshold_from,
             "members": int(self.member.sum()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 
@@ -43,21 +43,25 @@ class ShadowModels:
     ) -> ShadowModels:
         """Shokri et al.'s: each is trained on `size` random records of the pool and compared with `size` others.
 
-        The models' records overlap. Without a size each takes half of the pool; it should be the target's number of
-        records, where the pool has twice as many. `options` are those of `trained`.
+        Where the records' persons are known, on so many persons with all their records. The models' records overlap.
+        Without a size each takes half of the pool; it should be the target's number of records (or persons), where the
+        pool has twice as many. `options` are those of `trained`.
         """
-        size = len(pool) // 2 if size is None else min(size, len(pool) // 2)
+        size = pool.persons // 2 if size is None else min(size, pool.persons // 2)
         if count < 1 or size < 1:
             raise SettingError(f"{count} shadow models cannot be trained on a pool of {len(pool)} records.")
-        inside, outside = _drawn(count, len(pool), (slice(0, size), slice(size, 2 * size)), seed)
+        inside, outside = _drawn(count, pool, (slice(0, size), slice(size, 2 * size)), seed)
         return cls.trained(network, pool, inside, outside, seed=seed, **options)
 
     @classmethod
     def halves(cls, network: Network, pool: Dataset, *, count: int = 20, seed: int = 0, **options: Any) -> ShadowModels:
-        """LiRA's: in pairs, one on a random half of the pool and one on the rest, so that every record is in half."""
-        if count < 2 or count % 2 or len(pool) < 2:
+        """LiRA's: in pairs, one on a random half of the pool and one on the rest, so that every record is in half.
+
+        Where the records' persons are known, a person's are all in the same half.
+        """
+        if count < 2 or count % 2 or pool.persons < 2:
             raise SettingError(f"shadow models on halves come in pairs and need 2 records, not {count} models.")
-        (first,) = _drawn(count // 2, len(pool), (slice(0, len(pool) // 2),), seed)
+        (first,) = _drawn(count // 2, pool, (slice(0, pool.persons // 2),), seed)
         inside = torch.stack([first, ~first], dim=1).flatten(0, 1)
         return cls.trained(network, pool, inside, ~inside, seed=seed, **options)
 
@@ -97,6 +101,17 @@ class ShadowModels:
     def __len__(self) -> int:
         return len(self.networks)
 
+    def attacks_records(self, records: Dataset) -> bool:
+        """Whether the pool is these very records, as the online attacks need it."""
+        return len(records) == len(self.pool) and torch.equal(records.features, self.pool.features)
+
+    def check_halves(self, attack: str) -> None:
+        """Refuse models that were not each trained on some of the records and not on others."""
+        if not (self.inside.any(0) & self.outside.any(0)).all():
+            raise SettingError(
+                f"online {attack} needs shadow models on halves: each record in some of them and out of some."
+            )
+
     def answers(self, records: Dataset) -> Iterator[torch.Tensor]:
         """All the models' probabilities (k, part, classes) for the records, a part of them at a time."""
         batch = max(1, _ANSWERS // (len(self) * records.classes))
@@ -114,10 +129,11 @@ class ShadowModels:
         return torch.cat(parts, dim=1)
 
 
-def _drawn(rows: int, records: int, parts: Sequence[slice], seed: int) -> list[torch.Tensor]:
-    """For each part of each row's own shuffle of the records, which of them are in it: (rows, records)."""
-    order = torch.rand(rows, records, generator=torch.Generator().manual_seed(seed)).argsort(1)
-    return [torch.zeros(rows, records, dtype=torch.bool).scatter_(1, order[:, part], True) for part in parts]
+def _drawn(rows: int, pool: Dataset, parts: Sequence[slice], seed: int) -> list[torch.Tensor]:
+    """For each part of each row's own shuffle of the persons, or records, which records are in it: (rows, records)."""
+    order = torch.rand(rows, pool.persons, generator=torch.Generator().manual_seed(seed)).argsort(1)
+    drawn = [torch.zeros(order.shape, dtype=torch.bool).scatter_(1, order[:, part], True) for part in parts]
+    return drawn if pool.groups is None else [part[:, pool.groups.cpu()] for part in drawn]
 
 
 ATTACK_TRAINING = Training(epochs=100, batch_size=100, lr=0.01, l2=1e-6)
@@ -146,7 +162,7 @@ class ShadowAttack(Attack):
     @classmethod
     def prepare(cls, setup: AttackSetup) -> Self:
         """Attack networks that learned from shadow models on random parts of the attacker's records."""
-        return cls.fit(_from_pool(setup), seed=setup.seed, progress=setup.progress)
+        return cls.fit(setup.drawn, seed=setup.seed, progress=setup.progress)
 
     @classmethod
     def fit(
@@ -209,7 +225,7 @@ def _examples(shadows: ShadowModels) -> tuple[torch.Tensor, torch.Tensor, torch.
     return torch.cat(vectors), torch.cat(inside), torch.cat(labels)
 
 
-_ENOUGH = 64
+ENOUGH = 64
 """With fewer shadow models a record's own variance is estimated worse than the one that all records share."""
 _SMALLEST = 1e-6
 
@@ -230,14 +246,13 @@ class LiraAttack(Attack):
 
     name: ClassVar[str] = "lira"
     probabilities: ClassVar[bool] = True
+    of_person: ClassVar[Literal["mean", "sum"]] = "sum"  # of logarithms of likelihood ratios
 
     def __init__(self, shadows: ShadowModels, *, online: bool, fixed_variance: bool | None = None) -> None:
-        if online and not (shadows.inside.any(0) & shadows.outside.any(0)).all():
-            raise SettingError(
-                "online LiRA needs shadow models on halves: each record in some of them and out of some."
-            )
+        if online:
+            shadows.check_halves("LiRA")
         self._shadows = shadows
-        self._fixed = len(shadows) < _ENOUGH if fixed_variance is None else fixed_variance
+        self._fixed = len(shadows) < ENOUGH if fixed_variance is None else fixed_variance
         self.online = online
         if online:
             self.threshold, self.threshold_from = 0.0, "a likelihood ratio of 1"
@@ -245,36 +260,42 @@ class LiraAttack(Attack):
     @classmethod
     def prepare(cls, setup: AttackSetup) -> Self:
         """Online: shadow models on halves of the attacked records."""
-        return cls(ShadowModels.halves(setup.network, setup.split.records, **setup.options), online=True)
+        return cls(setup.references, online=True)
 
     def scores(self, target: Predicts, records: Dataset) -> torch.Tensor:
         """The log likelihood ratio (online), or the standardised confidence (offline)."""
-        if self.online and not (
-            len(records) == len(self._shadows.pool) and torch.equal(records.features, self._shadows.pool.features)
-        ):
+        if self.online and not self._shadows.attacks_records(records):
             raise SettingError("online LiRA can only attack the records that its shadow models were trained on.")
         shadow = self._shadows.confidences(records, logit=True)
         seen = logit_confidence(target.predict(records.features).cpu(), records.labels.cpu())
-        if not self.online:
-            mean, variance = self._normal(shadow, torch.ones_like(shadow, dtype=torch.bool))
-            return (seen - mean) / variance.sqrt()
-        likelihoods = []
-        for side in (self._shadows.inside, self._shadows.outside):
-            mean, variance = self._normal(shadow, side)
-            likelihoods.append(-((seen - mean) ** 2) / (2 * variance) - variance.log() / 2 - math.log(2 * math.pi) / 2)
-        return likelihoods[0] - likelihoods[1]
+        if self.online:
+            return likelihood_ratios(seen, shadow, self._shadows.inside, self._shadows.outside, fixed=self._fixed)
+        mean, variance = _normal(shadow, torch.ones_like(shadow, dtype=torch.bool), self._fixed)
+        return (seen - mean) / variance.sqrt()
 
-    def _normal(self, shadow: torch.Tensor, side: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each record's mean and variance over the models of one side."""
-        count = side.sum(0)
-        mean = (shadow * side).sum(0) / count
-        squares = ((shadow - mean) ** 2 * side).sum(0)
-        # Means were estimated from the same models, which costs each record one degree of freedom.
-        if self._fixed:
-            variance = (squares.sum() / (count - 1).clamp(min=0).sum().clamp(min=1)).expand_as(mean)
-        else:
-            variance = squares / (count - 1).clamp(min=1)
-        return mean, variance.clamp(min=_SMALLEST)
+
+def likelihood_ratios(
+    seen: torch.Tensor, shadow: torch.Tensor, inside: torch.Tensor, outside: torch.Tensor, *, fixed: bool
+) -> torch.Tensor:
+    """LiRA's scores from confidences on the logit scale: the target's (records,) and the shadow models' (k, records)."""
+    likelihoods = []
+    for side in (inside, outside):
+        mean, variance = _normal(shadow, side, fixed)
+        likelihoods.append(-((seen - mean) ** 2) / (2 * variance) - variance.log() / 2 - math.log(2 * math.pi) / 2)
+    return likelihoods[0] - likelihoods[1]
+
+
+def _normal(shadow: torch.Tensor, side: torch.Tensor, fixed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each record's mean and variance over the models of one side."""
+    count = side.sum(0)
+    mean = (shadow * side).sum(0) / count
+    squares = ((shadow - mean) ** 2 * side).sum(0)
+    # Means were estimated from the same models, which costs each record one degree of freedom.
+    if fixed:
+        variance = (squares.sum() / (count - 1).clamp(min=0).sum().clamp(min=1)).expand_as(mean)
+    else:
+        variance = squares / (count - 1).clamp(min=1)
+    return mean, variance.clamp(min=_SMALLEST)
 
 
 @register_attack
@@ -288,9 +309,4 @@ class OfflineLiraAttack(LiraAttack):
         """Shadow models on the split's pool."""
         if setup.split.pool is None:
             raise SettingError("lira-offline needs a pool of records that are neither members nor non-members.")
-        return cls(_from_pool(setup), online=False)
-
-
-def _from_pool(setup: AttackSetup) -> ShadowModels:
-    size = len(setup.split.members)
-    return ShadowModels.drawn(setup.network, setup.split.attackers, size=size, **setup.options)
+        return cls(setup.drawn, online=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 
-from noiseproof.attacks.attack import Attack, AttackSetup, Predicts, confidence, register_attack
+from noiseproof.attacks.attack import TINY, Attack, AttackSetup, Predicts, confidence, register_attack
 from noiseproof.attacks.result import best_threshold
 from noiseproof.data.dataset import Dataset
 from noiseproof.errors import SettingError
@@ -48,6 +48,51 @@ class LossAttack(Attack):
     def scores(self, target: Predicts, records: Dataset) -> torch.Tensor:
         """The logarithm of the probability given to the true label."""
         return confidence(target.predict(records.features).cpu(), records.labels.cpu())
+
+
+@register_attack
+class ConfidenceAttack(Attack):
+    """Salem et al. (2019): records whose largest probability is large are taken for members, whatever their label."""
+
+    name: ClassVar[str] = "confidence"
+    probabilities: ClassVar[bool] = True
+
+    def scores(self, target: Predicts, records: Dataset) -> torch.Tensor:
+        """The logarithm of the odds of the largest probability, from the sum of the others, which keeps its digits."""
+        answers = target.predict(records.features).cpu().double()
+        largest, place = answers.max(1)
+        others = answers.scatter(1, place[:, None], 0.0).sum(1)
+        return largest.clamp(min=TINY).log() - others.clamp(min=TINY).log()
+
+
+@register_attack
+class EntropyAttack(Attack):
+    """Salem et al. (2019): records that are answered with little entropy are taken for members, whatever their label."""
+
+    name: ClassVar[str] = "entropy"
+    probabilities: ClassVar[bool] = True
+
+    def scores(self, target: Predicts, records: Dataset) -> torch.Tensor:
+        """Minus the entropy of the answer."""
+        answers = target.predict(records.features).cpu().double()
+        return (answers * answers.clamp(min=TINY).log()).sum(1)
+
+
+@register_attack
+class ModifiedEntropyAttack(Attack):
+    """Song and Mittal (2021): entropy that counts confidence in a wrong label against membership."""
+
+    name: ClassVar[str] = "modified-entropy"
+    probabilities: ClassVar[bool] = True
+
+    def scores(self, target: Predicts, records: Dataset) -> torch.Tensor:
+        """(1 - p) log p of the true label, and p log(1 - p) of each other."""
+        answers, labels = target.predict(records.features).cpu().double(), records.labels.cpu()
+        others = answers.scatter(1, labels[:, None], 0.0)
+        # 1 - p, from the other classes where p is close to 1.
+        rest = answers.sum(1, keepdim=True) - answers
+        right = others.sum(1) * confidence(answers, labels)
+        return right + (others * rest.clamp(min=TINY).log()).sum(1)
 
 
 @register_attack

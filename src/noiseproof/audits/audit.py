@@ -11,8 +11,8 @@ import os
 import pickle
 import traceback
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from noiseproof.parallel import tasks
 from noiseproof.privacy.budget import Neighbours
 from noiseproof.privacy.card import Audit, Claim, Game, Proof, Unit, Verdict, verdict
 from noiseproof.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from noiseproof.audits.power import Power
 
 _CHUNK = 500
 """Trials played in one call: few enough to bound memory, enough for a vectorised game to be quick. Seeds go by chunk,
@@ -64,6 +67,10 @@ class AuditResult:
     bound: Bound
     claimed: Claim | None = None
     proven: Proof | None = None
+    power: Power | None = None
+    """What it could have found, where that was asked for (`with_power`)."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know beside the numbers."""
 
     @property
     def epsilon(self) -> float:
@@ -91,6 +98,14 @@ class AuditResult:
         """Whether the bound is above what is proven: a false alarm (1 in 20 at 95%), or a broken proof or program."""
         return self.proven is not None and self.proven.refuted_by(self.audited)
 
+    def with_power(self) -> AuditResult:
+        """The same result with what the audit could have found (`two_worlds_power`): takes a second or two."""
+        from noiseproof.audits.power import two_worlds_power
+
+        promise = self.claimed or self.proven
+        epsilon = None if promise is None else promise.epsilon_at(self.bound.delta)
+        return replace(self, power=two_worlds_power(self.bound, self.trials, epsilon))
+
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON document."""
         return {
@@ -107,6 +122,8 @@ class AuditResult:
             "falsely": self.bound.falsely,
             "missed": self.bound.missed,
             "seed": self.seed,
+            "power": None if self.power is None else self.power.to_json(),
+            "notes": list(self.notes),
         }
 
 

@@ -7,12 +7,18 @@ is made by `data.neighbours(dataset, relation=..., canary=...)`. They are made o
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from noiseproof.data.dataset import Dataset
 from noiseproof.data.splits import Canary
 from noiseproof.errors import SettingError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def mislabelled(dataset: Dataset, place: int = 0) -> Canary:
@@ -47,3 +53,39 @@ def insert(dataset: Dataset, canaries: Dataset, included: torch.Tensor) -> Datas
         features=torch.cat([dataset.features, chosen.features]),
         labels=torch.cat([dataset.labels, chosen.labels]),
     )
+
+
+def insert_in_table(
+    frame: pd.DataFrame, target: str, classes: tuple[str | int, ...], count: int, rng: np.random.Generator
+) -> tuple[pd.DataFrame, pd.DataFrame, NDArray[np.bool_]]:
+    """A table with canaries for one-run auditing: rows of it with a wrong class, each in or out by a fair coin of its own.
+
+    Args:
+        frame: The table.
+        target: The column that gets a wrong class.
+        classes: All classes.
+        count: How many canaries there are.
+        rng: Draws rows, classes, coins and the order of rows. Nobody who trains on the table may know it.
+
+    Returns:
+        The table with the canaries that are in, in random order; all canaries; and their coins.
+
+    Raises:
+        SettingError: If there are fewer rows than canaries, or fewer than two classes.
+    """
+    import pandas as pd
+
+    if not 0 < count <= len(frame):
+        raise SettingError(f"{count} canaries cannot be taken from {len(frame)} records; take between 1 and that.")
+    if len(classes) < 2:
+        raise SettingError("a canary has a wrong class, so that there must be two or more.")
+    canaries = frame.iloc[rng.choice(len(frame), count, replace=False)].reset_index(drop=True)
+    places = {str(name): place for place, name in enumerate(classes)}
+    shifted = [
+        classes[(places.get(str(label), 0) + int(shift)) % len(classes)]
+        for label, shift in zip(canaries[target], rng.integers(1, len(classes), count), strict=True)
+    ]
+    canaries[target] = shifted
+    included = rng.random(count) < 0.5
+    together = pd.concat([frame, canaries[included]], ignore_index=True)
+    return together.iloc[rng.permutation(len(together))].reset_index(drop=True), canaries, included

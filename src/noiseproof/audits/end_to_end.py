@@ -29,7 +29,7 @@ from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.files import whole_file, write_whole
 from noiseproof.parallel import tasks
 from noiseproof.privacy.budget import Neighbours, check_neighbours
-from noiseproof.privacy.card import Claim, Proof
+from noiseproof.privacy.card import Claim, Proof, Unit
 from noiseproof.progress import SILENT, Progress
 
 Train: TypeAlias = Callable[[World, Path], Observed | None]
@@ -53,6 +53,7 @@ def audit_end_to_end(
     relation: Neighbours = "add-or-remove",
     canary: Canary | None = None,
     records: int = 400,
+    of_person: int = 5,
     trials: int = 100,
     confidence: float = 0.95,
     seed: int = 0,
@@ -77,6 +78,8 @@ def audit_end_to_end(
         canary: The record that one file has and the other has not; without one, the worst of several in pilot runs.
             Where the split would hold it out, one of its numbers is moved by a hundredth of its range until it is not.
         records: How many records, at most, are taken of the data set, at random: whole runs should be short.
+        of_person: How many such records the canary has where the records' persons are known (`Dataset.groups`): one file
+            then has a person more, and the bound is one for persons.
         trials: Runs in each world. Without an error an epsilon up to about log(trials / 6) can be refuted at 95%.
         confidence: Of the bound.
         seed: Chooses records and canaries. The runs draw their own randomness.
@@ -104,11 +107,14 @@ def audit_end_to_end(
         raise SettingError(f"an end-to-end audit needs at least 20 trials in each world, not {trials}.")
     check_neighbours(relation)
     generator = torch.Generator().manual_seed(seed)
-    dataset = dataset.take(torch.randperm(len(dataset), generator=generator)[:records].to(dataset.labels.device))
+    drawn = torch.randperm(dataset.persons, generator=generator)
+    if dataset.groups is not None:  # whole persons
+        drawn = drawn.argsort()[dataset.groups.cpu()].argsort(stable=True)
+    dataset = dataset.take(drawn[:records].to(dataset.labels.device))
     chosen = {"yours": canary} if canary is not None else candidates(dataset)
     with _folder(folder) as place:
-        _claim(place, dataset, relation, chosen, name, delta, trials, seed)
-        worlds = write_worlds(place, dataset, relation, chosen, seed)
+        _claim(place, dataset, relation, chosen, name, delta, trials, seed, of_person)
+        worlds = write_worlds(place, dataset, relation, chosen, seed, of_person)
         play = _Runs(place, train, worlds, jobs, timeout, progress)
         control = play({CONTROL: _CONTROLS}, CONTROL)[CONTROL] if CONTROL in worlds else []
         worst = next(iter(chosen))
@@ -121,12 +127,17 @@ def audit_end_to_end(
     told = tell_apart((without[:learning], with_it[:learning]), control)
     scores = [np.array([told.score(run) for run in runs[learning:]]) for runs in (without, with_it)]
     bound = counting_bound((scores[0], scores[1]), delta=delta, confidence=confidence, choosing=told.scores)
-    game = f"{name}, end to end: {len(dataset)} records with and without one more ({worst})"
-    return AuditResult(game, relation, "record", trials, seed, bound, *_promises(without, relation, delta))
+    one = "one" if dataset.groups is None else f"a person of {of_person}"
+    game = f"{name}, end to end: {len(dataset)} records with and without {one} more ({worst})"
+    return AuditResult(
+        game, relation, dataset.unit, trials, seed, bound, *_promises(without, relation, delta, dataset.unit)
+    )
 
 
-def _promises(runs: Sequence[Observed], relation: Neighbours, delta: float) -> tuple[Claim | None, Proof | None]:
-    """What the runs' cards claim and prove for a record and these neighbours; of several runs, the largest."""
+def _promises(
+    runs: Sequence[Observed], relation: Neighbours, delta: float, unit: Unit
+) -> tuple[Claim | None, Proof | None]:
+    """What the runs' cards claim and prove for this unit and these neighbours; of several runs, the largest."""
 
     def largest(name: str) -> tuple[float, float] | None:
         found = (run[name].tolist() for run in runs if name in run and run[name][1] <= delta * (1 + 1e-6))
@@ -134,7 +145,7 @@ def _promises(runs: Sequence[Observed], relation: Neighbours, delta: float) -> t
 
     source, claimed, proven = "the runs' cards", largest(CLAIMED), largest(PROVEN)
     return (
-        Claim(epsilon=claimed[0], delta=claimed[1], neighbours=relation, source=source) if claimed else None,
+        Claim(epsilon=claimed[0], delta=claimed[1], unit=unit, neighbours=relation, source=source) if claimed else None,
         Proof(epsilon=proven[0], delta=proven[1], accountant=source) if proven else None,
     )
 
@@ -227,7 +238,8 @@ def _run_once(train: Train, task: _Task) -> str | None:
     try:
         with tempfile.TemporaryDirectory(dir=task.out.parent) as scratch:
             bundle = Path(scratch) / "bundle"
-            found = train(replace(task.source, canary=task.canary), bundle) or observe_bundle(bundle, task.canary)
+            world = replace(task.source, canary=task.canary)
+            found = train(world, bundle) or observe_bundle(bundle, world)
     except NoiseproofError as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:

@@ -9,14 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from noiseproof.audits.audit import AuditError
 from noiseproof.errors import SettingError
 from noiseproof.privacy import gaussian_dp
+from noiseproof.privacy.card import Audit, Claim, Verdict, verdict
+
+if TYPE_CHECKING:
+    from noiseproof.audits.power import Power
+
+Rates: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,65 @@ class Guesses:
                 f"{self.correct} correct of {self.guessed} guesses on {self.canaries} canaries is impossible; correct "
                 "guesses are guesses, and guesses are of canaries."
             )
+
+
+@dataclass(frozen=True)
+class OneRunBound:
+    """The largest epsilon that one run refutes, and the guesses that it was refuted by."""
+
+    epsilon: float
+    delta: float
+    confidence: float
+    guesses: Guesses
+    gaussian: bool = False
+    """Whether it rests on the assumption that a canary's pair of worlds is a Gaussian one."""
+
+
+@dataclass(frozen=True)
+class OneRunResult:
+    """What one run with canaries showed, beside what is claimed, in the words of `AuditResult`."""
+
+    game: str
+    bound: OneRunBound
+    claimed: Claim | None = None
+    power: Power | None = None
+
+    @property
+    def audited(self) -> Audit:
+        """The result as a card holds it; its trials are the canaries."""
+        bound = self.bound
+        return Audit(
+            epsilon=bound.epsilon,
+            delta=bound.delta,
+            confidence=bound.confidence,
+            trials=bound.guesses.canaries,
+            game=self.game,
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """`refuted`, or that nothing is proven."""
+        return verdict(self.claimed, None, self.audited)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a JSON document."""
+        guesses = self.bound.guesses
+        return {
+            "game": self.game,
+            "unit": "record" if self.claimed is None else self.claimed.unit,
+            "neighbours": "add-or-remove",
+            "claimed": None if self.claimed is None else self.claimed.model_dump(mode="json"),
+            "proven": None,
+            "audited": self.audited.model_dump(mode="json"),
+            "verdict": self.verdict,
+            "contradicts_proof": False,
+            "estimator": "one run, gaussian" if self.bound.gaussian else "one run",
+            "canaries": guesses.canaries,
+            "guessed": guesses.guessed,
+            "correct": guesses.correct,
+            "power": None if self.power is None else self.power.to_json(),
+            "notes": [],
+        }
 
 
 def flip(canaries: int, generator: torch.Generator) -> torch.Tensor:
@@ -78,28 +144,53 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     return min(1.0, tail + 2 * guesses.canaries * delta * worst)
 
 
-def contradicts(guesses: Guesses, needed: Callable[[float], float], alpha: float) -> bool:
+def contradicts(
+    canaries: int, guessed: ArrayLike, correct: ArrayLike, needed: Callable[[Rates], Rates], alpha: ArrayLike
+) -> NDArray[np.bool_]:
     """Whether a mechanism of a trade-off curve f allows so many correct guesses with probability below alpha.
 
-    `needed(x)` is the least false positive rate at which f allows a true positive rate of x: the inverse of 1 - f.
+    `needed(x)` is the least false positive rate at which f allows a true positive rate of x: the inverse g of 1 - f. The
+    numbers of guesses, alpha and what `needed` gives may be arrays, which broadcast: all are decided at once.
 
-    Let W be the number of correct guesses of c guesses on m canaries and p_i = Pr[W = i]. Turning the coin of a canary
-    that was guessed correctly, with everything else fixed, makes one guess wrong. Averaged over canaries, f-DP and the
-    concavity of 1 - f give for every t: sum_{i>=t} i p_i / m <= (1 - f)(sum_{i>=t-1} (c - i) p_i / m). A tail of mass
-    alpha from v on therefore needs mass below v, least if each constraint is met with mass as far down as it allows; if
-    all mass together then exceeds 1, Pr[W >= v] is below alpha. (Mahloujifar, Melis and Chaudhuri 2024.)
+    Formal guarantee
+    ----------------
+    The theorem of Mahloujifar, Melis and Chaudhuri (2024), with its proof. Let m canaries have fair coins S of their own,
+    let the mechanism be f-DP in each coin (f symmetric and convex, as trade-off curves of DP are), and let c guesses be
+    made from its result, W of them correct.
+
+    *One canary.* Fix i, t, a value b and all coins but the i-th. Let G be the event of the result that i is guessed to be b
+    and at least t - 1 others are guessed correctly. If the i-th coin shows b, G says that i is right and W >= t; if not, that
+    i is wrong and W >= t - 1. By f-DP, Pr[G | b] <= (1 - f)(Pr[G | not b]). Both values of b and all other coins have equal
+    chances and 1 - f is concave, so that Pr[i right, W >= t] <= (1 - f)(Pr[i wrong, W >= t - 1]) by Jensen.
+
+    *All canaries.* Averaged over i, once more by Jensen: R(t) <= (1 - f)(L(t - 1)) with R(t) = E[W; W >= t] / m and
+    L(t) = E[c - W; W >= t] / m. That is L(t - 1) >= g(R(t)), for every t.
+
+    *The least mass.* Write M(t) = Pr[W >= t]. Then m R(t) = t M(t) + sum_{i > t} M(i) and L(t) = c M(t) / m - R(t), and the
+    constraint reads (c - t + 1) M(t - 1) >= m (g + 1)(R(t)) - (t - 1) M(t), with (g + 1)(x) = g(x) + x. Since g does not
+    fall, its right side rises with every M(i), i >= t: with M(t) by at least t - (t - 1) = 1 times. So from M(v) >= alpha on,
+    by induction downwards, every M(t) is least if M(v) = alpha, M(i) = 0 above v, and each constraint is met with equality
+    (or M(t - 1) = M(t), where it asks for less). If M(0) then exceeds 1, no such mechanism has Pr[W >= v] >= alpha.
     """
-    made, total = guesses.guessed, guesses.canaries
-    right = alpha * guesses.correct / total
-    wrong = alpha * (made - guesses.correct) / total
-    for level in range(guesses.correct - 1, -1, -1):
-        least = needed(min(right, 1.0))
-        if least <= wrong:
-            break  # no constraint further down asks for more
-        right += level / (made - level) * (least - wrong)
-        wrong = least
-    # Both sums together are made / total times the mass of all p.
-    return right + wrong > made / total
+    made, right_guesses, alpha = np.broadcast_arrays(
+        *(np.asarray(value, dtype=np.float64) for value in (guessed, correct, alpha))
+    )
+    level = right_guesses - 1
+    # R and L at the level above; an element is done when a constraint asks for no mass, as none further down does then.
+    right, wrong = alpha * right_guesses / canaries, alpha * (made - right_guesses) / canaries
+    going = np.ones(np.broadcast_shapes(made.shape, np.shape(needed(right))), dtype=bool)
+    right, wrong = (np.broadcast_to(value, going.shape).copy() for value in (right, wrong))
+    for _ in range(int(right_guesses.max(initial=0))):
+        least = needed(np.minimum(right, 1.0))
+        going &= (least > wrong) & (level >= 0)
+        if not going.any():
+            break
+        more = np.where(going, least - wrong, 0.0)
+        right += np.maximum(level, 0.0) / (made - level) * more
+        wrong += more
+        level = level - 1
+    # Both sums together are made / canaries times the mass of all W.
+    return right + wrong > made / canaries
 
 
 def one_run_epsilon(guesses: Guesses, *, delta: float, confidence: float = 0.95) -> float:
@@ -114,11 +205,32 @@ def one_run_epsilon(guesses: Guesses, *, delta: float, confidence: float = 0.95)
     so is the unit.
     """
     alpha = _alpha(delta, confidence)
+    return max(steinke_epsilon(guesses, delta=delta, confidence=confidence), _by_curve(guesses, alpha, delta))
 
-    def refuted(epsilon: float) -> bool:
-        return p_value(guesses, epsilon, delta) <= alpha or contradicts(guesses, _approximate(epsilon, delta), alpha)
 
-    return _largest(refuted)
+def refutes(guesses: Guesses, epsilon: float, *, delta: float, confidence: float, gaussian: bool = False) -> bool:
+    """Whether the guesses refute one epsilon: whether the bound is above it, without looking for the bound."""
+    alpha = _alpha(delta, confidence)
+    if gaussian:
+        return bool(_contradicted(guesses, _gaussian(gaussian_dp.mu_within(epsilon, delta)), alpha))
+    return p_value(guesses, epsilon, delta) <= alpha or bool(
+        _contradicted(guesses, _approximate(epsilon, delta), alpha)
+    )
+
+
+def steinke_epsilon(guesses: Guesses, *, delta: float, confidence: float = 0.95) -> float:
+    """The largest epsilon that `p_value` alone refutes: Steinke et al.'s bound, for comparison.
+
+    Formal guarantee
+    ----------------
+    As for `one_run_epsilon`, which is never smaller.
+    """
+    alpha = _alpha(delta, confidence)
+
+    def refuted(epsilons: Rates) -> NDArray[np.bool_]:
+        return np.array([p_value(guesses, epsilon, delta) <= alpha for epsilon in epsilons.tolist()])
+
+    return _largest(refuted, points=1)
 
 
 def one_run_gaussian_epsilon(guesses: Guesses, *, delta: float, confidence: float = 0.95) -> float:
@@ -133,24 +245,48 @@ def one_run_gaussian_epsilon(guesses: Guesses, *, delta: float, confidence: floa
     alpha = _alpha(delta, confidence)
     if delta == 0:
         raise SettingError("a Gaussian pair has no finite epsilon at delta 0; choose a delta above 0.")
-    mu = _largest(lambda mu: contradicts(guesses, _gaussian(mu), alpha))
+    mu = _largest(lambda mu: _contradicted(guesses, _gaussian(mu), alpha))
     return gaussian_dp.epsilon_of(mu, delta)
 
 
-def one_run_bound(scores: ArrayLike, included: ArrayLike, *, delta: float, confidence: float = 0.95) -> float:
+def one_run_bound(
+    scores: ArrayLike, included: ArrayLike, *, delta: float, confidence: float = 0.95, gaussian: bool = False
+) -> OneRunBound:
     """The largest epsilon refuted over several numbers of guesses, the confidence shared between them.
 
     Half of the guesses are for in and half for out; all canaries are guessed, then half of them, a quarter, down to 16.
+
+    Args:
+        scores: One for each canary; the larger, the more it looks as if it was in.
+        included: The coins.
+        delta: Of the bound.
+        confidence: Of the bound.
+        gaussian: Whether the pair of worlds of a canary is taken for a Gaussian one (`one_run_gaussian_epsilon`).
+
+    Returns:
+        The bound, and the guesses that gave it.
+
+    Formal guarantee
+    ----------------
+    That of `one_run_epsilon`, or of `one_run_gaussian_epsilon`: by the union bound over the numbers of guesses, which do
+    not depend on scores or coins.
     """
-    count = len(np.asarray(scores))
-    sizes = [count >> halvings for halvings in range(count.bit_length()) if halvings == 0 or count >> halvings >= 16]
-    shared = 1 - (1 - confidence) / len(sizes)
-    return max(
-        one_run_epsilon(
-            guess(scores, included, guess_in=size - size // 2, guess_out=size // 2), delta=delta, confidence=shared
-        )
-        for size in sizes
-    )
+    alpha = _alpha(delta, confidence)
+    sizes = guess_counts(len(np.asarray(scores)))
+    shared = 1 - alpha / len(sizes)
+    every = [guess(scores, included, guess_in=size - size // 2, guess_out=size // 2) for size in sizes]
+    bound = one_run_gaussian_epsilon if gaussian else one_run_epsilon
+    found = [bound(guesses, delta=delta, confidence=shared) for guesses in every]
+    best = int(np.argmax(found))
+    return OneRunBound(found[best], delta, confidence, every[best], gaussian)
+
+
+def guess_counts(canaries: int) -> list[int]:
+    """The numbers of guesses that `one_run_bound` tries: all canaries, half of them, a quarter, down to 16."""
+    if canaries < 1:
+        raise SettingError("one-run auditing needs at least one canary.")
+    halved = (canaries >> halvings for halvings in range(1, canaries.bit_length()))
+    return [canaries, *(count for count in halved if count >= 16)]
 
 
 def _alpha(delta: float, confidence: float) -> float:
@@ -161,39 +297,46 @@ def _alpha(delta: float, confidence: float) -> float:
     return 1 - confidence
 
 
-def _approximate(epsilon: float, delta: float) -> Callable[[float], float]:
-    """The inverse of 1 - f for (epsilon, delta)-DP: the larger of its two lines."""
-    shrink, grow = math.exp(-epsilon), math.exp(min(epsilon, 700.0))
+def _contradicted(guesses: Guesses, needed: Callable[[Rates], Rates], alpha: float) -> NDArray[np.bool_]:
+    return contradicts(guesses.canaries, guesses.guessed, guesses.correct, needed, alpha)
 
-    def needed(rate: float) -> float:
-        return max(0.0, (rate - delta) * shrink, 1 - delta - (1 - rate) * grow)
+
+def _by_curve(guesses: Guesses, alpha: float, delta: float) -> float:
+    """The largest epsilon whose (epsilon, delta) curve the guesses contradict."""
+    return _largest(lambda epsilon: _contradicted(guesses, _approximate(epsilon, delta), alpha))
+
+
+def _approximate(epsilon: ArrayLike, delta: float) -> Callable[[Rates], Rates]:
+    """The inverse of 1 - f for (epsilon, delta)-DP: the larger of its two lines."""
+    epsilon = np.asarray(epsilon, dtype=np.float64)
+    shrink, grow = np.exp(-epsilon), np.exp(np.minimum(epsilon, 700.0))
+
+    def needed(rate: Rates) -> Rates:
+        return np.maximum(np.maximum((rate - delta) * shrink, 1 - delta - (1 - rate) * grow), 0.0)
 
     return needed
 
 
-def _gaussian(mu: float) -> Callable[[float], float]:
+def _gaussian(mu: ArrayLike) -> Callable[[Rates], Rates]:
     """The inverse of 1 - f for mu-GDP."""
     from scipy.special import ndtr, ndtri
 
-    def needed(rate: float) -> float:
-        return float(ndtr(ndtri(rate) - mu))
+    def needed(rate: Rates) -> Rates:
+        return np.asarray(ndtr(ndtri(rate) - np.asarray(mu, dtype=np.float64)))
 
     return needed
 
 
-def _largest(refuted: Callable[[float], bool]) -> float:
-    """The border, from below, up to which a parameter is refuted."""
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while refuted(high):
-        low, high = high, 2 * high
-        if high > 700:  # e^-700 is the last that a float tells from 0
+def _largest(refuted: Callable[[Rates], NDArray[np.bool_]], points: int = 31) -> float:
+    """The border, from below, up to which a parameter is refuted; `points` of it are tried in one call."""
+    grid = np.array([0.0, *2.0 ** np.arange(10), 700.0])  # e^-700 is the last that a float tells from 0
+    while True:
+        marks = refuted(grid[:-1])
+        holds = len(marks) if marks.all() else int(np.argmin(marks))
+        if holds == 0:
+            return float(grid[0])
+        low, high = float(grid[holds - 1]), float(grid[holds])
+        if high - low <= 1e-9:
             return low
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        if refuted(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+        # The first point is known to be refuted, and is tried again with the others for the sake of one rule.
+        grid = np.linspace(low, high, points + 2)

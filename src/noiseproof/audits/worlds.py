@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ class World:
     data: Path
     schema: Path | None
     canary: Canary
+    unit: Literal["record", "person"] = "record"
+    """What the files differ in."""
 
 
 def candidates(dataset: Dataset) -> dict[str, Canary]:
@@ -56,13 +59,16 @@ def _row(public: Public, features: torch.Tensor) -> torch.Tensor:
 
 
 def write_worlds(
-    place: Path, dataset: Dataset, relation: Neighbours, chosen: Mapping[str, Canary], seed: int
+    place: Path, dataset: Dataset, relation: Neighbours, chosen: Mapping[str, Canary], seed: int, of_person: int = 1
 ) -> dict[str, World]:
     """A file for the world without a canary, and one for each canary (and an ordinary record, under add-or-remove).
 
     A command splits files by a key of its own. A canary that would be held out is moved a little, or under replace-one
-    takes another record's place, until it is trained on.
+    takes another record's place, until it is trained on. Where the records' persons are known, the canary is a person who
+    has `of_person` such records.
     """
+    if dataset.groups is not None and relation != "add-or-remove":
+        raise SettingError("end to end, a canary person is added or removed; leave replace-one to records.")
     if relation == "add-or-remove":
         ordinary = int(torch.randint(len(dataset), (), generator=torch.Generator().manual_seed(seed)))
         chosen = {CONTROL: (dataset.features[ordinary], int(dataset.labels[ordinary])), **chosen}
@@ -74,7 +80,10 @@ def write_worlds(
             moved = _moved(dataset.public, canary, attempt)
             # Under add-or-remove the first has a record more; under replace-one the second has the canary.
             pair = neighbours(dataset, seed + attempt, relation=relation, canary=moved)
-            written[name] = _write(place / name, pair[relation == "replace-one"], moved, relation, seed)
+            other = pair[relation == "replace-one"]
+            if dataset.groups is not None:
+                other = other.take(torch.cat([torch.arange(len(dataset)), torch.full((of_person,), len(dataset))]))
+            written[name] = _write(place / name, other, moved, relation, seed)
             if _training_part(written[name], relation) not in (held_out, None):
                 break
         else:
@@ -101,29 +110,39 @@ def _moved(public: Public, canary: Canary, attempt: int) -> Canary:
 def _training_part(world: World, relation: Neighbours) -> str | None:
     """What identifies the records that a command trains on; None if the split puts all on one side."""
     try:
-        return load(world.data, schema=world.schema, neighbours=relation).train.fingerprint()
+        part = load(world.data, schema=world.schema, neighbours=relation).train
+        return replace(part, groups=None).fingerprint()  # persons are numbered anew where one more is in either part
     except DataError:
         return None
 
 
 def _write(path: Path, dataset: Dataset, canary: Canary, relation: Neighbours, seed: int) -> World:
     """Records as a file that `load` reads back as they are: a table with its schema, or arrays with their bounds."""
-    public = dataset.public
+    public, unit = dataset.public, dataset.unit
     if relation == "add-or-remove":
         # In an order of coins, so that the canary is not told by its place; all others keep theirs.
-        dataset = dataset.take(torch.from_numpy(np.argsort(coins(dataset, seed + 1))).to(dataset.labels.device))
+        dataset = dataset.take(
+            torch.from_numpy(np.argsort(coins(dataset, seed + 1), kind="stable")).to(dataset.labels.device)
+        )
     if public.kind == "table" and public.target is not None:
         table, schema = path.with_suffix(".csv"), path.with_suffix(".json")
-        decode(public, dataset.features, dataset.labels).to_csv(table, index=False)
+        rows = decode(public, dataset.features, dataset.labels)
+        if dataset.groups is not None:
+            name = public.person or "person"
+            public = replace(public, person=name)
+            rows[name] = dataset.groups.cpu().numpy()
+        rows.to_csv(table, index=False)
         write_whole(schema, Schema.of(public).to_json())
-        return World(table, schema, canary)
+        return World(table, schema, canary, unit)
     arrays = path.with_suffix(".npz")
-    np.savez(
-        arrays,
-        x=dataset.features.cpu().numpy(),
-        y=np.array(public.classes)[dataset.labels.cpu().numpy()],
-        class_names=np.array(public.classes),
-        low=0.0,
-        high=1.0,
-    )
-    return World(arrays, None, canary)
+    held = {
+        "x": dataset.features.cpu().numpy(),
+        "y": np.array(public.classes)[dataset.labels.cpu().numpy()],
+        "class_names": np.array(public.classes),
+        "low": np.array(0.0),
+        "high": np.array(1.0),
+    }
+    if dataset.groups is not None:
+        held["groups"] = dataset.groups.cpu().numpy()
+    np.savez(arrays, **held)
+    return World(arrays, None, canary, unit)

@@ -18,7 +18,7 @@ __all__ = ["app", "command", "group", "main"]
 # In the order in which the help lists them.
 for _name in (
     *("compare", "methods", "data", "account", "calibrate", "train", "choose", "predict", "publish", "synth", "attack"),
-    *("audit", "card", "verify", "report", "study", "bench", "serve", "keys", "ledger", "client"),
+    *("audit", "canaries", "card", "verify", "report", "study", "tpvd", "bench", "serve", "keys", "ledger", "client"),
 ):
     importlib.import_module(f"noiseproof.cli.{_name}")
 
@@ -56,9 +56,14 @@ def main(arguments: list[str] | None = None) -> None:
         app(given, prog_name="noiseproof")
     except NoiseproofError as error:
         _fail(str(error), debug, 2 if isinstance(error, SettingError) else 1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Typer turns an interruption into an exit with 130 without a word.
+        if isinstance(stop, SystemExit) and stop.code != 130:
+            raise
         kept = given[:1] in (["compare"], ["study"]) or "--checkpoint" in given
         rest = "; what was finished is kept: run the same command with --resume to go on." if kept else "."
+        if given[:1] == ["audit"] and "--resume" in given:
+            rest = "; what was finished is kept: run the same command again to go on."
         _fail(f"interrupted{rest}", debug, 130)
     except BrokenPipeError:
         # The reader of our output went away (`| head`): not an error of ours; keep Python from complaining at exit.

@@ -17,7 +17,8 @@ def run(
     only: Annotated[
         str | None,
         typer.Option(
-            help="One of steps, noise, shadows, predictions, parameters, generators, inputs, scaling, growth, serve, soak."
+            help="One of steps, noise, shadows, predictions, parameters, generators, inputs, scaling, growth, serve, soak, "
+            "synthetic."
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Steps that a median is taken over.")] = 30,

@@ -23,7 +23,7 @@ def run(
     json: o.Json = False,
 ) -> None:
     """Show a bundle's card: what is claimed, proven and audited, on what assumptions."""
-    from noiseproof.releases import bundles
+    from noiseproof.releases import bundles, signing
     from noiseproof.report import model_card
 
     release = bundles.load(bundle)
@@ -36,4 +36,5 @@ def run(
         assumed = card.proven.assumptions if card.proven else ()
         for sentence in (*(f"assumed: {one}" for one in assumed), *card.notes):
             output.say(f"- {sentence}")
+        output.say(signing.verify_bundle(bundle, None).sentence)
     o.note_inside(release, bundle)

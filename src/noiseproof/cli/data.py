@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +14,11 @@ from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError
 
 
-@command("data", "Examples: noiseproof data; noiseproof data people.csv --target income --draft-schema people.json")
+@command(
+    "data",
+    "Examples: noiseproof data; noiseproof data people.csv --target income --draft-schema people.json; "
+    "noiseproof data people.csv --schema people.json --buy-bounds bought.json --epsilon 0.3",
+)
 def run(
     file: Annotated[Path | None, typer.Argument(help="A table, to draft a schema for.")] = None,
     target: o.Target = None,
@@ -25,46 +30,117 @@ def run(
     draft_schema: Annotated[
         Path | None, typer.Option(help="Write a schema for FILE here, read off its records: check it before use.")
     ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Draft kinds of columns only: bounds and categories are to be bought.")
+    ] = False,
+    schema: o.SchemaOption = None,
+    buy_bounds: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write --schema here with what it marks as private bought from FILE, with noise, for --epsilon."
+        ),
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", "-e", help="What --buy-bounds may spend.")] = None,
+    delta: Annotated[
+        float, typer.Option("--delta", "-d", help="What --buy-bounds may spend; only categories need it.")
+    ] = 0.0,
+    neighbours: o.NeighboursOption = "add-or-remove",
     force: o.Force = False,
     json: o.Json = False,
 ) -> None:
-    """List the named data sets; or draft the schema of a table, for you to check and make public.
+    """List the named data sets; draft the schema of a table; or buy the bounds that nobody knows.
 
     A drafted schema holds bounds and categories read off private records, and says so (`"drafted": true`): whatever is
-    trained with it proves nothing, until somebody who knows what is public has replaced them and removed that mark.
+    trained with it proves nothing, until somebody who knows what is public has replaced them and removed that mark. Where
+    nobody knows, columns marked `"private": "bounds"` or `"private": "categories"` are bought from the records; every
+    training with the schema that comes of it counts the price as part of its own epsilon.
     """
-    from noiseproof.data import catalogue
-    from noiseproof.data.draft import draft
+    if file is None:
+        _list(json)
+    elif buy_bounds is not None:
+        if schema is None or epsilon is None:
+            raise SettingError("to buy bounds give the table, --schema FILE, --buy-bounds FILE and --epsilon.")
+        if draft_schema is not None or private or target is not None:
+            raise SettingError("draft a schema first, check it, then buy its bounds; --buy-bounds takes no --target.")
+        _buy(file, schema, buy_bounds, (epsilon, delta, neighbours), person, skip, encoding, force, json)
+    elif target is None or draft_schema is None:
+        raise SettingError("to draft a schema give the table, --target COLUMN and --draft-schema FILE.")
+    else:
+        about = {"task": task, "target_bounds": target_bounds, "person": person, "skip": skip or ()}
+        _draft(file, target, draft_schema, about, private, encoding or "utf-8", force, json)
+
+
+def _draft(
+    file: Path, target: str, out: Path, about: Any, private: bool, encoding: str, force: bool, json: bool
+) -> None:
+    from noiseproof.data.draft import draft, without_values
     from noiseproof.data.formats import check_file, read_table
     from noiseproof.files import check_out, write_whole
 
-    if file is not None:
-        if target is None or draft_schema is None:
-            raise SettingError("to draft a schema give the table, --target COLUMN and --draft-schema FILE.")
-        check_out(draft_schema, force=force, inputs=(file,))
-        check_file(file)
-        encoding = encoding or "utf-8"
-        schema = draft(
-            read_table(file, encoding=encoding),
-            target,
-            name=file.name,
-            task=task,
-            target_bounds=target_bounds,
-            person=person,
-            skip=skip or (),
-            skip_unusable=True,
-        ).model_copy(update={"encoding": encoding})
-        write_whole(draft_schema, schema.to_json() + "\n")
-        output.note(
-            f"{draft_schema} was read off the records: replace its bounds and categories by public ones, then remove its "
-            'mark `"drafted": true`; until then nothing is proven with it.'
-        )
-        if schema.skip:
-            output.note(f"to be skipped, as ids, free text or empty: {', '.join(schema.skip)}.")
-        if json:
-            document = {"schema": str(draft_schema), "columns": len(schema.columns), "target": target}
-            output.emit({**document, "skip": list(schema.skip)})
-        return
+    check_out(out, force=force, inputs=(file,))
+    check_file(file)
+    schema = draft(read_table(file, encoding=encoding), target, name=file.name, **about, skip_unusable=True)
+    schema = (without_values(schema) if private else schema).model_copy(update={"encoding": encoding})
+    write_whole(out, schema.to_json() + "\n")
+    instead = "check the kinds of its columns" if private else "replace its bounds and categories by public ones"
+    output.note(
+        f'{out} was read off the records: {instead}, then remove its mark `"drafted": true`; until then nothing is proven '
+        "with it."
+    )
+    if schema.skip:
+        output.note(f"to be skipped, as ids, free text or empty: {', '.join(schema.skip)}.")
+    if json:
+        document = {"schema": str(out), "columns": len(schema.columns), "target": target}
+        output.emit({**document, "skip": list(schema.skip)})
+
+
+def _buy(
+    file: Path,
+    schema: Path,
+    out: Path,
+    terms: tuple[float, float, str],
+    person: str | None,
+    skip: list[str] | None,
+    encoding: str | None,
+    force: bool,
+    json: bool,
+) -> None:
+    from noiseproof.data.bounds import buy_bounds
+    from noiseproof.data.formats import check_file, read_table
+    from noiseproof.data.schema import read_schema
+    from noiseproof.files import check_out, write_whole
+    from noiseproof.privacy.budget import check_neighbours
+
+    epsilon, delta, near = terms[0], terms[1], check_neighbours(terms[2])
+    check_out(out, force=force, inputs=(file, schema))
+    check_file(file)
+    open_ends = read_schema(schema).with_person(person).without(skip or ())
+    frame = read_table(file, open_ends, encoding or open_ends.encoding)
+    found = buy_bounds(frame, open_ends, epsilon=epsilon, delta=delta, neighbours=near, name=file.name)
+    write_whole(out, found.to_json() + "\n")
+    assert found.bought is not None
+    columns: dict[str, Any] = {**found.columns, found.target.name: found.target}
+    rows = [
+        (name, ", ".join(map(str, getattr(part, "categories", ()))) or f"{_shown(part.low)} to {_shown(part.high)}")
+        for name, part in columns.items()
+        if name in found.bought.columns
+    ]
+    title = f"bought for epsilon {epsilon:g} of a {found.bought.unit}"
+    document = {"schema": str(out), "bought": dataclasses.asdict(found.bought)}
+    output.answer(json, document, title, ("column", "bounds or categories"), rows)
+    output.note(
+        f"{out} may be public. Its price is spent: every training with it counts it as part of its own epsilon. To buy again "
+        "is to pay again."
+    )
+
+
+def _shown(bound: Any) -> str:
+    return f"{bound:.6g}" if isinstance(bound, float) else str(bound)
+
+
+def _list(json: bool) -> None:
+    from noiseproof.data import catalogue
+
     rows = catalogue()
     columns = ("data", "records", "features", "classes", "here", "where, or how to get it")
     cells = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,34 +12,107 @@ from noiseproof.cli import output
 from noiseproof.cli.ledger import open_ledger
 from noiseproof.cli.options import Json, LedgerOption
 from noiseproof.cli.registry import group
+from noiseproof.errors import SettingError
+
+if TYPE_CHECKING:
+    from noiseproof.serve.ledger import Keys
 
 app = group(
     "keys",
-    "API keys of a service (create, revoke, list) and keys that bundles are signed with (signing).",
+    "API keys of a service (create, rotate, revoke, list) and keys that bundles are signed with (signing).",
     "Example: noiseproof keys create hospital-a --answers 1000",
 )
 
 
-@app.command(epilog="Example: noiseproof keys create hospital-a --answers 1000")
+_Expires = Annotated[
+    float | None,
+    typer.Option("--expires", metavar="DAYS", help="Days after which the key stops working; never if not given."),
+]
+
+
+@app.command(
+    epilog="Example: noiseproof keys create hospital-a --answers 1000\n\n"
+    "Example: noiseproof keys create hospital-a --answers 100 --per month --model triage --change-rights"
+)
 def create(
     client: Annotated[str, typer.Argument(help="Whose key: a name of your choice for the client.")],
-    answers: Annotated[int | None, typer.Option(help="Answers that the client may have of each model in all.")] = None,
-    operator: Annotated[bool, typer.Option("--operator", help="May see all clients' budgets.")] = False,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER or all", help="Answers that the client may have of each model: in all, or see --per."
+        ),
+    ] = None,
+    per: Annotated[
+        Literal["day", "week", "month"] | None,
+        typer.Option(help="Answers are for each day, week or month (UTC); the model's budget pays for all of them."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The one model that --answers is for.")] = None,
+    operator: Annotated[
+        bool | None, typer.Option("--operator/--no-operator", help="May see all clients' budgets.")
+    ] = None,
+    expires: _Expires = None,
+    change_rights: Annotated[
+        bool, typer.Option("--change-rights", help="Give a client that is there these rights, for all of its keys.")
+    ] = False,
     ledger: LedgerOption = "noiseproof-ledger.db",
     json: Json = False,
 ) -> None:
     """Make a key for a client, and print it: it is shown this once, as only a hash of it is kept.
 
-    A client that is there already gets one key more, and these rights for all of its keys.
+    A client that is there already gets one key more, with the rights that it has; --change-rights changes them.
     """
     with open_ledger(ledger) as database:
-        from noiseproof.serve.ledger.keys import Keys, split
+        from noiseproof.serve.ledger.keys import KEEP, Keys
 
-        key = Keys(database).create(client, operator=operator, answers=answers)
-    output.tell(
-        json, {"client": client, "id": split(key)[0], "key": key, "operator": operator, "answers": answers}, key
-    )
+        key = Keys(database).create(
+            client,
+            operator=KEEP if operator is None else operator,
+            answers=KEEP if answers is None else _number(answers),
+            period=per,
+            model=model,
+            expires_at=_moment(expires),
+            change_rights=change_rights,
+        )
+        _tell_key(json, Keys(database), key)
+
+
+@app.command(epilog="Example: noiseproof keys rotate 0123456789abcdef --grace 24")
+def rotate(
+    id: Annotated[str, typer.Argument(help="The old key's id: its middle part, or what `keys list` shows.")],
+    grace: Annotated[
+        float, typer.Option(help="Hours for which the old key still works; 0 revokes it now.", min=0)
+    ] = 0.0,
+    expires: _Expires = None,
+    ledger: LedgerOption = "noiseproof-ledger.db",
+    json: Json = False,
+) -> None:
+    """Make a new key for the client of a key, with the same rights, and end the old one."""
+    with open_ledger(ledger) as database:
+        from noiseproof.serve.ledger import Keys
+
+        key = Keys(database).rotate(id, grace=3600 * grace, expires_at=_moment(expires))
+        _tell_key(json, Keys(database), key)
+
+
+def _tell_key(json: bool, keys: Keys, key: str) -> None:
+    made = keys.check(key)
+    assert made is not None
+    document = made.to_json()
+    del document["made_at"], document["revoked_at"]
+    output.tell(json, {**document, "key": key}, key)
     output.note("keep the key now: it is not shown again.")
+
+
+def _number(answers: str) -> int | None:
+    if answers == "all":
+        return None
+    if not answers.isdecimal():
+        raise SettingError("--answers takes a number, 0 or more, or `all`.")
+    return int(answers)
+
+
+def _moment(days: float | None) -> float | None:
+    return None if days is None else time.time() + 86400 * days
 
 
 @app.command(epilog="Example: noiseproof keys revoke 0123456789abcdef")
@@ -62,8 +136,16 @@ def list_keys(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False)
         from noiseproof.serve.ledger import Keys
 
         found = [key.to_json() for key in Keys(database).list()]
-    shown = [[value if i < 4 or value is None else value[:10] for i, value in enumerate(key.values())] for key in found]
-    output.answer(json, found, None, ("id", "client", "operator", "answers", "made", "revoked"), shown)
+    shown = [
+        (
+            *(key[name] for name in ("id", "client", "operator", "answers", "period")),
+            *(key[name] and key[name][:10] for name in ("made_at", "revoked_at", "expires_at")),
+        )
+        for key in found
+    ]
+    output.answer(
+        json, found, None, ("id|", "client", "operator", "answers", "per", "made", "revoked", "expires"), shown
+    )
 
 
 @app.command(epilog="Example: noiseproof keys signing vendor.pem")

@@ -25,8 +25,13 @@ stderr = Console(stderr=True)
 
 
 def emit(document: Any) -> None:
-    """Print the one JSON document; infinities become null, as JSON has none."""
-    sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+    """Print the one JSON document."""
+    sys.stdout.write(as_json(document))
+
+
+def as_json(document: Any) -> str:
+    """A document as JSON text; infinities become null, as JSON has none."""
+    return json.dumps(_plain(document), indent=2, allow_nan=False) + "\n"
 
 
 def answer(
@@ -148,13 +153,13 @@ def bars(*more: ProgressColumn) -> Bars:
 class RichProgress(Progress):
     """Progress bars on stderr, with time left and what the work reports; nothing where stderr is no terminal."""
 
-    def task(self, description: str, total: int) -> Task:
+    def task(self, description: str, total: int | None) -> Task:
         """Start a bar."""
         return _RichTask(description, total)
 
 
 class _RichTask(Task):
-    def __init__(self, description: str, total: int) -> None:
+    def __init__(self, description: str, total: int | None) -> None:
         from rich.progress import TextColumn
 
         self._bars = bars(TextColumn("{task.fields[status]}", markup=False))

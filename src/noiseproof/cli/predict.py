@@ -9,8 +9,9 @@ import typer
 
 from noiseproof.cli import options as o
 from noiseproof.cli import output
+from noiseproof.cli.ledger import check_no_password
 from noiseproof.cli.registry import command
-from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.errors import BundleError, SettingError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +33,9 @@ def run(
     force: o.Force = False,
     encoding: o.Encoding = None,
     ledger: o.LedgerOption = "noiseproof-ledger.db",
+    key: Annotated[
+        Path | None, typer.Option(help="The signer's public key: a bundle that it did not sign, or not so, is refused.")
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Predict the target of new rows: classes by their names with probabilities, numbers in the target's units.
@@ -44,13 +48,16 @@ def run(
     from noiseproof.data.schema import Schema
     from noiseproof.data.tables import answers_table, code_rows
     from noiseproof.files import check_out, whole_file
-    from noiseproof.releases import bundles
+    from noiseproof.releases import bundles, signing
 
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise SettingError(f"predictions are written as .csv or .parquet, not {out.name}; rename --out.")
         check_out(out, force=force, inputs=(rows, bundle))
     release = bundles.load(bundle)
+    signed = signing.verify_bundle(bundle, None if key is None else signing.read_public_key(key))
+    if key is not None and not signed.valid:
+        raise BundleError(f"{bundle}: {signed.findings[0]}")
     if release.public.kind != "table":
         raise UnsupportedError(f"{bundle} was made from records that are no table; use Python's `release.predict`.")
     check_file(rows)
@@ -72,6 +79,7 @@ def run(
             else:
                 scored.to_parquet(file, index=False)
     document: dict[str, Any] = {"rows": len(scored), "out": None if out is None else str(out)}
+    document["signature"] = signed.status
     if out is not None:
         output.tell(json, document, f"{len(scored)} rows with their predictions are in {out}.")
         return
@@ -89,6 +97,7 @@ def _answer(release: Release, features: torch.Tensor, bundle: Path, ledger: str)
     if not isinstance(release, PredictionRelease):
         return release.predict(features)
     output.need_serve()
+    check_no_password(ledger)
     from noiseproof.serve.server import pay
 
     left = pay(bundle, release, ledger, answers=len(features), client="predict")

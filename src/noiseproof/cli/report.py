@@ -1,31 +1,108 @@
-"""`noiseproof report`: join several comparisons into one page."""
+"""`noiseproof report`: a page for people about a release, an audit or comparisons."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from noiseproof.cli import output
 from noiseproof.cli.options import Force, Json
 from noiseproof.cli.registry import command
+from noiseproof.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+_FORMATS = (".html", ".pdf")
 
 
-@command("report", "Example: noiseproof report runs/compare-digits runs/compare-people --out both.html")
+@command(
+    "report",
+    "Example: noiseproof report digits-model --key vendor.pem.pub --out report.pdf\n\n"
+    "Example: noiseproof report runs/compare-digits runs/compare-people --out both.html",
+)
 def run(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders that `noiseproof compare` wrote.")],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    subjects: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="BUNDLE|CARD|AUDIT|DIR...",
+            help="A bundle, its card.json, the JSON of an audit, or folders that `noiseproof compare` wrote.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write: .html, or .pdf (which needs Chromium).")] = Path(
+        "report.html"
+    ),
+    key: Annotated[Path | None, typer.Option(help="The signer's public key, from a source that you trust.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="A ledger's file or address, to show what was spent on the same data.")
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Join the results of several comparisons into one page that works offline."""
-    from noiseproof.files import check_out, write_whole
-    from noiseproof.report import render
-    from noiseproof.run.results import Comparison
+    """Write one printable page that works offline: what left, what its epsilon means, what it rests on, who signed it.
 
-    comparisons = [Comparison.read(folder) for folder in folders]
-    check_out(out, force=force)
-    write_whole(out, render(comparisons))
-    runs = [{"data": one.data, "sentence": one.sentence} for one in comparisons]
-    output.tell(json, {"report": str(out), "runs": runs}, f"The page: {out}")
+    Of a bundle, a card or an audit it is the page for whoever decides whether it may leave. Of comparisons it shows every
+    method, and is for the data's owner alone.
+    """
+    from noiseproof.files import check_out, write_whole
+    from noiseproof.releases.signing import read_public_key
+    from noiseproof.report.pdf import print_pdf
+
+    if out.suffix not in _FORMATS:
+        raise SettingError(f"a page is written as .html or .pdf, not {out.name}; rename --out.")
+    check_out(out, force=force, inputs=subjects)
+    page, document = _page(subjects, None if key is None else read_public_key(key), ledger)
+    if out.suffix == ".pdf":
+        print_pdf(page, out)
+    else:
+        write_whole(out, page)
+    answer = document.get("answer")
+    output.tell(json, {"out": str(out), **document}, f"{answer} The page: {out}" if answer else f"The page: {out}")
+
+
+def _page(subjects: list[Path], key: Ed25519PublicKey | None, ledger: str | None) -> tuple[str, dict[str, Any]]:
+    """The page, and what it says in short."""
+    from noiseproof.releases import bundles
+    from noiseproof.report import evidence, render, render_audit, render_release
+    from noiseproof.run.results import RESULTS, Comparison
+
+    first = subjects[0]
+    if any((one / RESULTS).is_file() for one in subjects) or (first.is_dir() and not (first / bundles.CARD).is_file()):
+        comparisons = [Comparison.read(folder) for folder in subjects]
+        return render(comparisons), {"runs": [{"data": one.data, "sentence": one.sentence} for one in comparisons]}
+    if len(subjects) > 1:
+        raise SettingError("a page is about one bundle, card or audit; only comparisons are joined.")
+    if not first.exists():
+        raise DataError(f"there is no {first}; give a bundle, a card, an audit's JSON or a comparison's folder.")
+    found: evidence.Evidence | evidence.AuditEvidence
+    if not first.is_dir() and not evidence.is_card(first):
+        found = evidence.of_audit(first, key)
+        page = render_audit(found)
+    else:
+        account = None if ledger is None else _account(ledger, first)
+        found = (evidence.of_bundle if first.is_dir() else evidence.of_card)(first, key, account)
+        page = render_release(found)
+    decision = found.decision
+    return page, {"answer": decision.answer, "why": decision.why, "signature": found.signature.status}
+
+
+def _account(ledger: str, bundle: Path) -> list[str]:
+    """What a ledger says of all data sets, and of the account with the bundle's name."""
+    from noiseproof.cli.ledger import open_ledger
+
+    with open_ledger(ledger) as database:
+        from noiseproof.serve.ledger import History, Ledger
+
+        found = [one.sentence() for one in Ledger(database).data_sets()]
+        for account in History(database).accounts():
+            if account.model == bundle.resolve().name:
+                spent, limit = (
+                    amount.to_json()["amounts"][0] for amount in (account.everyone.spent, account.everyone.capacity)
+                )
+                found.append(
+                    f"{account.model}: {account.entries} entries by {len(account.clients)} clients, {spent} of {limit} spent "
+                    f"({account.everyone.spent.measure}); the last entry's hash is {account.head}."
+                )
+    return found or ["The ledger knows no release yet."]

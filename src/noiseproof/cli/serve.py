@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from noiseproof.cli import output
+from noiseproof.cli.ledger import check_no_password
 from noiseproof.cli.options import LedgerOption, note_inside
 from noiseproof.cli.registry import command
 from noiseproof.errors import SettingError
@@ -31,6 +32,13 @@ def run(
     rate: Annotated[float, typer.Option(help="Requests a second that one client may make.")] = 100.0,
     rows: Annotated[int, typer.Option(help="Inputs that one request may have.")] = 1024,
     body: Annotated[int, typer.Option(help="Bytes that one request may have.")] = 8 << 20,
+    connections: Annotated[
+        int, typer.Option(help="Connections from one address to one worker; more where a proxy is before it.")
+    ] = 256,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="A port of 127.0.0.1 with metrics for a scraper without a key.", min=1, max=65535),
+    ] = None,
     data_set: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,6 +56,7 @@ def run(
     anywhere else: one release, one ledger.
     """
     output.need_serve()
+    check_no_password(ledger)
     from noiseproof.serve import server
     from noiseproof.serve.service import Settings, name_bundles, name_data_sets
 
@@ -62,6 +71,8 @@ def run(
         rate=rate,
         rows=rows,
         body=body,
+        connections_by_address=connections,
+        connections=max(connections, Settings.connections),
     )
     models, left, data_sets = server.check(settings)
     rows_shown = []
@@ -79,4 +90,13 @@ def run(
         output.note("API keys travel in the clear without TLS; give --certificate, or put a TLS proxy before it.")
     scheme = "https" if certificate else "http"
     output.say(f"Listening on {scheme}://{host}:{port}/ with {workers} workers; Ctrl+C stops.")
-    server.run(settings, host=host, port=port, workers=workers, certificate=certificate, private_key=private_key)
+    server.run(
+        settings,
+        host=host,
+        port=port,
+        workers=workers,
+        certificate=certificate,
+        private_key=private_key,
+        metrics_port=metrics_port,
+        models=models,
+    )

@@ -24,11 +24,12 @@ def run(
     scale: Annotated[
         str,
         typer.Option(
-            help="small (two cores, minutes) or paper (its own sizes).", autocompletion=completes(("small", "paper"))
+            help="small (two cores, minutes), effect (the paper's networks, hours) or paper (its own sizes).",
+            autocompletion=completes(("small", "effect", "paper")),
         ),
     ] = "small",
     only: Annotated[
-        str | None, typer.Option(help="Only these data sets, by the paper's names: Location,MNIST (lu).")
+        str | None, typer.Option(help="Only these data sets: Location,MNIST (lu), mnist,svhn (lin, phan).")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for tables, figures and finished cells.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the cells that are finished in --out.")] = False,
@@ -41,8 +42,8 @@ def run(
     from noiseproof.cli.checkout import load_part
     from noiseproof.parallel.tasks import asked
 
-    if scale not in ("small", "paper"):
-        raise SettingError(f"the scale is small or paper, not {scale!r}.")
+    if scale not in ("small", "effect", "paper"):
+        raise SettingError(f"the scale is small, effect or paper, not {scale!r}.")
     study = load_part("papers").get(paper)
     if only is not None:
         study = study.only([name.strip() for name in only.split(",")])

@@ -49,7 +49,7 @@ def run(
     from noiseproof import methods
     from noiseproof.data import load
     from noiseproof.methods.losses import coding
-    from noiseproof.methods.losses.gan import GanMethod
+    from noiseproof.methods.losses.gan import Synthesizer
     from noiseproof.methods.losses.quality import quality
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.releases.release import DataRelease
@@ -62,8 +62,8 @@ def run(
     given = o.read_settings(settings)
     if rows is not None:
         given["rows"] = str(rows)
-    if not issubclass(methods.get(method), GanMethod):
-        makers = [name for name, each in methods.registry().items() if issubclass(each, GanMethod)]
+    if not issubclass(methods.get(method), Synthesizer):
+        makers = [name for name, each in methods.registry().items() if issubclass(each, Synthesizer)]
         raise SettingError(f"{method} makes no synthetic records; {', '.join(makers)} do.")
     methods.build(method, given)
     chosen = o.read_choice(chosen_by)

@@ -43,7 +43,9 @@ def run(
     chosen_by: o.ChosenBy = None,
     store: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Code a Parquet table into this folder, and train from disk: for big data."),
+        typer.Option(
+            metavar="DIR", help="Code a table into this folder, part by part, and train from disk: for big data."
+        ),
     ] = None,
     jobs: o.Jobs = None,
     ray: o.RayOption = None,

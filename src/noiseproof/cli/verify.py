@@ -1,4 +1,4 @@
-"""`noiseproof sign` and `noiseproof verify`: who vouches for a bundle, and whether it is as it was signed."""
+"""`noiseproof sign` and `noiseproof verify`: who vouches for a bundle or a file, and whether it is as it was signed."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from noiseproof.cli import output
 from noiseproof.cli.options import Json
 from noiseproof.cli.registry import command
 
-_SHOWS_NOT = (
-    "A signature shows who vouches for these bytes. It does not show that the training ran as the card tells, "
-    "nor that the signer is to be believed."
+
+@command(
+    "sign",
+    "Example: noiseproof sign digits-model --key vendor.pem\n\nExample: noiseproof sign audit.json --key vendor.pem",
 )
-
-
-@command("sign", "Example: noiseproof sign digits-model --key vendor.pem")
 def sign(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a release.")],
+    subject: Annotated[
+        Path,
+        typer.Argument(metavar="BUNDLE|FILE", help="A bundle, or a file: a card, an audit's JSON, a ledger's export."),
+    ],
     key: Annotated[Path, typer.Option(help="The private key, as `noiseproof keys signing` makes it.")],
     json: Json = False,
 ) -> None:
-    """Sign a bundle: its weights, its card and its settings with the event log. An audit changes the card: sign again."""
-    from noiseproof.releases.signing import key_id, read_private_key, sign_bundle
+    """Sign a bundle (its weights, card and settings with the event log) or a file. An audit changes the card: sign again."""
+    from noiseproof.releases.signing import key_id, read_private_key, sign_bundle, sign_file
 
     signer = read_private_key(key)
-    written = sign_bundle(bundle, signer)
+    written = sign_bundle(subject, signer) if subject.is_dir() else sign_file(subject, signer)
     by = key_id(signer.public_key())
     output.tell(json, {"signature": str(written), "by": by}, f"{written}: signed by key {by[:16]}.")
 
@@ -38,28 +39,36 @@ def sign(
     "Example: noiseproof verify digits-model --key vendor.pem.pub --recompute --json",
 )
 def verify(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a release.")],
+    subject: Annotated[Path, typer.Argument(metavar="BUNDLE|FILE", help="A bundle, or a file that was signed.")],
     key: Annotated[Path | None, typer.Option(help="The signer's public key, from a source that you trust.")] = None,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Also account for the event log again, and compare with the card.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Say what of a bundle is signed, by whom, over which bytes; exit 1 if it is not valid."""
+    """Say what is signed, by whom, over which bytes, and what a signature does not show; exit 1 if it is not valid."""
+    from noiseproof.errors import SettingError
     from noiseproof.releases import signing
 
-    found = signing.verify_bundle(bundle, None if key is None else signing.read_public_key(key))
+    signer = None if key is None else signing.read_public_key(key)
+    if recompute and not subject.is_dir():
+        raise SettingError("only a bundle has an event log to recompute; leave --recompute away.")
+    found = signing.verify_bundle(subject, signer) if subject.is_dir() else signing.verify_file(subject, signer)
     document: dict[str, Any] = {
+        "status": found.status,
         "signed": found.signed,
         "by": found.by,
         "valid": found.valid,
         "files": list(found.files),
+        "digests": dict(found.digests),
+        "says": dict(found.predicate),
         "findings": list(found.findings),
-        "shows_not": _SHOWS_NOT,
+        "remarks": list(found.remarks),
+        "shows_not": signing.SHOWS_NOT,
     }
     again = None
     if recompute:
-        again = signing.recompute(bundle)
+        again = signing.recompute(subject)
         document["recomputed"] = {
             "epsilon": again.epsilon,
             "stated": again.stated,
@@ -69,14 +78,15 @@ def verify(
     if json:
         output.emit(document)
     else:
-        verdict = "valid" if found.valid else "NOT valid" if found.signed else "NOT signed"
-        output.say(f"{bundle}: {verdict}" + (f", signed by key {found.by[:16]}" if found.valid and found.by else ""))
+        output.say(f"{subject}: {'valid' if found.valid else 'NOT valid'}. {found.sentence}")
         if found.valid:
-            output.say(f"Covers {', '.join(found.files)}.")
-        for finding in found.findings:
-            output.say(f"- {finding}")
+            output.say(f"Signed by key {found.by}, over these bytes (SHA-256):")
+            for name in found.files:
+                output.say(f"  {found.digests[name]}  {name}")
+        for sentence in (*found.findings, *found.remarks):
+            output.say(f"- {sentence}")
         if again is not None:
             output.say(f"Event log: {again.why}")
-        output.say(_SHOWS_NOT)
+        output.say(signing.SHOWS_NOT)
     if not found.valid or (again is not None and not again.holds):
         raise typer.Exit(1)

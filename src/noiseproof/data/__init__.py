@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from noiseproof.data.arrays import from_arrays, from_torch
+from noiseproof.data.arrays import from_arrays
+from noiseproof.data.bounds import buy_bounds
 from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.data.formats import register_format
+from noiseproof.data.items import from_torch
 from noiseproof.data.library import catalogue
 from noiseproof.data.load import load
 from noiseproof.data.raw import cluster_labels
@@ -18,6 +20,7 @@ __all__ = [
     "Public",
     "Schema",
     "Split",
+    "buy_bounds",
     "catalogue",
     "cluster_labels",
     "decode",

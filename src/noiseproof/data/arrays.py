@@ -1,4 +1,4 @@
-"""Arrays, tensors and torch datasets of the user's as data sets."""
+"""Arrays and tensors of the user's as data sets."""
 
 from __future__ import annotations
 
@@ -78,37 +78,6 @@ def from_arrays(
     return dataset if groups is None else replace(dataset, groups=group_array(groups, len(dataset), name))
 
 
-def from_torch(
-    dataset: torch.utils.data.Dataset[Any],
-    *,
-    name: str = "dataset",
-    groups: ArrayLike | None = None,
-    **facts: Unpack[Facts],
-) -> Dataset:
-    """A data set from a torch `Dataset` of (features, label) pairs, read once into memory; the rest as `from_arrays`.
-
-    Formal guarantee
-    ----------------
-    As for `from_arrays`, provided that the torch dataset makes each item from one person's record alone and gives the
-    same item every time: a random augmentation is frozen at what it gave when it was read.
-    """
-    if isinstance(dataset, torch.utils.data.TensorDataset):
-        pairs = [dataset.tensors]
-    else:
-        try:
-            pairs = list(torch.utils.data.DataLoader(dataset, batch_size=1024))
-        except (TypeError, RuntimeError) as error:
-            raise DataError(
-                f"the items of {name} must be tensors or arrays of one shape; transform them so."
-            ) from error
-    if not pairs:
-        raise DataError(f"{name} has no records.")
-    if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
-        raise DataError(f"{name} must give pairs of features and a label.")
-    features, labels = (np.concatenate([_numpy(part) for part in column]) for column in zip(*pairs, strict=True))
-    return from_arrays(features, labels, name=name, groups=groups, **facts)
-
-
 def code_arrays(parts: Sequence[tuple[ArrayLike, ArrayLike]], name: str, **facts: Unpack[Facts]) -> list[Dataset]:
     """Several parts (a training and a test part) coded alike; what is read off the records is read off all of them."""
     features = [record_array(x, name) for x, _ in parts]
@@ -175,7 +144,8 @@ def describe(
     return public, [torch.from_numpy(y) for y in labels], bounds
 
 
-def _numpy(values: ArrayLike) -> Array:
+def as_array(values: ArrayLike) -> Array:
+    """Tensors and sequences as arrays."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
@@ -184,7 +154,7 @@ def _numpy(values: ArrayLike) -> Array:
 
 def record_array(values: ArrayLike, name: str) -> Array:
     """Features as an array of numbers, records first, channels before height and width; anything else is refused."""
-    array = _numpy(values)
+    array = as_array(values)
     if array.dtype.kind not in "buif":
         raise DataError(f"the features of {name} are not numbers; give an array of numbers.")
     if array.ndim < 2 or array.ndim > 4 or 0 in array.shape[1:]:
@@ -204,7 +174,7 @@ def record_array(values: ArrayLike, name: str) -> Array:
 
 def label_array(values: ArrayLike, name: str, numeric: bool = False) -> Array:
     """Labels as one whole number or text a record (any number, for a numeric target); anything else is refused."""
-    array = _numpy(values)
+    array = as_array(values)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -234,7 +204,7 @@ def group_array(groups: ArrayLike, records: int, name: str) -> torch.Tensor:
     """Whose each record is, as numbers from 0 on in the order in which the persons first come."""
     import pandas as pd
 
-    array = _numpy(groups)
+    array = as_array(groups)
     if array.shape != (records,):
         raise DataError(f"{name} has {records} records but groups of shape {array.shape}; give one a record.")
     places = pd.factorize(array)[0]

@@ -49,6 +49,20 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Bought:
+    """What bounds and categories cost that were bought from the private records (`data.bounds.buy_bounds`).
+
+    Whatever is trained with them has spent it, too.
+    """
+
+    columns: tuple[str, ...]
+    epsilon: float
+    delta: float = 0.0
+    unit: Literal["record", "person"] = "record"
+    neighbours: str = "add-or-remove"
+
+
+@dataclass(frozen=True)
 class Public:
     """What anybody may know about a data set without seeing a record.
 
@@ -80,6 +94,8 @@ class Public:
     """The column that tells whose a record is, where several may be one person's. It is never a feature."""
     missing_values: tuple[str, ...] = ()
     """Texts of a table that stand for a missing value, besides the usual ones."""
+    bought: Bought | None = None
+    """What was paid for bounds and categories, where they were bought from the records."""
 
     @property
     def is_picture(self) -> bool:

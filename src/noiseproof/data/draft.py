@@ -114,6 +114,32 @@ def draft(
     return Schema(columns=columns, target=about, drafted=True, person=person, skip=tuple(unusable))
 
 
+def without_values(schema: Schema) -> Schema:
+    """A drafted schema without what was read off the values: bounds and categories are to be bought (`data.bounds`).
+
+    Args:
+        schema: What `draft` gave.
+
+    Returns:
+        The same columns with the mark `private`. Dates keep a wide range, since their bounds are looked for in one.
+    """
+    columns = {
+        name: ColumnSchema(
+            low=datetime.date(1900, 1, 1) if column.date else None,
+            high=datetime.date(2100, 1, 1) if column.date else None,
+            integer=column.integer,
+            missing=column.missing,
+            date=column.date,
+            private="categories" if column.categories else "bounds",
+        )
+        for name, column in schema.columns.items()
+    }
+    target = schema.target
+    if target.bounds is not None:
+        target = TargetSchema(name=target.name, integer=target.integer, task=target.task, private="bounds")
+    return schema.model_copy(update={"columns": columns, "target": target})
+
+
 def suspicions(frame: pd.DataFrame, known: Sequence[str]) -> tuple[str, ...]:
     """What the data's owner should hear of columns that look as if they told whose a row is, none being declared.
 

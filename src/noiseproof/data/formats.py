@@ -36,6 +36,10 @@ Reader: TypeAlias = Callable[..., Content]
 R = TypeVar("R", bound=Callable[..., Any])
 
 
+ROWS = 1 << 15
+"""Rows of a table that are read together, where it is read part by part."""
+
+
 class _Format(NamedTuple):
     read: Reader
     header: Callable[..., Sequence[str]] | None
@@ -164,6 +168,33 @@ def read_table(path: Path, schema: Schema | None = None, encoding: str = "utf-8"
     return frame
 
 
+def read_parts(path: Path, schema: Schema, encoding: str = "utf-8") -> Iterator[pd.DataFrame]:
+    """A table's rows, `ROWS` at a time and in order, without reading it whole where its format allows that."""
+    kind = extension(path)
+    if kind == ".parquet":
+        need("Parquet needs", "parquet", "pyarrow")
+        import pyarrow.parquet as pq
+
+        with readable(path):
+            table = pq.ParquetFile(path)
+            names = [name for name in table.schema_arrow.names if name in schema.names]
+            for batch in table.iter_batches(batch_size=ROWS, columns=names):
+                yield batch.to_pandas()
+    elif kind in _CSV:
+        reader: Any = read_csv(path, **_csv_options(path, encoding, schema), chunksize=ROWS)
+        with reader:
+            while True:
+                with _strict(path):
+                    frame = next(reader, None)
+                if frame is None:
+                    return
+                yield _wanted(frame, schema)
+    else:
+        frame = read_table(path, schema, encoding)
+        for start in range(0, len(frame), ROWS):
+            yield frame.iloc[start : start + ROWS]
+
+
 def read_csv(path: Path, *, encoding: str = "utf-8", separator: str = "", **options: Any) -> pd.DataFrame:
     """Read a CSV as pandas does, but refuse rows that are longer than the header rather than cut them.
 
@@ -173,21 +204,30 @@ def read_csv(path: Path, *, encoding: str = "utf-8", separator: str = "", **opti
     import pandas as pd
 
     encoding = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
+    with _strict(path):
+        separator = separator or _separator(path, encoding)
+        frame: pd.DataFrame = pd.read_csv(
+            path,
+            sep=separator,
+            decimal="," if separator == ";" else ".",
+            index_col=False,
+            skipinitialspace=separator != "\t",
+            low_memory=False,
+            encoding=encoding,
+            **options,
+        )
+        return frame
+
+
+@contextlib.contextmanager
+def _strict(path: Path) -> Iterator[None]:
+    """`readable` for CSV, with what pandas only warns of."""
+    import pandas as pd
+
     with readable(path), warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            separator = separator or _separator(path, encoding)
-            frame: pd.DataFrame = pd.read_csv(
-                path,
-                sep=separator,
-                decimal="," if separator == ";" else ".",
-                index_col=False,
-                skipinitialspace=separator != "\t",
-                low_memory=False,
-                encoding=encoding,
-                **options,
-            )
-            return frame
+            yield
         except pd.errors.EmptyDataError:
             raise DataError(f"{path} is empty; give a file with records.") from None
         except (pd.errors.ParserWarning, pd.errors.ParserError):
@@ -246,15 +286,24 @@ def _csv_header(path: Path, encoding: str) -> tuple[str, ...]:
     return tuple(str(name).strip() for name in header.iloc[0])
 
 
-@register_format(".csv", ".csv.gz", ".tsv", ".tsv.gz", header=_csv_header, text=True)
+_CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
+
+@register_format(*_CSV, header=_csv_header, text=True)
 def _read_csv_table(path: Path, schema: Schema | None, encoding: str) -> pd.DataFrame:
+    frame = read_csv(path, **_csv_options(path, encoding, schema))
+    return frame if schema is None else _wanted(frame, schema)
+
+
+def _csv_options(path: Path, encoding: str, schema: Schema | None) -> dict[str, Any]:
     names = column_names(path, encoding)
-    given: dict[str, Any] = {"encoding": encoding, "names": list(names), "header": 0}
-    if schema is None:
-        return read_csv(path, **given)
+    types = {} if schema is None else csv_types(schema)
+    return {"encoding": encoding, "names": list(names), "header": 0, **types}
+
+
+def _wanted(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     # All columns are read: with a choice of them pandas would cut rows that are longer than the header.
-    frame = read_csv(path, **given, **csv_types(schema))
-    return frame if schema.others == "refuse" else frame[[name for name in names if name in schema.names]]
+    return frame if schema.others == "refuse" else frame[[name for name in frame.columns if name in schema.names]]
 
 
 def _excel(path: Path, **options: Any) -> pd.DataFrame:

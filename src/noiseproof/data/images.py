@@ -10,7 +10,7 @@ import torch
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.formats import readable
-from noiseproof.data.stored import SMALL, Rows, StoredTensor
+from noiseproof.data.lazy import SMALL, Rows, StoredTensor
 from noiseproof.errors import DataError, MissingPartError
 
 ENDINGS = (".jpg", ".jpeg", ".png")

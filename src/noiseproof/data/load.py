@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from noiseproof.data.arrays import code_arrays, from_torch, group_array
+from noiseproof.data.arrays import code_arrays, group_array
 from noiseproof.data.dataset import Dataset, Task
 from noiseproof.data.draft import draft, suspicions
-from noiseproof.data.formats import check_file, column_names, extension, read_file, read_table
+from noiseproof.data.formats import ROWS, check_file, column_names, read_file, read_parts, read_table
 from noiseproof.data.images import is_image_folder, open_images
+from noiseproof.data.items import from_torch
 from noiseproof.data.library import open_named
 from noiseproof.data.named import named_sets
 from noiseproof.data.raw import ADULT_COLUMNS
 from noiseproof.data.schema import Schema, built_in, read_schema
 from noiseproof.data.splits import Split, check_classes, check_fraction, split
-from noiseproof.data.stored import is_stored, load_stored, store_parquet
+from noiseproof.data.stored import is_stored, load_stored, store_table
 from noiseproof.data.tables import code, listed
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
@@ -59,8 +60,8 @@ def load(
     A set with a test part of its own keeps it; any other is split by a coin for each record (`splits.split`). An npz
     file holds `x` and `y`, or `x_train`, `y_train`, `x_test` and `y_test`; it may also hold the public `class_names`,
     `low` and `high`, and, beside `x`, whose each record is as `groups`. For data larger than memory a folder of stored
-    arrays (`data.stored`) is memory-mapped, and a Parquet table with a schema is coded into the folder `store`, part by
-    part, and then used from there.
+    arrays (`data.stored`) is memory-mapped, and a table with a schema (CSV, Parquet, or of Hugging Face's `datasets`,
+    streamed or not) is coded into the folder `store`, part by part, and then used from there.
 
     Args:
         name_or_path: A named set (see `catalogue`), a file (CSV, Excel, Parquet, npz, or of a format that was registered),
@@ -73,7 +74,7 @@ def load(
         test_fraction: How likely a record is to be held out.
         neighbours: Which neighbouring files the split keeps neighbours.
         progress: Hears how far it is.
-        store: A folder to code a Parquet table into.
+        store: A folder to code a table into, or to write a torch dataset to.
         task: What the target is: `classification`, `regression` or `count`; by default what schema or records say.
         target_bounds: The public bounds of a numeric target, which is clipped to them.
         person: The column that tells whose a row is, where a person may have several. It is never a feature, and the
@@ -106,7 +107,12 @@ def load(
         parts, remarks = open_named(name_or_path, target=target, task=task, bounds=target_bounds, progress=progress)
     elif not isinstance(name_or_path, str | Path):
         given = _read_schema(schema, target, task, target_bounds, person, skip)
-        parts, remarks = _load_object(name_or_path, given, target, task, target_bounds, person, skip)
+        if store is not None and given is not None and hasattr(name_or_path, "iter"):
+            remarks = store_table(_batches(name_or_path), given, Path(store), name="the table", progress=progress)
+            found = load_stored(Path(store), seed=seed, test_fraction=test_fraction, relation=neighbours)
+            return replace(found, remarks=remarks)
+        facts: Any = {"task": task, "target_bounds": target_bounds}
+        parts, remarks = _load_object(name_or_path, given, target, facts, person, skip, store)
     elif Path(name_or_path).expanduser().is_dir() and is_image_folder(Path(name_or_path).expanduser()):
         if (schema, target, person, task) != (None, None, None, None) or skip:
             raise SettingError(
@@ -126,12 +132,17 @@ def load(
                 f"{path} holds arrays; target, schema, person and skip are for tables, so leave them out."
             )
         if store is not None:
-            if schema is None or extension(path) != ".parquet":
-                raise SettingError(
-                    "only a Parquet table with a schema can be stored; give --schema, or leave --store away."
-                )
-            stored = Path(store)
-            remarks = store_parquet(path, schema, stored, progress=progress)
+            if schema is None or not names:
+                raise SettingError("only a table with a schema can be stored; give --schema, or leave --store away.")
+            stored, stat = Path(store), path.stat()
+            remarks = store_table(
+                read_parts(path, schema, encoding),
+                schema,
+                stored,
+                name=path.name,
+                source={"file": path.name, "bytes": stat.st_size, "changed": stat.st_mtime_ns},
+                progress=progress,
+            )
         if stored is not None:
             found = load_stored(stored, seed=seed, test_fraction=test_fraction, relation=neighbours)
             return replace(found, remarks=remarks)
@@ -182,26 +193,41 @@ def _load_object(
     source: Any,
     schema: Schema | None,
     target: str | None,
-    task: Task | None,
-    target_bounds: tuple[float, float] | None,
+    facts: Any,
     person: str | None,
     skip: Sequence[str],
+    store: str | Path | None,
 ) -> tuple[list[Dataset], tuple[str, ...]]:
     """Records that are in memory already, or that a library reads."""
     import pandas as pd
 
     name = "the table"
-    frame = source.to_pandas() if hasattr(source, "to_pandas") else source
+    if isinstance(source, torch.utils.data.Dataset) and not hasattr(source, "iter"):
+        if (schema, target, person) != (None, None, None) or skip:
+            raise SettingError("a torch dataset gives coded records; schema, target and the like are for tables.")
+        return [from_torch(source, store=store, **facts)], ()
+    if store is not None:
+        raise SettingError(
+            "what is stored is a table with a schema, or a torch dataset; give a schema, or leave store away."
+        )
+    streamed = hasattr(source, "iter") and not hasattr(source, "__len__")
+    frame = source.to_pandas() if hasattr(source, "to_pandas") and not streamed else source
     if isinstance(frame, pd.DataFrame):
         if schema is None and target is None:
             raise SettingError(f"say which column is the target; there are {', '.join(map(str, frame.columns))}.")
-        about: Any = {"task": task, "target_bounds": target_bounds, "person": person, "skip": skip, "gaps": False}
+        about: Any = {**facts, "person": person, "skip": skip, "gaps": False}
         return _code(frame, schema or draft(frame, str(target), name=name, **about), name)
-    if isinstance(source, torch.utils.data.Dataset):
-        if (schema, target, person) != (None, None, None) or skip:
-            raise SettingError("a torch dataset gives coded records; schema, target and the like are for tables.")
-        return [from_torch(source, task=task, target_bounds=target_bounds)], ()
+    if streamed:
+        raise SettingError("a table that is streamed is written to a folder first; give store=FOLDER, and a schema.")
     raise SettingError(f"records cannot be read from a {type(source).__name__}; give a name, a path or a table.")
+
+
+def _batches(source: Any) -> Iterator[pd.DataFrame]:
+    """The rows of a table of Hugging Face's `datasets`, streamed or not, some at a time."""
+    import pandas as pd
+
+    for batch in source.iter(batch_size=ROWS):
+        yield pd.DataFrame(batch)
 
 
 def _path(name_or_path: str | Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
-from noiseproof.data.dataset import Column, Public, Task
+from noiseproof.data.dataset import Bought, Column, Public, Task
 from noiseproof.errors import SettingError
 
 Category = StrictStr | StrictInt
@@ -36,6 +36,9 @@ class ColumnSchema(_Part):
     """How dates are written, as `strptime` has it (`%d.%m.%Y`); where the bounds are dates, ISO 8601 by default."""
     text: int = Field(default=0, ge=0, le=1 << 16)
     """Into how many features free text is hashed: words and pairs of words, by a public hash."""
+    private: Literal["bounds", "categories"] | None = None
+    """What is not public and is to be bought from the records (`buy_bounds`). `low` and `high`, if given, are then a wide
+    public range within which bounds are looked for."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -46,6 +49,13 @@ class ColumnSchema(_Part):
             if self.text and self.missing:
                 raise ValueError("a text may always be empty; leave `missing` out")
             _distinct(self.categories, "categories")
+            if self.private:
+                raise ValueError("what is public already is not bought; leave `private`, or categories and text, out")
+        elif self.private and self.low is None and self.high is None:
+            if self.date:
+                raise ValueError("dates need a wide public range, low and high, to look for their bounds in")
+        elif self.private == "categories":
+            raise ValueError("a column has low and high, or categories to be bought, not both")
         elif self.low is None or self.high is None:
             raise ValueError("a column needs low and high, or categories, or text")
         elif any(dates) != all(dates) or (self.date and not all(dates)):
@@ -59,12 +69,13 @@ class ColumnSchema(_Part):
         texts = tuple(_text(category) for category in self.categories)
         integer = is_whole(self.categories) if self.categories else self.integer
         written = (self.date or "ISO8601") if isinstance(self.low, datetime.date) else None
-        return Column(name, _number(self.low), _number(self.high), texts, integer, self.missing, written, self.text)
+        low, high = (None if bound is None else as_number(bound) for bound in (self.low, self.high))
+        return Column(name, low, high, texts, integer, self.missing, written, self.text)
 
     @classmethod
     def of(cls, column: Column) -> ColumnSchema:
         """What `column` was made from."""
-        bounds = [_day(bound) if column.date and bound is not None else bound for bound in (column.low, column.high)]
+        bounds = [as_day(bound) if column.date and bound is not None else bound for bound in (column.low, column.high)]
         return cls(
             low=bounds[0],
             high=bounds[1],
@@ -89,11 +100,13 @@ class TargetSchema(_Part):
     """`regression` or `count` for a number; what is not said is told by `classes` or the bounds."""
     shares: tuple[float, ...] = ()
     """How common each class is, where that is public knowledge: never read off the records."""
+    private: Literal["bounds"] | None = None
+    """As for a column: the bounds of a numeric target are to be bought from the records."""
 
     @model_validator(mode="before")
     @classmethod
     def _told_by_bounds(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "low" in given and "task" not in given:
+        if isinstance(given, dict) and ("low" in given or "private" in given) and "task" not in given:
             return {**given, "task": "regression"}
         return given
 
@@ -109,6 +122,8 @@ class TargetSchema(_Part):
                 raise ValueError("the shares of the classes add up to 1")
         elif self.shares:
             raise ValueError("only classes have shares")
+        elif self.private and not self.classes and self.low is None and self.high is None:
+            pass
         elif self.classes or self.low is None or self.high is None or not self.low < self.high:
             raise ValueError(f"the target of a {self.task} has low and high, the first the lesser, and no classes")
         elif self.task == "count" and self.low < 0:
@@ -139,6 +154,8 @@ class Schema(_Part):
     """Columns of the file that are left alone: ids, names, free text."""
     encoding: str = "utf-8"
     """How a text file is encoded, such as `latin-1`."""
+    bought: Bought | None = None
+    """What was paid for bounds and categories, where `buy_bounds` found them."""
 
     @classmethod
     def of(cls, public: Public) -> Schema:
@@ -158,6 +175,7 @@ class Schema(_Part):
             drafted=public.bounds == "data",
             missing_values=public.missing_values,
             person=public.person,
+            bought=public.bought,
         )
 
     @model_validator(mode="after")
@@ -170,6 +188,12 @@ class Schema(_Part):
         if twice:
             raise ValueError(f"{sorted(twice)[0]!r} is to be skipped and used")
         return self
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """The columns, the target among them, whose bounds or categories are still to be bought."""
+        found: dict[str, ColumnSchema | TargetSchema] = {**self.columns, self.target.name: self.target}
+        return tuple(name for name, part in found.items() if part.private)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -307,12 +331,13 @@ def as_written(texts: Sequence[str], integer: bool) -> tuple[str | int, ...]:
     return tuple(int(text) for text in texts) if integer else tuple(texts)
 
 
-def _number(bound: float | datetime.date | None) -> float | None:
+def as_number(bound: float | datetime.date) -> float:
     """A bound as a number; a date as days since 1970."""
     return float(bound.toordinal() - _EPOCH) if isinstance(bound, datetime.date) else bound
 
 
-def _day(days: float) -> datetime.date:
+def as_day(days: float) -> datetime.date:
+    """The date so many days after 1970-01-01."""
     return datetime.date.fromordinal(_EPOCH + round(days))
 
 

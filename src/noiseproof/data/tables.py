@@ -63,8 +63,13 @@ def code(
     """
     if frame.empty:
         raise DataError(f"{name} has no records, only a header; give a table with rows.")
+    if schema.private:
+        raise SettingError(
+            f"the bounds or categories of {listed(schema.private)} are still to be bought from the records; `noiseproof data "
+            "FILE --schema SCHEMA --buy-bounds NEW --epsilon E` does that once, and NEW is then the schema to use."
+        )
     problems = Problems(name)
-    _check_columns(frame, schema, name, problems)
+    check_columns(frame, schema, name, problems)
     order = tuple(column for column in frame.columns if column in schema.names and column != schema.person)
     columns = schema.features(order)
     marks = (*MISSING_VALUES, *schema.missing_values)
@@ -92,6 +97,7 @@ def code(
         target_bounds=schema.target.bounds,
         person=schema.person,
         missing_values=schema.missing_values,
+        bought=schema.bought,
     )
     return Dataset(name, features, torch.from_numpy(labels), public, groups), _remarks(clipped, unlisted)
 
@@ -280,7 +286,8 @@ def texts(values: Any) -> np.ndarray[Any, np.dtype[np.object_]]:
     return words
 
 
-def _check_columns(frame: pd.DataFrame, schema: Schema, name: str, problems: Problems) -> None:
+def check_columns(frame: pd.DataFrame, schema: Schema, name: str, problems: Problems) -> None:
+    """Note columns that the schema names and the table lacks, and the other way round."""
     absent = [column for column in schema.names if column not in frame.columns]
     if absent:
         problems.append(

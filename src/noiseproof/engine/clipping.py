@@ -9,8 +9,9 @@ import torch
 from torch._utils import _unflatten_dense_tensors
 
 from noiseproof import kernels
-from noiseproof.engine.contributions import Contribution, MemoryLimit, matrix_product, widened
+from noiseproof.engine.contributions import Contribution, MemoryLimit, widened
 from noiseproof.engine.persons import Owners
+from noiseproof.engine.products import matrix_product
 from noiseproof.errors import SettingError
 
 By = Literal["all", "tensor", "layer"]

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from noiseproof.engine.private_gradients import PrivateGradients, Sampling, Waiting, record_tensors
+from noiseproof.engine.batch_gradients import Sampling, Waiting, record_tensors
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.ranks import ALONE
 from noiseproof.engine.sampling import PoissonSampler
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from random import SystemRandom
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import Node
 
 from noiseproof.engine.places import NOBODY, Mixed, Place, Shape, Unknown
+from noiseproof.engine.trials import Found, tried
 
-_SECRET = SystemRandom()
-Found = Sequence[Place | None]
-"""For every input the place of its records, or None if all records share it."""
 Follow = Callable[[Any, Place, Shape, Sequence[Shape]], Found]
 """From a node, the place in its output, and the shapes of output and inputs."""
 
 _OPERATIONS: dict[str, Follow] = {}
+_BY_VALUES: set[str] = set()
 
 
-def _names(names: str) -> Callable[[Follow], Follow]:
+def _names(names: str, *, by_values: bool = False) -> Callable[[Follow], Follow]:
+    """The operations that a function is for; `by_values` if it looks into a tensor, beyond shapes and settings."""
+
     def registered(follow: Follow) -> Follow:
-        _OPERATIONS.update({f"{name}Backward{number}": follow for name in names.split() for number in range(6)})
+        every = [f"{name}Backward{number}" for name in names.split() for number in range(6)]
+        _OPERATIONS.update(dict.fromkeys(every, follow))
+        _BY_VALUES.update(every if by_values else ())
         return follow
 
     return registered
+
+
+def by_shapes(node: Node) -> bool:
+    """Whether where records lie follows from the shapes and settings of an operation, and not from values in a tensor."""
+    name = type(node).__name__
+    return name in _OPERATIONS and name not in _BY_VALUES
 
 
 def shape_of(node: Node, output: int = 0) -> Shape:
@@ -42,13 +50,15 @@ def saved(node: Any, name: str) -> Any:
     return known[name]
 
 
-def inputs_of(node: Any, output: int, place: Place) -> Found:
+def inputs_of(node: Any, output: int, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     """Where the records lie in what went into an operation.
 
     Args:
         node: The operation's node in the graph.
         output: Which of its outputs.
         place: Where the records lie in that output.
+        shape: That output's shape.
+        shapes: The shapes of the inputs, () for one without a gradient.
 
     Returns:
         For every input the place of its records, or None if the records share it.
@@ -57,13 +67,11 @@ def inputs_of(node: Any, output: int, place: Place) -> Found:
         Mixed: If the operation brings records together.
         Unknown: If it cannot be told.
     """
-    shape = shape_of(node, output)
-    shapes = [() if behind is None else shape_of(behind, place_of) for behind, place_of in node.next_functions]
     if not place.fits(shape):
         raise Unknown
     follow = _OPERATIONS.get(type(node).__name__)
     if follow is None:
-        return _tried(node, output, place, shape, shapes)
+        return tried(node, output, place, shape, shapes)
     found = follow(node, place, shape, shapes)
     for own, size, (behind, _) in zip(found, shapes, node.next_functions, strict=True):
         if behind is not None and own is not None and not own.fits(size):
@@ -222,13 +230,13 @@ def _diagonal(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) ->
     return [place.at(kept[place.dim])]
 
 
-@_names("IndexSelect")
+@_names("IndexSelect", by_values=True)
 def _index_selected(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     dim = _dims(node, "dim", len(shape))[0]
     return [place if dim != place.dim else place.picked_from(saved(node, "index"), shapes[0][dim], dim)]
 
 
-@_names("Index")
+@_names("Index", by_values=True)
 def _indexed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     indices = node._saved_indices
     used = [dim for dim, index in enumerate(indices) if index is not None]
@@ -253,7 +261,7 @@ def _indexed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> 
     return [place.picked_from(index, shapes[0][dim], dim), *rest]
 
 
-@_names("IndexAdd IndexCopy")
+@_names("IndexAdd IndexCopy", by_values=True)
 def _added_at(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     dim = _dims(node, "dim", len(shape))[0]
     if dim != place.dim:
@@ -303,7 +311,7 @@ def _looked_up(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -
     return [None]
 
 
-@_names("EmbeddingBag")
+@_names("EmbeddingBag", by_values=True)
 def _bagged(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     if place.dim:
         raise Unknown
@@ -376,7 +384,7 @@ def _attended(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) ->
     return [*found, *[_broadcast(place, shape, size) for size in shapes[3:]]]
 
 
-@_names("PackPaddedSequence")
+@_names("PackPaddedSequence", by_values=True)
 def _packed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     """Rows of a padded sequence, one step after another, of the records that are still there."""
     sizes = saved(node, "result1")
@@ -387,90 +395,3 @@ def _packed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> F
         if not torch.equal(owners[: len(step)], torch.where(step >= 0, step, owners[: len(step)])):
             raise Mixed
     return [place.owned(owners, dim).settled()]
-
-
-def local_gradients(node: Any, output: int, errors: torch.Tensor) -> Sequence[torch.Tensor | None]:
-    """What one operation makes of errors in one of its outputs, input by input.
-
-    Where an input was spread over the output, its gradients may come unsummed, as the operation's formula gives them.
-    """
-    if not callable(node) or type(node).__name__ == "CopySlices":
-        return _by_engine(node, output, errors)
-    given: list[torch.Tensor | None] = [None] * len(node._input_metadata)
-    given[output] = errors
-    with torch.no_grad():
-        found = node(*given)
-    return found if isinstance(found, tuple) else (found,)
-
-
-def _by_engine(node: Any, output: int, errors: torch.Tensor) -> Sequence[torch.Tensor | None]:
-    """The same for nodes that only the engine can run; it is stopped right behind them."""
-    behind = [(other, place) for other, place in node.next_functions if other is not None]
-    if len(set(behind)) < len(behind):
-        raise Unknown
-    edges = [GradientEdge(*edge) for edge in behind]
-    handles = [other.register_prehook(nothing) for other in {other for other, _ in behind}]
-    try:
-        found = iter(
-            torch.autograd.grad([GradientEdge(node, output)], edges, [errors], retain_graph=True, allow_unused=True)
-        )
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [None if other is None else next(found) for other, _ in node.next_functions]
-
-
-def nothing(errors: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
-    """A hook that lets no error through."""
-    return tuple(None if error is None else torch.zeros_like(error) for error in errors)
-
-
-def _tried(node: Any, output: int, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
-    """By trial: where errors of some records alone arrive in the inputs of an operation that nothing is known of."""
-    some = sorted(_SECRET.sample(range(place.records), min(3, place.records)))
-    like = node._input_metadata[output]
-    generator = torch.Generator(like.device).manual_seed(_SECRET.getrandbits(63))
-    errors = torch.randn(*shape, dtype=like.dtype, device=like.device, generator=generator)
-    trials = []
-    for record in some:
-        given = place.masked(errors, torch.tensor([record]))[0]
-        try:
-            trials.append(local_gradients(node, output, given))
-        except Exception as error:
-            raise Unknown from error
-    found: list[Place | None] = []
-    for number, (size, (behind, _)) in enumerate(zip(shapes, node.next_functions, strict=True)):
-        arrived = [part for trial in trials if (part := trial[number]) is not None]
-        if behind is None or len(arrived) < len(trials):
-            found.append(None)
-            continue
-        if not any(bool(part.any()) for part in arrived):
-            raise Unknown
-        own = next(
-            (candidate for candidate in _candidates(place, shape, size) if _holds(candidate, some, arrived)), None
-        )
-        if own is None and size and type(behind).__name__ != "AccumulateGrad":
-            raise Unknown  # shared by the records or mixing them: who knows
-        found.append(own)
-    return found
-
-
-def _candidates(place: Place, shape: Shape, size: Shape) -> Iterator[Place]:
-    """Where records may lie in an input of that size, the likeliest first."""
-    if place.fits(size):
-        yield place
-    for dim, rows in enumerate(size):
-        if rows and rows % place.records == 0:
-            yield Place(place.records, dim, 1, rows // place.records)
-            yield Place(place.records, dim, rows // place.records, 1)
-
-
-def _holds(place: Place, some: Sequence[int], arrived: Sequence[torch.Tensor]) -> bool:
-    """Whether what arrived from each of some records lies in its own rows."""
-    for record, part in zip(some, arrived, strict=True):
-        if not place.fits(part.shape):
-            return False
-        others = place.masked(part, torch.tensor([record]))[0] != part
-        if bool(others.any()):
-            return False
-    return True

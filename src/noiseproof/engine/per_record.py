@@ -18,6 +18,7 @@ from noiseproof.engine.contributions import Contribution, Explicit, added
 from noiseproof.engine.graph import Following
 from noiseproof.engine.recorder import Recorder
 from noiseproof.engine.rules import rules_for
+from noiseproof.engine.walk import Plans
 from noiseproof.errors import SettingError, UnsupportedError
 
 _READING: Any = getattr(checkpoint, "GraphExecGroup", nullcontext)
@@ -63,27 +64,28 @@ class PerRecordGradients:
         self.parameters: list[nn.Parameter] = [parameter for _, parameter in named]
         """Trainable parameters, in the order of `module.parameters()`."""
         self._flat = Flat(self.parameters)
-        self._names = {id(parameter): name for name, parameter in named}
-        self._indices = {id(parameter): index for index, parameter in enumerate(self.parameters)}
         self._owned = [
             (owner._parameters, name, parameter, parameter.requires_grad)
             for owner in module.modules()
             for name, parameter in owner._parameters.items()
             if parameter is not None
         ]
+        self._recorder = Recorder()
+        self._plans = Plans({id(parameter): name for name, parameter in named}, self._recorder)
         self.layers: dict[str, list[int]] = {}
         """Modules that own parameters, by path: the places of their parameters in `parameters`."""
         taken: set[int] = set()
         for path, owner in module.named_modules():
             mine = (
-                {self._indices.get(id(parameter), -1) for parameter in owner.parameters(recurse=False)} - taken - {-1}
+                {self._plans.indices.get(id(parameter), -1) for parameter in owner.parameters(recurse=False)}
+                - taken
+                - {-1}
             )
             if mine:  # a shared parameter belongs to the first layer that owns it
                 taken |= mine
                 self.layers[path] = sorted(mine)
         self._frozen_norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
         self._unchecked = check
-        self._recorder = Recorder()
         self._handles = [handle for rule in rules_for(module, self._recorder) for handle in rule.attach()]
 
     def backward(self, losses: torch.Tensor, *, check: bool = False) -> RecordGradients:
@@ -108,7 +110,7 @@ class PerRecordGradients:
                 parts[index].append(Explicit(gradient.unsqueeze(0)))
         elif records:
             with _READING():
-                followed = Following(losses, self._names, self._recorder)
+                followed = Following(losses, self._plans)
             if not followed.uses:
                 raise _unknown_losses()
             if record is not None:

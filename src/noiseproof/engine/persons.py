@@ -16,6 +16,8 @@ Reduction = Literal["mean", "sum"]
 
 _PADDED = 2
 """Padding that makes persons' records at most so many times as many is cheaper than working on persons in parts."""
+_SLOTS = 4096
+"""And so are so many vectors with the padding, where each record has only one."""
 
 
 class Owners:
@@ -39,20 +41,38 @@ class Owners:
             return rows if self.most == 1 else rows.unflatten(0, (self.persons, self.most)).sum(1)
         return rows.new_zeros(self.persons, *rows.shape[1:]).index_add_(0, self.owners, rows)
 
-    @cached_property
-    def parts(self) -> list[torch.Tensor]:
-        """Persons with nearly as many records each, by their places: all together where padding costs little."""
-        if self.persons * self.most <= _PADDED * len(self.owners):
+    def parts(self, positions: int) -> list[torch.Tensor]:
+        """Persons with nearly as many records each, by their places: all together where padding costs little.
+
+        Args:
+            positions: How many vectors a record has; the inner products among a person's grow with their square.
+        """
+        slots = self.persons * self.most
+        if slots <= _PADDED * len(self.owners) or (positions == 1 and slots <= _SLOTS):
             return [torch.arange(self.persons, device=self.owners.device)]
+        return self._levels
+
+    @cached_property
+    def _levels(self) -> list[torch.Tensor]:
         levels = (self.counts - 1).clamp(min=0).double().add(1).log2().ceil().long()
         return [there for level in range(int(levels.max()) + 1) if len(there := (levels == level).nonzero().flatten())]
+
+    @cached_property
+    def _slots(self) -> torch.Tensor:
+        """Each record's place if all persons have room for as many records as anybody has."""
+        first = self.starts - self.most * torch.arange(self.persons, device=self.starts.device)
+        return torch.arange(len(self.owners), device=self.owners.device) - first[self.owners]
 
     def padded(self, vectors: torch.Tensor) -> list[torch.Tensor]:
         """For each of `parts` the vectors (records, positions, width) of persons, filled up with zeros."""
         if self.even:
             return [vectors.reshape(self.persons, -1, vectors.shape[2])]
+        parts = self.parts(vectors.shape[1])
+        if len(parts) == 1:
+            room = vectors.new_zeros(self.persons * self.most, *vectors.shape[1:])
+            return [room.index_copy_(0, self._slots, vectors).view(self.persons, -1, vectors.shape[2])]
         found = []
-        for places in self.parts:
+        for places in parts:
             counts = self.counts[places]
             slots = torch.arange(int(counts.max()), device=places.device)
             there = slots < counts[:, None]

@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from noiseproof.engine.private_gradients import PrivateGradients, record_tensors
+from noiseproof.engine.batch_gradients import record_tensors
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.ranks import ALONE, Ranks, is_sharded, shared_by_ranks
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.integrations.loader import LoopSampler, convert_loader, inner_loader

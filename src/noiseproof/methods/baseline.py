@@ -55,7 +55,6 @@ class Baseline(Supervised):
     ) -> ModelRelease:
         """Train with Adam on shuffled batches; the budget is not used."""
         seed, objective = initial_seed(rng), self.objective(dataset.public)
-        network = objective.network(network)
         module = network.build(seed)
         device = default_device()
         module.to(device).train()

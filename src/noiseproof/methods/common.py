@@ -20,7 +20,8 @@ from noiseproof.settings import BelowOne, Count, Finite, NonNegative, Positive, 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.data.dataset import Public
-    from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients
+    from noiseproof.engine.batch_gradients import BatchGradients
+    from noiseproof.engine.private_gradients import PrivateGradients
     from noiseproof.privacy import Randomness
     from noiseproof.privacy.card import Unit
 
@@ -82,7 +83,8 @@ class Supervised(Method):
     huber: Positive = 0.1
     """The residual from which `loss=huber` is linear, as a share of the target's range."""
     interval: BelowOne = 0.0
-    """The share of targets that an interval around a predicted number is to hold: two more outputs. 0 for none."""
+    """The share of targets that an interval around a predicted number is to hold; a tenth of epsilon pays for its width
+    (`run.spends`). 0 for none."""
     class_weights: Annotated[Literal["balanced"] | tuple[Positive, ...], BeforeValidator(_numbers)] = ()
     """What the losses of each class are multiplied by, in the classes' order, as 1,30; `balanced` by shares that the schema
     declares. They must not be read off the private records."""

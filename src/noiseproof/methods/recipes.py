@@ -20,7 +20,7 @@ from noiseproof.data.features import (
     apply,
     describe,
 )
-from noiseproof.data.stored import StoredTensor
+from noiseproof.data.lazy import StoredTensor
 from noiseproof.data.tables import layout
 from noiseproof.errors import SettingError
 from noiseproof.networks import Network

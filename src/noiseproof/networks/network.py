@@ -130,13 +130,23 @@ def image(network: str, shape: tuple[int, ...], classes: int, smallest: int = 1)
     return channels, height, width
 
 
-def glorot(module: nn.Module) -> nn.Module:
-    """Initialise as Keras does, with which most of the papers' networks were built: Glorot uniform, biases 0."""
+Start = Literal["glorot", "truncated-normal", "torch", "zeros"]
+"""Initial weights. `glorot`: Glorot uniform and biases 0, as in Keras. `truncated-normal`: normal with a deviation of .1, cut
+off at twice that, and biases .1, as in TensorFlow's tutorials of 2016. `torch`: as torch makes its layers. `zeros`: all 0, from
+which a linear network learns."""
+
+
+def started(module: nn.Module, start: Start) -> nn.Module:
+    """The module with such initial weights; the papers say nothing of theirs, and results depend on them."""
     for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        if start == "torch" or not isinstance(layer, nn.Linear | nn.Conv2d):
+            continue
+        if start == "truncated-normal":
+            nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
+        else:
+            nn.init.zeros_(layer.weight) if start == "zeros" else nn.init.xavier_uniform_(layer.weight)
+        if layer.bias is not None:
+            nn.init.constant_(layer.bias, 0.1 if start == "truncated-normal" else 0.0)
     return module
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -25,13 +25,11 @@ from noiseproof.errors import SettingError
 
 if TYPE_CHECKING:
     from noiseproof.data.dataset import Public
-    from noiseproof.networks.network import Network
 
 LossName = Literal["auto", "squared", "huber", "quantile", "poisson"]
 """Of a numeric target; `auto` is `squared` for numbers and `poisson` for counts. Classes have cross-entropy."""
 
 _MIDDLE = 0.5
-_ENDS = 3
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,6 @@ class Objective:
         loss: `cross-entropy`, or a loss of numbers.
         level: The quantile that `quantile` predicts.
         huber: The residual, as a share of the target's range, from which `huber` is linear.
-        interval: The share of targets that an interval is to hold; its ends are two more outputs, trained by their
-            quantile losses. 0 for none.
         class_weights: What the loss of each class's records is multiplied by.
 
     Formal guarantee
@@ -54,7 +50,6 @@ class Objective:
     loss: str = "cross-entropy"
     level: float = 0.5
     huber: float = 0.1
-    interval: float = 0.0
     class_weights: tuple[float, ...] = ()
 
     @classmethod
@@ -80,7 +75,7 @@ class Objective:
             raise SettingError(f"class weights and thresholds are for classes, not for a {public.task}.")
         if loss not in ("squared", "huber", "quantile", "poisson"):
             loss = "poisson" if public.task == "count" else "squared"
-        known = {name: settings[name] for name in ("level", "huber", "interval") if name in settings}
+        known = {name: settings[name] for name in ("level", "huber") if name in settings}
         return cls(loss, **known)
 
     @property
@@ -88,54 +83,33 @@ class Objective:
         """Whether the target is a number."""
         return self.loss != "cross-entropy"
 
-    def network(self, network: Network) -> Network:
-        """The network with as many outputs as the objective needs."""
-        if not self.interval:
-            return network
-        if network.name == "custom":
-            raise SettingError("intervals need a network by name, which can be built with their two outputs more.")
-        return replace(network, classes=_ENDS)
-
     def losses(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Each record's loss, of (..., outputs) and (...) labels."""
         if not self.numeric:
             flat = functional.cross_entropy(outputs.flatten(0, -2), labels.flatten(), reduction="none")
             losses = flat.view_as(labels)
             return losses * outputs.new_tensor(self.class_weights)[labels] if self.class_weights else losses
-        losses = self._first(outputs[..., 0], labels)
-        if self.interval:
-            for place, level in enumerate(((1 - self.interval) / 2, (1 + self.interval) / 2), 1):
-                losses = losses + _quantile(outputs[..., place] + _MIDDLE - labels, level)
-        return losses
-
-    def _first(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        output = outputs[..., 0]
         if self.loss == "poisson":
             mean = output.clamp(max=math.log(2)).exp() / 2
             # Above the bound the mean goes on as a straight line, whose slope is 1.
             return mean + (output - math.log(2)).clamp(min=0) - labels * output
         residual = output + _MIDDLE - labels
         if self.loss == "quantile":
-            return _quantile(residual, self.level)
+            return torch.maximum((1 - self.level) * residual, -self.level * residual)
         width = 1.0 if self.loss == "squared" else self.huber
         return functional.huber_loss(residual, torch.zeros_like(residual), reduction="none", delta=width) / width
 
     def answers(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Class probabilities; or a number in [0, 1], coded as targets are, and behind it its interval's two ends."""
+        """Class probabilities; or a number in [0, 1], coded as targets are."""
         if not self.numeric:
             return torch.softmax(outputs, dim=-1)
-        numbers = outputs + _MIDDLE
-        first, ends = numbers[..., :1], numbers[..., 1:].sort(dim=-1).values
-        if self.loss == "poisson":
-            first = outputs[..., :1].clamp(max=math.log(2)).exp() / 2
-        return torch.cat([first, ends], dim=-1).clamp(0, 1)
+        numbers = outputs.clamp(max=math.log(2)).exp() / 2 if self.loss == "poisson" else outputs + _MIDDLE
+        return numbers.clamp(0, 1)
 
     def stacked(self, outputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """Each network's mean loss over its batch, for `networks.Training`."""
         return (self.losses(outputs, labels) * shares).sum(1)
-
-
-def _quantile(residual: torch.Tensor, level: float) -> torch.Tensor:
-    return torch.maximum((1 - level) * residual, -level * residual)
 
 
 def _weights(given: Any, public: Public) -> tuple[float, ...]:

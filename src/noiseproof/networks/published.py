@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from noiseproof.networks.network import glorot, image, register
+from noiseproof.networks.network import Start, image, register, started
 from noiseproof.networks.small import Lstm, Rows
 from noiseproof.settings import BelowOne, Count
 
@@ -33,17 +33,19 @@ def _dense(features: int, units: int) -> list[nn.Module]:
 
 
 @register("lin-cnn")
-def lin_cnn(input_shape: tuple[int, ...], classes: int, dropout: BelowOne = 0.5) -> nn.Module:
+def lin_cnn(input_shape: tuple[int, ...], classes: int, dropout: BelowOne = 0.5, start: Start = "glorot") -> nn.Module:
     """Lin et al.'s CNN: conv 5x5x32, pool, conv 5x5x64, pool, 1024 dense, dropout; 3,274,634 parameters on MNIST."""
     layers = _two_convolutions(*image("lin-cnn", input_shape, classes, smallest=4), 1024)
-    return glorot(nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(1024, classes)))
+    return started(nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(1024, classes)), start)
 
 
 @register("lin-lstm")
-def lin_lstm(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+def lin_lstm(input_shape: tuple[int, ...], classes: int, start: Start = "glorot") -> nn.Module:
     """Lin et al.'s LSTM: one image row a step (28 steps of 28 on MNIST), 128 units, the last output to the classes."""
     channels, height, width = image("lin-lstm", input_shape, classes)
-    return nn.Sequential(Rows(channels, height, width), Lstm(channels * width, 128), nn.Linear(128, classes))
+    lstm, output = Lstm(channels * width, 128), nn.Linear(128, classes)
+    # The cell keeps its own start: only its weights to the classes are ever said to be drawn.
+    return nn.Sequential(Rows(channels, height, width), lstm, started(output, start))
 
 
 @register("mnist-net")
@@ -52,7 +54,7 @@ def mnist_net(
 ) -> nn.Module:
     """Mao et al.'s MNIST-Net: conv 3x3x32, conv 3x3x64, pool, 128 dense; 1,199,882 parameters on MNIST."""
     channels, height, width = image("mnist-net", input_shape, classes, smallest=6)
-    return glorot(
+    return started(
         nn.Sequential(
             *_convolution(channels, 32, 3),
             *_convolution(32, 64, 3),
@@ -61,7 +63,8 @@ def mnist_net(
             *_dense(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
             nn.Dropout(dense_dropout),
             nn.Linear(128, classes),
-        )
+        ),
+        "glorot",
     )
 
 
@@ -78,14 +81,14 @@ def cifar_net(
         # The first convolution keeps the size, the second takes two off, the pool halves.
         height, width = (height - 2) // 2, (width - 2) // 2
     layers += [*_dense(64 * height * width, 512), nn.Dropout(dense_dropout), nn.Linear(512, classes)]
-    return glorot(nn.Sequential(*layers))
+    return started(nn.Sequential(*layers), "glorot")
 
 
 @register("phan-mnist")
-def phan_mnist(input_shape: tuple[int, ...], classes: int, hidden: Count = 25) -> nn.Module:
+def phan_mnist(input_shape: tuple[int, ...], classes: int, hidden: Count = 25, start: Start = "glorot") -> nn.Module:
     """Phan et al.'s network for MNIST: conv 5x5x32, pool, conv 5x5x64, pool, 25 dense units."""
     layers = _two_convolutions(*image("phan-mnist", input_shape, classes, smallest=4), hidden)
-    return glorot(nn.Sequential(*layers, nn.Linear(hidden, classes)))
+    return started(nn.Sequential(*layers, nn.Linear(hidden, classes)), start)
 
 
 @register("phan-cifar")
@@ -96,7 +99,7 @@ def phan_cifar(input_shape: tuple[int, ...], classes: int, hidden: Count = 30) -
     followed by a 2x2 average.
     """
     channels, height, width = image("phan-cifar", input_shape, classes, smallest=4)
-    return glorot(
+    return started(
         nn.Sequential(
             *_convolution(channels, 128, 3, 1, stride=2),
             *_convolution(128, 128, 5, 2),
@@ -104,5 +107,6 @@ def phan_cifar(input_shape: tuple[int, ...], classes: int, hidden: Count = 30) -
             nn.AvgPool2d(2),
             *_dense(256 * ((height + 1) // 4) * ((width + 1) // 4), hidden),
             nn.Linear(hidden, classes),
-        )
+        ),
+        "glorot",
     )

@@ -11,7 +11,7 @@ from torch import nn
 
 from noiseproof.data.features import FeatureMap, restore
 from noiseproof.errors import SettingError
-from noiseproof.networks.network import ACTIVATIONS, Activation, Network, flat, glorot, image, register
+from noiseproof.networks.network import ACTIVATIONS, Activation, Network, Start, flat, image, register, started
 from noiseproof.settings import Count
 
 
@@ -21,22 +21,28 @@ def mlp(
     classes: int,
     hidden: Count | tuple[Count, ...] = 128,
     activation: Activation = "tanh",
+    start: Start = "torch",
 ) -> nn.Module:
     """Dense layers of `hidden` units each; tanh by default: bounded activations keep clipped gradients small."""
     widths = (hidden,) if isinstance(hidden, int) else hidden
-    return _dense([flat(input_shape, classes), *widths, classes], activation)
+    return started(_dense([flat(input_shape, classes), *widths, classes], activation), start)
 
 
 @register("linear")
-def linear(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Softmax regression: one dense layer."""
-    return _dense([flat(input_shape, classes), classes], "tanh")
+def linear(input_shape: tuple[int, ...], classes: int, start: Start = "torch", norm: bool = False) -> nn.Module:
+    """Softmax regression: one dense layer; with `norm` on each record's features at mean 0 and variance 1."""
+    features = flat(input_shape, classes)
+    layers = started(_dense([features, classes], "tanh"), start)
+    if not norm:
+        return layers
+    flatten, dense = layers.children()
+    return nn.Sequential(flatten, nn.LayerNorm(features, elementwise_affine=False), dense)
 
 
 @register("lu-mlp")
 def lu_mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """Lu et al.'s network: features - 128 tanh - classes, initialised as in Keras."""
-    return glorot(_dense([flat(input_shape, classes), 128, classes], "tanh"))
+    return started(_dense([flat(input_shape, classes), 128, classes], "tanh"), "glorot")
 
 
 def _dense(widths: list[int], activation: Activation) -> nn.Sequential:

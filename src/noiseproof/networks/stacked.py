@@ -151,7 +151,7 @@ def _apply(
         raise UnsupportedError(
             "stacked training needs each network's own dropout masks: put nn.Dropout layers into an nn.Sequential."
         )
-    if type(layer) in _BY_RECORD:
+    if type(layer) in _BY_RECORD or (type(layer) in _WEIGHTED and not weights):
         # The same function for every record of every network, so that their batches are one batch.
         folded: torch.Tensor = layer(values.flatten(0, 1))
         return folded.reshape(*values.shape[:2], *folded.shape[1:])

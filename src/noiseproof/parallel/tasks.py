@@ -181,8 +181,8 @@ class _Reported(Progress):
     def __init__(self, report: Callable[[str, int, int], None]) -> None:
         self._report = report
 
-    def task(self, description: str, total: int) -> Task:
-        return _ReportedTask(self._report, description, total)
+    def task(self, description: str, total: int | None) -> Task:
+        return _ReportedTask(self._report, description, total or 0)
 
 
 class _ReportedTask(Task):

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from noiseproof.privacy.card import Audit, Card, Claim, Game, Proof
     from noiseproof.privacy.events import EventLog
     from noiseproof.privacy.filters import Filter
-    from noiseproof.privacy.mechanisms import Exponential, Gaussian, Laplace, NoisyMax
+    from noiseproof.privacy.mechanisms import AboveThreshold, Exponential, Gaussian, Laplace, NoisyMax
     from noiseproof.privacy.randomness import Randomness
     from noiseproof.privacy.reproducible import Reproducible
     from noiseproof.privacy.secure import Secure
     from noiseproof.privacy.selection import Candidate, Selected, select
 
 __all__ = [
+    "AboveThreshold",
     "Audit",
     "Budget",
     "Candidate",
@@ -49,7 +50,7 @@ _HOMES = {
     "card": ("Audit", "Card", "Claim", "Game", "Proof"),
     "events": ("EventLog",),
     "filters": ("Filter",),
-    "mechanisms": ("Exponential", "Gaussian", "Laplace", "NoisyMax"),
+    "mechanisms": ("AboveThreshold", "Exponential", "Gaussian", "Laplace", "NoisyMax"),
     "randomness": ("Randomness",),
     "reproducible": ("Reproducible",),
     "secure": ("Secure",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from noiseproof.errors import SettingError
@@ -56,3 +56,12 @@ class Budget:
         check_neighbours(self.neighbours)
         if self.queries < 1:
             raise SettingError(f"queries must be at least 1, not {self.queries}.")
+
+    def less(self, epsilon: float, delta: float = 0.0) -> Budget:
+        """What is left of it after a spend, by basic composition; refuses where nothing is."""
+        if epsilon >= self.epsilon or (delta and delta >= self.delta):
+            raise SettingError(
+                f"the budget of epsilon {self.epsilon:g} and delta {self.delta:g} leaves nothing after ({epsilon:g}, {delta:g}) "
+                "was spent on bounds; give a larger one."
+            )
+        return replace(self, epsilon=self.epsilon - epsilon, delta=self.delta - delta)

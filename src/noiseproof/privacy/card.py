@@ -186,6 +186,25 @@ class Card(_Frozen):
 
         return html_table(str(self), ("", "ε", "δ", "by"), self.promises)
 
+    def with_spent(self, epsilon: float, delta: float, what: str) -> Card:
+        """The same card after something else was spent on the same records for the release.
+
+        Args:
+            epsilon: What it cost.
+            delta: What it cost.
+            what: What it paid for, as a note.
+
+        Returns:
+            The card, whose claim and proof have grown by as much: basic composition.
+        """
+        both = {
+            name: None
+            if one is None
+            else one.model_copy(update={"epsilon": one.epsilon + epsilon, "delta": one.delta + delta})
+            for name, one in (("claimed", self.claimed), ("proven", self.proven))
+        }
+        return self.model_copy(update={**both, "notes": (*self.notes, what)})
+
     def with_audit(self, audited: Audit) -> Card:
         """The same card with an audit's result; a bound from before stays if it says as much at as large a delta."""
         before, after = self.audited, self.model_copy(update={"audited": audited})

@@ -1,4 +1,4 @@
-"""Mechanisms: Gaussian, Laplace, exponential and noisy max. Each releases a value and says which event that was.
+"""Mechanisms: Gaussian, Laplace, exponential, noisy max and above-threshold. Each releases a value and says which event that was.
 
 Where randomness rounds the value to a lattice, the scale of the noise is raised by as much as rounding adds to the
 sensitivity (less than a millionth in most uses), so that the event is the same for every kind of randomness.
@@ -181,6 +181,33 @@ class NoisyMax(_Selection):
         """One index for every row of the last dimension."""
         scale = _scale(self._times / self.epsilon, self.sensitivity, rng, 1, 1)
         return rng.add_laplace(_check_scores(scores), scale).argmax(-1)
+
+
+@dataclass(frozen=True)
+class AboveThreshold(_Selection):
+    """The first of a row of counts that reaches a threshold, both with Laplace noise: the sparse vector technique.
+
+    Half of epsilon goes to the threshold's noise and half to that of the counts, which is independent for each.
+
+    Formal guarantee
+    ----------------
+    If neighbours' counts differ by at most `sensitivity` in each entry, the index that is released is `epsilon`-DP:
+    `event`, once for each row. The counts' noise has the scale 4 Du / epsilon; 2 Du / epsilon where they are `monotone`, a
+    record more moving none down (or none up): then, of two neighbours, what is below a threshold with the higher counts is
+    below it with the lower ones, and what is below with the lower is below one raised by Du with the higher. Ties on the
+    noise's lattice count as reached, which the proof allows: rounding is monotone, and its step is added to the
+    sensitivity. Unit: the sensitivity's. Assumptions: the randomness's. References: Dwork and Roth 2014, theorem 3.23; Lyu,
+    Su and Li 2017, theorem 4.
+    """
+
+    def release(self, counts: torch.Tensor, threshold: float, rng: Randomness) -> torch.Tensor:
+        """For every row of the last dimension the first index that reaches the threshold; the row's length if none does."""
+        counts = _check_scores(counts)
+        scales = [_scale(times * 2 / self.epsilon, self.sensitivity, rng, 1, 1) for times in (1, self._times)]
+        limits = rng.add_laplace(torch.full_like(counts[..., :1], threshold), scales[0])
+        reached = rng.add_laplace(counts, scales[1]) >= limits
+        none = torch.full_like(limits, counts.shape[-1], dtype=torch.int64)
+        return torch.where(reached.any(-1, keepdim=True), reached.int().argmax(-1, keepdim=True), none).squeeze(-1)
 
 
 def _check_scores(scores: torch.Tensor) -> torch.Tensor:

@@ -239,7 +239,7 @@ def _sampled_gaussian(order: float, sigma: Array, rate: Array, exchange: bool) -
         width = np.minimum(width, 0.7 * sigma**2 / math.sqrt(order))
     low = -13 * sigma - exchange
     high = (2 if exchange else 1) * order + 13 * sigma
-    points = np.ceil((high - low) / width).astype(int) + 1
+    points = np.ceil((high - low) / width) + 1  # of tiny noise more than an integer holds
     result = whole.copy()
     feasible = np.flatnonzero(points <= _POINTS)
     feasible = feasible[points[feasible].argsort()]

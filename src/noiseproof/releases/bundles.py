@@ -7,12 +7,14 @@ from a whole one. (A digest guards against accidents and careless edits, not aga
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
-import secrets
+import os
 import shutil
-import tempfile
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,23 @@ from torch import nn
 
 from noiseproof.data.dataset import Public
 from noiseproof.errors import BundleError, NoiseproofError, SettingError
-from noiseproof.files import sync_folder, write_whole
+from noiseproof.files import lock_file, sync_folder, write_whole
+from noiseproof.networks.network import names as network_names
 from noiseproof.privacy.card import Card
 from noiseproof.privacy.events import DpEvent
-from noiseproof.releases.release import Release, Saved
+from noiseproof.releases.release import Release, Saved, restore_network
 
 FORMAT = 1
 WEIGHTS, CARD, SETTINGS = "weights.safetensors", "card.json", "settings.json"
+BINDING = "ledger.json"
+"""A file that a service keeps in a bundle whose answers cost: which ledger pays for them. No part of the release."""
+
+MOST_BYTES, MOST_SETTINGS_BYTES = 8 << 30, 64 << 20
+"""Bytes of a bundle's weights, and of each of its other files."""
+MOST_QUERIES = 10**12
+"""Queries that a bundle may cover."""
+_HOLES_BYTES = 64 << 20
+"""Bytes from which on a file is looked at for holes."""
 
 Contents = Mapping[str, bytes]
 """A bundle's files by name."""
@@ -70,6 +82,7 @@ def pack(release: Release) -> Contents:
         "public": dataclasses.asdict(release.public),
         "description": release.description(),
         "events": [[event_to_json(event), count] for event, count in release.event_log],
+        **({} if release.margin is None else {"margin": release.margin}),
         "digests": {WEIGHTS: _digest(weights), CARD: _digest(card)},
     }
     return {WEIGHTS: weights, CARD: card, SETTINGS: _sealed(settings)}
@@ -94,16 +107,11 @@ def write(path: str | Path, contents: Contents) -> Path:
     check_writable(path)
     inside = json.loads(contents[SETTINGS]).get("stays_inside", False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.parent / f".{path.name}-{secrets.token_hex(4)}"
-    staging.mkdir(mode=0o700 if inside else 0o777)
-    try:
+    with _staging(path, 0o700 if inside else 0o777) as staging:
         for name, content in contents.items():
             write_whole(staging / name, content, mode=0o600 if inside else None)
         _swap(staging, path)
         sync_folder(path.parent)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
     return path
 
 
@@ -138,9 +146,10 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
     if "version" not in settings:
         given = _with_todays_names(settings["method"], given)
     try:
+        tensors = load_tensors(contents[WEIGHTS])
         saved = Saved(
-            load_tensors(contents[WEIGHTS]),
-            settings["description"],
+            tensors,
+            _checked(settings["description"], tensors),
             card=Card.from_json(contents[CARD]),
             public=TypeAdapter(Public).validate_python(settings["public"]),
             settings=given,
@@ -148,11 +157,44 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
         )
         release = _find_class(settings["class"]).restore(saved)
         release.event_log = tuple((event_from_json(event), count) for event, count in settings.get("events", ()))
+        release.margin = settings.get("margin")
     except NoiseproofError:
         raise
-    except (KeyError, ValueError, RuntimeError, ValidationError, SafetensorError, TypeError) as error:
+    except _UNREADABLE as error:
         raise BundleError(f"{path} is not a bundle this version can read ({type(error).__name__}).") from error
     return release
+
+
+_UNREADABLE = (
+    *(KeyError, ValueError, RuntimeError, ValidationError, SafetensorError, TypeError, AttributeError, IndexError),
+    *(OverflowError, MemoryError, ZeroDivisionError, AssertionError),
+)
+"""What goes wrong when a stranger's settings, which are JSON but nothing else that is known, are taken for a release's."""
+
+
+def _checked(description: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """A release's description, if its counts can be meant and its network is no larger than its weights.
+
+    A network is built before its weights are put in: one that only claims to be large would take all memory there is.
+    """
+    if not isinstance(description, dict):
+        raise BundleError("the bundle's description is no object; make it again.")
+    for name in ("queries", "asked"):
+        count = description.get(name, 0)
+        if type(count) is not int or not 0 <= count <= MOST_QUERIES:
+            raise BundleError(f"the bundle's number of {name} is not within 0 and {MOST_QUERIES:,}; make it again.")
+    if description.get("asked", 0) > description.get("queries", 0):
+        raise BundleError("the bundle says that more queries were asked than it covers; make it again.")
+    network = description.get("network")
+    if isinstance(network, dict) and network.get("name") in network_names():
+        with torch.device("meta"):  # sizes alone, no memory
+            built = restore_network(network).build()
+        needed, given = (sum(one.numel() for one in them) for them in (built.parameters(), tensors.values()))
+        if needed > given:
+            raise BundleError(
+                f"the bundle's network has {needed:,} parameters and its weights {given:,}; make it again."
+            )
+    return description
 
 
 def _with_todays_names(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,22 +242,20 @@ def _read(path: Path) -> tuple[dict[str, Any], Contents]:
     """A bundle's settings, without their own digest, and its files, after checking all digests."""
     if not path.is_dir():
         raise BundleError(f"there is no bundle at {path}; `noiseproof train ... --out {path}` makes one.")
-    contents = {}
-    for name in (SETTINGS, CARD, WEIGHTS):
-        if not (path / name).is_file():
-            raise BundleError(f"the bundle {path} has no {name}; it is incomplete, make it again.")
-        contents[name] = (path / name).read_bytes()
+    contents = {name: _read_file(path, name) for name in (SETTINGS, CARD, WEIGHTS)}
     try:
-        settings = json.loads(contents[SETTINGS])
+        settings = json.loads(contents[SETTINGS], parse_constant=_no_number)
         digests = settings["digests"]
         expected = {**digests}
         del digests[SETTINGS]
         version = settings["format"]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BundleError(f"the bundle {path} has an unreadable {SETTINGS}; make it again.") from None
+        canonical = _canonical(settings)
+        json.loads(contents[CARD], parse_constant=_no_number)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BundleError(f"the bundle {path} has an unreadable {SETTINGS} or {CARD}; make it again.") from None
     if version != FORMAT:
         raise BundleError(f"{path} has bundle format {version}; this version reads format {FORMAT}.")
-    found = {SETTINGS: _canonical(settings), CARD: contents[CARD], WEIGHTS: contents[WEIGHTS]}
+    found = {SETTINGS: canonical, CARD: contents[CARD], WEIGHTS: contents[WEIGHTS]}
     for name, content in found.items():
         if _digest(content) != expected.get(name):
             raise BundleError(
@@ -224,19 +264,81 @@ def _read(path: Path) -> tuple[dict[str, Any], Contents]:
     return settings, contents
 
 
+@contextmanager
+def _staging(path: Path, mode: int) -> Iterator[Path]:
+    """A folder `PATH.partial` to write to, for one process at a time; what a killed one left there is removed.
+
+    Raises:
+        BundleError: If another process is writing to `path`.
+    """
+    folder = path.with_name(f"{path.name}.partial")
+    folder.mkdir(mode=mode, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            lock_file(descriptor)
+            mine = os.path.samestat(os.fstat(descriptor), folder.stat())
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        if not mine:
+            raise BundleError(f"another process is writing to {path}; wait for it to end, or choose another folder.")
+        for left in folder.iterdir():
+            left.unlink()
+        folder.chmod(mode & ~_mask())
+        try:
+            yield folder
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _read_file(path: Path, name: str) -> bytes:
+    """A file of a bundle: one of its own, not too large and without holes, so that no memory is taken for nothing."""
+    try:
+        handle = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise BundleError(f"the bundle {path} has no {name}; it is incomplete, make it again.") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BundleError(f"{name} of the bundle {path} is a link; copy the file itself there.") from None
+        raise BundleError(f"{name} of the bundle {path} cannot be read ({error.strerror}).") from None
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(handle)
+        raise BundleError(f"{name} of the bundle {path} is no file; make it again.")
+    with open(handle, "rb") as file:
+        most = MOST_BYTES if name == WEIGHTS else MOST_SETTINGS_BYTES
+        if found.st_size > most:
+            raise BundleError(f"{name} of the bundle {path} has {found.st_size:,} bytes, of {most:,} that may be.")
+        if found.st_size > _HOLES_BYTES and found.st_blocks * 512 < found.st_size // 10:
+            raise BundleError(f"{name} of the bundle {path} is mostly holes; it was not copied whole, make it again.")
+        return file.read()
+
+
+def _no_number(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
 def _swap(staging: Path, path: Path) -> None:
-    if not path.exists():
-        staging.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
-    path.rename(old / "bundle")
+    old = path.with_name(f"{path.name}.replaced")
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
     try:
         staging.rename(path)
     except BaseException:
-        (old / "bundle").rename(path)
+        if old.exists():
+            old.rename(path)
         raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sealed(settings: dict[str, Any]) -> bytes:

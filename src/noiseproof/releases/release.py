@@ -59,6 +59,8 @@ class Release(ABC):
         settings: The method's settings; they hold nothing private.
         event_log: What training it did to the private records, each event with how often it happened in a row; empty
             where the method keeps no log, or an earlier version wrote the bundle.
+        margin: Of a numeric target, how far an interval reaches to both sides of a prediction, coded as targets are; None
+            where none was asked for.
     """
 
     kind: ClassVar[str]
@@ -73,6 +75,7 @@ class Release(ABC):
         self.public = public
         self.settings = dict(settings)
         self.event_log: tuple[tuple[DpEvent, int], ...] = ()
+        self.margin: float | None = None
 
     @property
     def method(self) -> str:
@@ -202,7 +205,10 @@ class ModelRelease(Release):
         `public.in_units` puts numbers into the target's own units. Where the method was asked for intervals, their lower
         and upper ends stand behind: (records, 3).
         """
-        return self.objective.answers(logits(self.module, check_features(features, self.public.shape)))
+        answers = self.objective.answers(logits(self.module, check_features(features, self.public.shape)))
+        if self.margin is None:
+            return answers
+        return torch.cat([answers, (answers - self.margin).clamp(min=0), (answers + self.margin).clamp(max=1)], dim=1)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The network's parameters and buffers by name."""
@@ -215,14 +221,9 @@ class ModelRelease(Release):
     @classmethod
     def restore(cls, saved: Saved) -> Self:
         """The same network with the same weights."""
-        module = cls._build(saved.network)
+        module = saved.network.build()
         module.load_state_dict(dict(saved.tensors))
         return cls(module, saved.network, saved.card, saved.public, saved.settings)
-
-    @classmethod
-    def _build(cls, network: Network) -> nn.Module:
-        """A module that takes the saved weights."""
-        return network.build()
 
 
 class PredictionRelease(Release):

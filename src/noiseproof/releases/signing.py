@@ -1,4 +1,4 @@
-"""Signed bundles: who vouches for which bytes, as an in-toto statement in a DSSE envelope signed with Ed25519.
+"""Signed bundles and files: who vouches for which bytes, as an in-toto statement in a DSSE envelope signed with Ed25519.
 
 A bundle's own digests guard against accidents; anybody can compute them anew. A signature can only be made with the key.
 It says that the holder of the key vouched for exactly these files. It does not say that the training ran as the card
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
+import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -30,6 +32,23 @@ SIGNATURE = "signature.json"
 PAYLOAD = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:noiseproof:release:v1"
+FILE_PREDICATE = "urn:noiseproof:file:v1"
+"""What is said of a single file: a card, an audit's document, the export of a ledger."""
+
+SHOWS_NOT = (
+    "A signature shows who vouches for these bytes. It does not show that the training ran as the card says, "
+    "nor that the signer can be trusted."
+)
+
+UNSIGNED = "it is not signed: anybody can have written it."
+UNCHECKED = "without the signer's public key a signature shows nothing; give --key."
+
+LOCAL = {
+    bundles.BINDING: "which ledger pays for its answers, noted by whoever serves it",
+}
+"""Files that a bundle gets after it was signed, and what they hold; no signature covers them."""
+
+Status = Literal["signed", "not checked", "not signed", "changed"]
 
 _SLACK = 1e-3
 """Accountants of another version may differ by so much of an epsilon."""
@@ -58,7 +77,12 @@ def make_keys(path: str | Path) -> tuple[Path, Path]:
 
 
 def read_private_key(path: str | Path) -> Ed25519PrivateKey:
-    """The signing key in a PEM file."""
+    """The signing key in a PEM file that nobody but its owner can read."""
+    with contextlib.suppress(OSError):
+        if stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
+            raise SettingError(
+                f"others can read the private key {path}; take their rights away with `chmod 600 {path}`."
+            )
     key = _read_key(path, lambda content: serialization.load_pem_private_key(content, None), "private")
     if not isinstance(key, Ed25519PrivateKey):
         raise SettingError(f"{path} holds no Ed25519 private key; `noiseproof keys signing FILE` makes one.")
@@ -125,6 +149,31 @@ class Verdict:
     findings: tuple[str, ...] = ()
     """What is wrong, a sentence each."""
     predicate: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of every file that was looked at, as it is now."""
+    remarks: tuple[str, ...] = ()
+    """What a reader should know and is nothing wrong, a sentence each."""
+    checked: bool = True
+    """Whether there was a public key to check the signature with."""
+
+    @property
+    def status(self) -> Status:
+        """The verdict in one or two words, as every page and command shows it."""
+        if self.valid:
+            return "signed"
+        if not self.signed:
+            return "not signed"
+        return "changed" if self.checked else "not checked"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in a sentence, for people who did not ask how signatures work."""
+        return {
+            "signed": f"Nobody has changed it since the holder of key {(self.by or '')[:16]} signed it.",
+            "not checked": "There is a signature, but without the signer's public key it shows nothing.",
+            "not signed": "It is not signed: anybody may have written or changed it.",
+            "changed": "Do not rely on it: it is not what the holder of the given key signed.",
+        }[self.status]
 
     @property
     def valid(self) -> bool:
@@ -151,7 +200,7 @@ def verify(envelope: str | bytes, files: Mapping[str, bytes], predicate_type: st
             (str(one.get("keyid", "")), base64.b64decode(one["sig"], validate=True)) for one in document["signatures"]
         ]
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
-        return Verdict(False, findings=("the signature is no DSSE envelope that can be read.",))
+        return Verdict(True, findings=("the signature is no DSSE envelope that can be read.",))
     by = next((name for name, signature in signatures if _holds(key, kind, payload, signature)), None)
     if by is None:
         named = signatures[0][0] if signatures else None
@@ -221,13 +270,62 @@ def verify_bundle(path: str | Path, key: Ed25519PublicKey | None) -> Verdict:
         bundles.read_card(path)
     except BundleError as error:
         findings.append(str(error))
-    if not (path / SIGNATURE).is_file():
-        return Verdict(False, findings=("it is not signed: anybody can have written it.", *findings))
+    remarks = tuple(
+        f"{name} is not signed: it tells {what}." for name, what in LOCAL.items() if (path / name).is_file()
+    )
+    return replace(_verdict(path / SIGNATURE, _files(path), PREDICATE, key, findings), remarks=remarks)
+
+
+def signature_path(file: str | Path) -> Path:
+    """Where the signature of a single file is: beside it, as `NAME.signature.json`."""
+    return Path(f"{file}.{SIGNATURE}")
+
+
+def sign_file(path: str | Path, key: Ed25519PrivateKey, about: Mapping[str, Any] | None = None) -> Path:
+    """Sign one file as it is: a card, an audit's document, the export of a ledger.
+
+    Args:
+        path: The file, which gets a signature beside it.
+        key: Who vouches for it.
+        about: What the signature says of the file beside its digest.
+
+    Returns:
+        The signature's path (see `signature_path`).
+
+    Raises:
+        BundleError: If there is no such file.
+    """
+    path = Path(path)
+    write_whole(signature_path(path), sign(_file(path), FILE_PREDICATE, about or {}, key))
+    return signature_path(path)
+
+
+def verify_file(path: str | Path, key: Ed25519PublicKey | None) -> Verdict:
+    """Who vouches for a file that was signed with `sign_file`, and what is wrong with it.
+
+    Args:
+        path: The file; its signature lies beside it.
+        key: The signer's public key, from a source that is trusted; None only tells whether there is a signature.
+
+    Returns:
+        The verdict.
+    """
+    path = Path(path)
+    links = [f"{path.name} is a link to somewhere else."] if path.is_symlink() else []
+    return _verdict(signature_path(path), _file(path), FILE_PREDICATE, key, links)
+
+
+def _verdict(
+    signature: Path, files: Mapping[str, bytes], predicate_type: str, key: Ed25519PublicKey | None, findings: list[str]
+) -> Verdict:
+    """What a signature's file says of files, with what was found wrong already."""
+    digests = {name: _sha256(content) for name, content in files.items()}
+    if not signature.is_file():
+        return Verdict(False, findings=(UNSIGNED, *findings), digests=digests, checked=key is not None)
     if key is None:
-        findings.append("without the signer's public key a signature shows nothing; give --key.")
-        return Verdict(True, findings=tuple(findings))
-    found = verify((path / SIGNATURE).read_bytes(), _files(path), PREDICATE, key)
-    return Verdict(found.signed, found.by, found.files, (*found.findings, *findings), found.predicate)
+        return Verdict(True, findings=(*findings, UNCHECKED), digests=digests, checked=False)
+    found = verify(signature.read_bytes(), files, predicate_type, key)
+    return replace(found, findings=(*found.findings, *findings), digests=digests)
 
 
 @dataclass(frozen=True)
@@ -261,15 +359,23 @@ def recompute(path: str | Path) -> Recomputed:
     for event, count in log:
         events.append(event, count)
     found = accountants.epsilon(events.event, card.proven.delta, neighbours=card.neighbours).epsilon
+    told = f"by the event log alone epsilon is {found:.4g}, where the card states {stated:.4g}"
     if found <= stated * (1 + _SLACK) + 1e-9:
-        return Recomputed(found, stated, True, "the event log costs no more than the card states.")
-    return Recomputed(found, stated, False, f"the event log costs {found:.4g}, more than the card states.")
+        return Recomputed(found, stated, True, f"{told}: the card promises no more than its log gives.")
+    return Recomputed(found, stated, False, f"{told}: the card promises more than its log gives.")
 
 
 def _files(path: Path) -> dict[str, bytes]:
-    """All of a bundle's files but the signature; links are not followed."""
-    found = (entry for entry in sorted(path.iterdir()) if entry.name != SIGNATURE)
+    """All of a bundle's files but the signature and what is added after it; links are not followed."""
+    found = (entry for entry in sorted(path.iterdir()) if entry.name != SIGNATURE and entry.name not in LOCAL)
     return {entry.name: entry.read_bytes() for entry in found if entry.is_file() and not entry.is_symlink()}
+
+
+def _file(path: Path) -> dict[str, bytes]:
+    try:
+        return {path.name: path.read_bytes()}
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read ({error.strerror}).") from error
 
 
 def _strange(path: Path) -> list[str]:

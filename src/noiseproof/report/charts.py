@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -14,6 +14,9 @@ from noiseproof.run import Comparison, Row
 from noiseproof.run.results import BASELINE
 
 KINDS = ("claimed", "proven", "audited")
+
+FEW = 5
+"""So many methods are drawn in one chart; the table has them all."""
 
 DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3), (12, 4))
 
@@ -26,11 +29,13 @@ class Point:
     y: float
     text: str = ""
     kind: str = ""
+    error: float = 0.0
+    """The standard error of y."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One method's points. `number` is its number in the legend, which also stands beside its points."""
+    """One method's points. `number` is its place among those that matter, the same in every chart."""
 
     name: str
     number: int
@@ -46,6 +51,11 @@ class Series:
     def dashes(self) -> tuple[int, ...]:
         """Lengths of its dashes and gaps; empty for a solid line."""
         return DASHES[self.number % len(DASHES)]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a proof bounds its epsilons from above."""
+        return any(point.kind == "proven" for point in self.points)
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,6 @@ class Chart:
     lines: Literal["rows", "straight", "steps"]
     """How a series' points are joined: those of equal height, all, or all by steps. Steps show no points."""
     guides: Sequence[Guide] = ()
-    numbers: Literal["all", "last"] = "all"
 
     def paths(self, one: Series) -> list[list[tuple[float, float]]]:
         """The corners of a series' lines, in the axes' values."""
@@ -130,7 +139,7 @@ class Chart:
             rows: dict[float, list[float]] = {}
             for x, y in points:
                 rows.setdefault(y, []).append(x)
-            return [[(min(xs), y), (max(xs), y)] for y, xs in rows.items()]
+            return [[(min(xs), y), (max(xs) if one.bounded else self.x.high, y)] for y, xs in rows.items()]
         if self.lines == "steps":
             corners = [((x, before), (x, y)) for (_, before), (x, y) in pairwise(points)]
             points = [*points[:1], *(corner for pair in corners for corner in pair)]
@@ -138,17 +147,39 @@ class Chart:
 
 
 def charts(comparison: Comparison) -> list[Chart]:
-    """The charts of a comparison that have anything to show."""
+    """The charts of a comparison that have anything to show, of the methods that matter."""
     drawn = (_epsilons(comparison), _roc(comparison), _sweep(comparison), _budget(comparison))
     return [chart for chart in drawn if any(one.points for one in chart.series)]
 
 
+def matter(comparison: Comparison) -> list[str]:
+    """The few methods that a decision is about: what is recommended, the best proof of each kind, the best that fell, ties.
+
+    Args:
+        comparison: What was compared.
+
+    Returns:
+        At most `FEW` names, the first ones first.
+    """
+    done = [row for row in comparison.rows if row.done and row.method != BASELINE]
+    best = sorted(done, key=lambda row: -(row.value or 0.0))
+    proven = [row for row in best if row.verdict == "proven"]
+    found = comparison.recommendations
+    names = [
+        *(each.method for each in found if each.method),
+        *(next(row.method for row in proven if row.kind == kind) for kind in dict.fromkeys(row.kind for row in proven)),
+        *(row.method for row in [row for row in best if row.verdict == "refuted"][:1]),
+        *(name for each in found for name in each.ties),
+        *(row.method for row in (*proven, *best)),
+    ]
+    return list(dict.fromkeys(names))[:FEW]
+
+
 def _by_method(comparison: Comparison) -> Iterator[tuple[int, str, list[Row]]]:
-    """Each method's number, the same in every chart, its name, and its finished rows by epsilon."""
-    for number, name in enumerate(dict.fromkeys(row.method for row in comparison.rows)):
+    """Number, name and finished rows, by epsilon, of each method that matters."""
+    for number, name in enumerate(matter(comparison), 1):
         rows = [row for row in comparison.rows if row.method == name and row.done]
-        if rows:
-            yield number, name, sorted(rows, key=lambda row: row.epsilon)
+        yield number, name, sorted(rows, key=lambda row: row.epsilon)
 
 
 def _baseline(comparison: Comparison) -> float | None:
@@ -166,13 +197,17 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _error(row: Row) -> float:
+    return (row.measures.standard_error if row.measures else None) or 0.0
+
+
 def _epsilons(comparison: Comparison) -> Chart:
-    """The measure that ranks against each kind of epsilon; what is missing or infinite has no point."""
+    """The measure that ranks against each kind of epsilon at the largest target; what is infinite has no point."""
     name_of, shown = NAMES[comparison.ranked_by], comparison.ranked_by in PERCENT
-    series, baseline = [], _baseline(comparison)
+    series, baseline, target = [], _baseline(comparison), comparison.epsilons[-1]
     for number, name, rows in _by_method(comparison):
         points = []
-        for row in rows:
+        for row in rows[-1:]:
             for kind in KINDS:
                 promise = getattr(row.card, kind)
                 if promise is not None and math.isfinite(promise.epsilon):
@@ -180,21 +215,21 @@ def _epsilons(comparison: Comparison) -> Chart:
                     text = f"{name}: {kind} epsilon {how}{promise.epsilon:.3g}, {_told(row)}"
                     points.append(Point(promise.epsilon, row.value or 0.0, text, kind))
         series.append(Series(name, number, tuple(points)))
-    asked = comparison.epsilons
     found = [point for one in series for point in one.points]
     return Chart(
         "accuracy-by-kind-of-epsilon",
-        f"{_capital(name_of)} against claimed, proven and audited epsilon",
-        "Circles: what the authors claim. Squares: what is proven for what ran. Arrows: what an attack showed; the true "
-        "epsilon is there or further right. An arrow to the right of its circle refutes the claim.",
-        # An audit that found nothing must not push everything else into a corner: its arrow is drawn at the left end.
-        Axis.around("epsilon (log scale)", [*asked, *(p.x for p in found)], low=min(asked) / 10, log=True),
-        Axis.around(name_of, [point.y for point in found], percent=shown),
+        f"{_capital(name_of)} and epsilon of the few that matter",
+        "Higher is better, further left is more private. Each method’s true epsilon lies on its line: to the right of the "
+        "triangle (an attack showed that much) and, where something is proven, to the left of the square. A triangle to the "
+        "right of its circle refutes the claim.",
+        # An audit that found nothing must not push everything else into a corner: its mark is drawn at the left end.
+        Axis.around("epsilon (log scale)", [target, *(p.x for p in found)], low=target / 10, log=True),
+        Axis.around(name_of, [*(p.y for p in found), baseline or 0.5], percent=shown),
         series,
         "rows",
         [
-            *([] if baseline is None else [Guide("baseline", y=baseline)]),
-            *([Guide("asked", x=asked[0])] if len(asked) == 1 else []),
+            *([] if baseline is None else [Guide("without privacy", y=baseline)]),
+            Guide("target epsilon", x=target),
         ],
     )
 
@@ -213,8 +248,8 @@ def _roc(comparison: Comparison) -> Chart:
     return Chart(
         "roc",
         "What an attacker learns",
-        "How many members an attacker names (up) when so many others are named falsely (right). Far above the diagonal on "
-        "the left means that some people's membership is given away with near certainty.",
+        "How many members an attacker names (up) when so many others are named wrongly (right), on logarithmic scales. Far "
+        "above the diagonal on the left, some people’s membership is given away with near certainty.",
         Axis("false positive rate (log scale)", floor, 1.0, log=True),
         Axis("true positive rate (log scale)", floor, 1.0, log=True),
         series,
@@ -229,20 +264,21 @@ def _sweep(comparison: Comparison) -> Chart:
     baseline, series = _baseline(comparison), []
     for number, name, rows in _by_method(comparison):
         points = tuple(
-            Point(row.epsilon, row.value or 0.0, f"{name}: {_told(row)} at epsilon {row.epsilon:g}") for row in rows
+            Point(row.epsilon, row.value or 0.0, f"{name}: {_told(row)} at epsilon {row.epsilon:g}", "", _error(row))
+            for row in rows
         )
-        if name != "none" and len(comparison.epsilons) > 1:
+        if len(comparison.epsilons) > 1:
             series.append(Series(name, number, points))
     found = [point for one in series for point in one.points]
     return Chart(
         "accuracy-by-epsilon",
         f"{_capital(name_of)} by epsilon",
-        "Each point is a training of its own at that budget.",
-        Axis.around("asked epsilon (log scale)", [point.x for point in found], log=True),
+        "Each point is a training of its own at that budget; bands are one standard error over test records.",
+        Axis.around("target epsilon (log scale)", [point.x for point in found], log=True),
         Axis.around(name_of, [*(point.y for point in found), baseline or 0.5], percent=shown),
         series,
         "straight",
-        [] if baseline is None else [Guide("baseline", y=baseline)],
+        [] if baseline is None else [Guide("without privacy", y=baseline)],
     )
 
 
@@ -261,17 +297,26 @@ def _budget(comparison: Comparison) -> Chart:
     return Chart(
         "budget",
         "How the budget was spent",
-        "Proven epsilon if the run had stopped there, by its own log of events: statistics and steps of a training, answers of "
-        "a prediction method.",
-        Axis("share of steps, other looks or answers done", 0.0, 1.0, percent=True),
+        "Proven epsilon if the run had stopped there, by its own event log: statistics and steps of a training, answers of a "
+        "prediction method.",
+        Axis("share of the run that is done", 0.0, 1.0, percent=True),
         Axis.around("proven epsilon so far", [0.0, *(point.y for one in series for point in one.points)]),
         series,
         "straight",
-        numbers="last",
     )
 
 
-@dataclass
+@dataclass(frozen=True)
+class Label:
+    """A series' name in the margin, with a line to the point that it belongs to."""
+
+    series: Series
+    x: float
+    y: float
+    top: float
+
+
+@dataclass(frozen=True)
 class Drawing:
     """A chart at a size in pixels: where the page's template draws what."""
 
@@ -281,9 +326,8 @@ class Drawing:
     height: int
     left: int = 50
     right: int = 20
-    top: int = 12
+    top: int = 16
     bottom: int = 44
-    taken: list[tuple[float, float]] = field(default_factory=list)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Where a value is drawn."""
@@ -292,18 +336,53 @@ class Drawing:
 
     def path(self, one: Series) -> str:
         """A series' lines as SVG path data."""
-        return "".join(
-            "M" + "L".join("{:.1f} {:.1f}".format(*self.at(*corner)) for corner in corners)
-            for corners in self.chart.paths(one)
-        )
+        return "".join(_path(self.at(*corner) for corner in corners) for corners in self.chart.paths(one))
 
-    def label(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point's number does not cover another's."""
-        beside = [(dx, dy) for dx in (8, -16, 21, -29) for dy in (-6, 13)]
-        for dx, dy in (*beside, (8, -19), (8, 26)):
-            left, top = x + dx, y + dy
-            inside = self.left < left < self.width - 12 and 8 < top < self.height - self.bottom
-            if inside and all(abs(left - a) >= 12 or abs(top - b) >= 12 for a, b in self.taken):
-                break
-        self.taken.append((left, top))
-        return left, top
+    def band(self, one: Series) -> str:
+        """The area within a standard error of a series' line; empty where there is none."""
+        if self.chart.lines != "straight" or not any(point.error for point in one.points):
+            return ""
+        above = [self.at(point.x, point.y + point.error) for point in one.points]
+        below = [self.at(point.x, point.y - point.error) for point in reversed(one.points)]
+        return _path([*above, *below]) + "Z"
+
+    def labels(self) -> list[Label]:
+        """Every series' name beside the end of its line, moved up or down where names would cover each other."""
+        ends = [(one, *self.at(*max(corner for path in self.chart.paths(one) for corner in path)))
+                for one in self.chart.series if one.points]  # fmt: skip
+        ends.sort(key=lambda end: end[2])
+        tops = spread([y for _, _, y in ends], LINE, self.top, self.height - self.bottom)
+        return [Label(one, x, y, top) for (one, x, y), top in zip(ends, tops, strict=True)]
+
+
+LINE = 16.0
+"""Pixels from a label to the next."""
+
+
+def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places near the given ones, in their order, that are `gap` apart and within bounds as far as there is room.
+
+    Args:
+        places: Where labels would stand if they were alone, in rising order.
+        gap: How far apart they must be.
+        low: The smallest place.
+        high: The largest place.
+
+    Returns:
+        The places.
+
+    >>> spread([10, 10, 50], 16, 0, 100)
+    [10, 26, 50]
+    """
+    found: list[float] = []
+    for place in places:
+        found.append(max(place, low, found[-1] + gap if found else low))
+    beyond = high
+    for index in reversed(range(len(found))):
+        found[index] = min(found[index], beyond)
+        beyond = found[index] - gap
+    return found
+
+
+def _path(corners: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners)

@@ -55,7 +55,7 @@ def _save(chart: Chart, stem: Path) -> list[Path]:
         else:
             axes.axline((chart.x.low, chart.y.low), (chart.x.high, chart.y.high), **_GREY)
     for one in chart.series:
-        colour, label = PALETTE[one.colour][0], f"{one.number} {one.name}"
+        colour, label = PALETTE[one.colour][0], one.name
         for corners in chart.paths(one):
             xs, ys = (
                 [axis.low if axis.log and v < axis.low else v for v in values]
@@ -70,8 +70,9 @@ def _save(chart: Chart, stem: Path) -> list[Path]:
             face = "white" if point.kind == "claimed" else colour
             size = 9 if point.kind == "claimed" else 5
             axes.plot([x], [point.y], _MARKERS[point.kind], color=colour, markerfacecolor=face, markersize=size)
-            if chart.numbers == "all" or point is one.points[-1]:
-                axes.annotate(str(one.number), (x, point.y), xytext=(5, 4), textcoords="offset points", fontsize=7)
+        if chart.lines == "straight" and any(point.error for point in one.points):
+            low, high = ([point.y + sign * point.error for point in one.points] for sign in (-1, 1))
+            axes.fill_between([point.x for point in one.points], low, high, color=colour, alpha=0.16, linewidth=0)
     axes.grid(True, alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
     paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]

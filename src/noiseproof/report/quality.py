@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from noiseproof import palette
 from noiseproof.notebook import html_table
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def render_quality(release: DataRelease, found: Quality) -> str:
     ----------------
     None: the measures were computed from private records without noise. The page says so; it is for the records' owner.
     """
-    style = (Path(__file__).parent / "style.css").read_text("utf-8")
+    style = palette.style() + (Path(__file__).parent / "style.css").read_text("utf-8")
     tables = "".join(
         html_table(
             one.title,

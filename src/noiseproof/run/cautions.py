@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from noiseproof.data.dataset import Dataset
+from noiseproof.data.lazy import StoredTensor
 from noiseproof.data.splits import Split
-from noiseproof.data.stored import StoredTensor
 from noiseproof.files import write_whole
 from noiseproof.privacy.budget import Budget
 
@@ -123,7 +123,13 @@ def keep_fingerprint(bundle: str | Path, dataset: Dataset) -> str:
         "about": "private: which records the bundle was trained on",
     }
     path = fingerprint_path(bundle)
-    write_whole(path, json.dumps(note), mode=0o600)
+    try:
+        write_whole(path, json.dumps(note), mode=0o600)
+    except OSError as error:
+        # The release has been paid for and is saved: this is no reason to fail.
+        return (
+            f"the bundle is saved, but {path}, by which an attack knows its records again, is not ({error.strerror})."
+        )
     return f"{path} says, to you alone, which records the bundle was trained on; do not hand it on with the bundle."
 
 

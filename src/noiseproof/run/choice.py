@@ -167,7 +167,7 @@ def _stated(fitting: Fitting, split: Split, budget: Budget) -> DpEvent:
     if event is None:
         raise UnsupportedError(
             f"{fitting.method.name} cannot say before it runs what it does to the records, or gives no model; a paid choice "
-            "needs that. dp-sgd, dp-sgd-bounded, dp-sgd-adaptive and functional can."
+            "needs that. dp-sgd, dp-sgd-bounded, dp-sgd-adaptive, functional and shard-mean can."
         )
     return event
 

@@ -16,6 +16,7 @@ from noiseproof.methods.recipes import Recipe
 from noiseproof.networks import Network
 from noiseproof.privacy.budget import Budget, Neighbours
 from noiseproof.progress import SILENT, Progress
+from noiseproof.run import spends
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -69,6 +70,7 @@ class Fitting:
         Raises:
             UnsupportedError: If ranks or checkpoints are given and the method has no use for them.
         """
+        budget, width = spends.before(self.method, dataset, budget)
         mapped = dataset if self.recipe is None else self.recipe.map(dataset, progress)
         options: dict[str, Any] = {}
         if ranks is not None or checkpoints is not None:
@@ -90,7 +92,9 @@ class Fitting:
                 data=mapped.fingerprint(),
             )
         release = self.method.fit(self.network, mapped, budget, rng=rng, progress=progress, **options)
-        return release if self.recipe is None else self.recipe.around(release, dataset.public)
+        release = release if self.recipe is None else self.recipe.around(release, dataset.public)
+        spends.after(release, self.method, dataset, width, budget.neighbours, rng)
+        return release
 
 
 def resolve(

@@ -1,8 +1,7 @@
-"""What a request must pass: a valid API key, a rate, limits on its body; and how a refusal looks (RFC 9457)."""
+"""What a request must pass: a valid API key and a rate; and how a refusal looks (RFC 9457)."""
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import hashlib
 import mmap
@@ -19,14 +18,19 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from noiseproof.errors import LedgerError
 from noiseproof.serve.ledger import Caller
+from noiseproof.serve.logs import log_event
 
 MEDIA_TYPE = "application/problem+json"
+BEARER = HTTPBearer(auto_error=False, scheme_name="API key", description="A key from `noiseproof keys create`.")
+KEY_PROBLEMS = ("unauthorised", "too-many-requests", "ledger-unavailable")
+"""What may go wrong wherever a key is needed."""
 
 _TITLES = {
     "bad-request": (400, "The request cannot be read"),
@@ -35,9 +39,10 @@ _TITLES = {
     "budget-exhausted": (403, "The privacy budget does not cover this"),
     "not-found": (404, "There is no such thing here"),
     "method-not-allowed": (405, "This cannot be done here"),
+    "retired": (410, "The model was retired"),
     "too-slow": (408, "The request took too long to arrive"),
     "too-large": (413, "The request is too large"),
-    "unsupported-media-type": (415, "The body must be application/json"),
+    "unsupported-media-type": (415, "The body must be JSON, an npy file or an Arrow stream"),
     "unprocessable": (422, "The inputs do not fit the model"),
     "idempotency-mismatch": (422, "The idempotency key belongs to another request"),
     "too-many-requests": (429, "Too many requests"),
@@ -68,9 +73,13 @@ class Problem(Exception):
         self.details = ProblemDetails(type=type, title=title, status=status, detail=detail, **more)
         self._headers = headers
 
+    def body(self) -> bytes:
+        """The problem as JSON."""
+        return to_json(self.details)
+
     def response(self) -> Response:
         """The problem as it is sent."""
-        return Response(to_json(self.details), self.details.status, self._headers, MEDIA_TYPE)
+        return Response(self.body(), self.details.status, self._headers, MEDIA_TYPE)
 
 
 def documented(*kinds: str) -> dict[int | str, dict[str, Any]]:
@@ -109,31 +118,6 @@ def install(app: FastAPI) -> None:
         return Problem(kind, "There is nothing at this address for this method.", headers=headers).response()
 
 
-async def read_body(request: Request, *, limit: int, seconds: float) -> bytes:
-    """A JSON request's bytes; refused as soon as they are known to be too many, too slow or of another type."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Problem("unsupported-media-type", "Send the inputs as application/json.")
-    too_large = Problem("too-large", f"A request may have {limit} bytes; send fewer inputs at once.")
-    declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal():
-        raise Problem("bad-request", "The Content-Length is not a number.")
-    if int(declared) > limit:
-        raise too_large
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for part in request.stream():
-                size += len(part)
-                if size > limit:
-                    raise too_large
-                parts.append(part)
-    except TimeoutError:
-        detail = f"The body did not arrive within {seconds:g} seconds; nothing was answered and nothing spent."
-        raise Problem("too-slow", detail) from None
-    return b"".join(parts)
-
-
 _FRESH = 1.0
 """Seconds for which a key that was found good is not looked up again; a spend looks again in its own transaction."""
 _KNOWN = 4096
@@ -141,21 +125,33 @@ _LONGEST = 200
 
 
 class Authenticator:
-    """Finds the client of an API key, and holds clients to their rate."""
+    """Finds the client of an API key; holds clients to their rate, and addresses to a rate of wrong keys.
+
+    Whose key was right a moment ago is not held up by others at the same address who guess.
+    """
 
     def __init__(
-        self, check: Callable[[str], Caller | None], rates: RateLimits, clock: Callable[[], float] = time.monotonic
+        self,
+        check: Callable[[str], Caller | None],
+        rates: RateLimits,
+        wrong: RateLimits,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._check_key = check
         self._rates = rates
+        self._wrong = wrong
         self._clock = clock
         # By a digest of the whole key: how long it takes to look there tells nothing about the keys that are in it.
         self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
 
     async def authenticate(self, request: Request, key: str | None) -> Caller:
         """Who asks, or a problem: no key or a wrong one (401), or too often (429)."""
-        caller = await self._check(key) if key is not None and len(key) <= _LONGEST else None
+        address = request.client.host if request.client else "local"
+        caller = await self._check(key, address) if key is not None and len(key) <= _LONGEST else None
         if caller is None:
+            if key is not None:
+                self._wrong.wait(address)  # which counts it
+                log_event("wrong key", at_most=1.0, address=address)
             raise Problem(
                 "unauthorised",
                 "Send `Authorization: Bearer KEY` with a key that `noiseproof keys create` made and nobody revoked.",
@@ -163,21 +159,19 @@ class Authenticator:
             )
         assert key is not None
         request.state.client = caller.client
-        request.state.secret = hashlib.sha256(b"digests of inputs " + key.encode()).digest()
+        request.state.secret = caller.secret
         wait = self._rates.wait(caller.client)
         if wait > 0:
-            raise Problem(
-                "too-many-requests",
-                "You ask more often than this service allows; wait as Retry-After says.",
-                headers={"Retry-After": str(int(wait) + 1)},
-            )
+            raise _too_often("You ask more often than this service allows; wait as Retry-After says.", wait)
         return caller
 
-    async def _check(self, key: str) -> Caller | None:
+    async def _check(self, key: str, address: str) -> Caller | None:
         digest = hashlib.sha256(key.encode()).digest()
         found = self._known.get(digest)
         if found is not None and self._clock() < found[0]:
             return found[1]
+        if found is None and (wait := self._wrong.wait(address, count=False)) > 0:
+            raise _too_often("Too many wrong keys came from this address; wait as Retry-After says.", wait)
         self._known.pop(digest, None)
         caller = await run_in_threadpool(self._check_key, key)
         if caller is not None:
@@ -185,6 +179,10 @@ class Authenticator:
             if len(self._known) > _KNOWN:
                 self._known.popitem(last=False)
         return caller
+
+
+def _too_often(detail: str, wait: float) -> Problem:
+    return Problem("too-many-requests", detail, headers={"Retry-After": str(int(wait) + 1)})
 
 
 _SLOTS = 1 << 16
@@ -211,8 +209,8 @@ class RateLimits:
         self._file.truncate(_SLOTS * _SLOT.size)  # which leaves the numbers of other workers as they are
         self._numbers = mmap.mmap(self._file.fileno(), _SLOTS * _SLOT.size)
 
-    def wait(self, client: str) -> float:
-        """0 if the client may ask now, which is then counted; else the seconds until it may."""
+    def wait(self, client: str, *, count: bool = True) -> float:
+        """0 if the client may ask now, which is counted unless told otherwise; else the seconds until it may."""
         slot = int.from_bytes(hashlib.blake2b(client.encode(), digest_size=2).digest(), "little") * _SLOT.size
         with self._threads:
             fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -221,7 +219,8 @@ class RateLimits:
                 due = max(_SLOT.unpack_from(self._numbers, slot)[0], now)
                 if due - now > self._tolerance + _ROUNDING:
                     return float(due - now - self._tolerance)
-                _SLOT.pack_into(self._numbers, slot, due + self._interval)
+                if count:
+                    _SLOT.pack_into(self._numbers, slot, due + self._interval)
                 return 0.0
             finally:
                 fcntl.flock(self._file, fcntl.LOCK_UN)

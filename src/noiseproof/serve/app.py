@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
-import queue
 import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPAuthorizationCredentials
 from prometheus_client import CONTENT_TYPE_LATEST
-from sqlalchemy import text
 
-from noiseproof import __version__
-from noiseproof.errors import DataError
+from noiseproof import __version__, palette
+from noiseproof.errors import LedgerError
 from noiseproof.privacy import Randomness
 from noiseproof.releases.release import Release
-from noiseproof.serve import access, documents, monitoring
-from noiseproof.serve.access import Problem, documented
-from noiseproof.serve.batcher import FailedAnswerError, PredictionRequest
-from noiseproof.serve.ledger import Balance, Caller, History, Refused
-from noiseproof.serve.models import NotJsonError
-from noiseproof.serve.service import VARIABLE, Service, Settings
+from noiseproof.serve import access, documents, logs, monitoring, predictions
+from noiseproof.serve.access import BEARER, KEY_PROBLEMS, Problem, documented
+from noiseproof.serve.bodies import JSON
+from noiseproof.serve.ledger import Caller, History
+from noiseproof.serve.logs import log_event
+from noiseproof.serve.models import ServedModel
+from noiseproof.serve.service import VARIABLE, Service, Settings, service_of
 
-_LARGE = 1 << 18
-"""Bytes from which on a body is parsed in a thread, so that others need not wait."""
 _SECONDS = {"hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0, "month": 30 * 86400.0}
 _INTERVALS = 60
+_MOST_CLIENTS = 1000
+"""Clients that are listed at once: those that spent most."""
 _RESTART_SECONDS = 5.0
 """What a worker that cannot start waits before it dies, so that it is not started again at once."""
-_PREDICTIONS = "/v1/models/{name}/predictions"
-_KEY_PROBLEMS = ("unauthorised", "too-many-requests", "ledger-unavailable")
-"""What may go wrong wherever a key is needed."""
-_MODEL_PROBLEMS = documented("not-found", "unprocessable", *_KEY_PROBLEMS)
-_BUDGET_PROBLEMS = documented("forbidden", "not-found", "unprocessable", *_KEY_PROBLEMS)
-_BEARER = HTTPBearer(auto_error=False, scheme_name="API key", description="A key from `noiseproof keys create`.")
+_MODEL_PROBLEMS = documented("not-found", "unprocessable", *KEY_PROBLEMS)
+_BUDGET_PROBLEMS = documented("forbidden", "not-found", "unprocessable", *KEY_PROBLEMS)
 
 _router = APIRouter()
 
@@ -67,9 +61,11 @@ def create_app(settings: Settings, releases: Mapping[str, Release], *, rng: Rand
     service = Service(settings, releases, rng)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Service]]:
         service.start()
-        yield
+        ticking = asyncio.create_task(service.health.tick())
+        yield {"service": service}
+        ticking.cancel()
         service.stop()
 
     app = FastAPI(
@@ -83,6 +79,7 @@ def create_app(settings: Settings, releases: Mapping[str, Release], *, rng: Rand
     app.state.service = service
     access.install(app)
     app.add_middleware(monitoring.RequestLog, metrics=service.metrics)
+    app.include_router(predictions.router)
     app.include_router(_router)
     _describe_models(app, service)
     return app
@@ -94,7 +91,7 @@ def from_environment() -> FastAPI:
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # workers share the cores; within one, a small network is faster in one thread
-    monitoring.configure()
+    logs.configure()
     settings = Settings(**json.loads(os.environ[VARIABLE]))
     try:
         return create_app(settings, settings.load_bundles())
@@ -118,22 +115,18 @@ def _describe_models(app: FastAPI, service: Service) -> None:
             for parameter in operation.get("parameters", []):
                 if parameter["in"] == "path":
                     parameter["schema"]["enum"] = list(service.models)
-    body = document["paths"][_PREDICTIONS]["post"]["requestBody"]["content"]["application/json"]
+    content = document["paths"][predictions.PATH]["post"]["requestBody"]["content"]
     kinds = {(model.shape, *(column["name"] for column in model.columns)): model for model in service.models.values()}
-    body["schema"] = {"anyOf": [documents.body_schema(model, service.settings.rows) for model in kinds.values()]}
+    content[JSON]["schema"] = {
+        "anyOf": [documents.body_schema(model, service.settings.rows) for model in kinds.values()]
+    }
 
 
-def _service(request: Request) -> Service:
-    service = request.app.state.service
-    assert isinstance(service, Service)
-    return service
-
-
-ServiceHere = Annotated[Service, Depends(_service)]
+ServiceHere = Annotated[Service, Depends(service_of)]
 
 
 async def _caller(
-    request: Request, service: ServiceHere, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
+    request: Request, service: ServiceHere, given: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
 ) -> Caller:
     return await service.authenticator.authenticate(request, given.credentials if given is not None else None)
 
@@ -151,95 +144,10 @@ OperatorHere = Annotated[Caller, Depends(_operator)]
 ClientName = Annotated[str | None, Query(max_length=100, description="Another client; for operators only.")]
 
 
-@_router.post(
-    _PREDICTIONS,
-    tags=["predictions"],
-    summary="Answer queries, within the privacy budget",
-    response_class=Response,
-    responses={
-        200: {"model": documents.Predictions, "description": "Answers, paid for"},
-        **documented(
-            *("bad-request", "forbidden", "budget-exhausted", "not-found", "too-slow", "too-large"),
-            *("unsupported-media-type", "unprocessable", "idempotency-mismatch", "overloaded"),
-            *_KEY_PROBLEMS,
-        ),
-    },
-    openapi_extra={"requestBody": {"required": True, "content": {"application/json": {}}}},
-)
-async def predict(
-    name: str,
-    request: Request,
-    service: ServiceHere,
-    caller: CallerHere,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            pattern=r"^[\x21-\x7e]{1,200}$",
-            description="A retry with the same key and inputs gets the same answer and costs nothing more.",
-        ),
-    ] = None,
-) -> Response:
-    """Answer a batch of queries whole, or refuse it and spend nothing."""
-    model = service.model(name)
-    request.state.model = model.name
-    settings = service.settings
-    with service.batcher.expecting():
-        body = await access.read_body(request, limit=settings.body, seconds=settings.body_seconds)
-        try:
-            features = model.read(body) if len(body) < _LARGE else await run_in_threadpool(model.read, body)
-        except DataError as error:
-            kind = "bad-request" if isinstance(error, NotJsonError) else "unprocessable"
-            raise Problem(kind, str(error)) from None
-        asked = PredictionRequest(
-            model,
-            caller,
-            features,
-            request.state.secret,
-            limit=service.limit(caller),
-            retry_key=idempotency_key,
-            memoise=settings.memoise and model.price is not None,
-        )
-    try:
-        outcome = await service.batcher.submit(asked)
-    except queue.Full:
-        raise Problem(
-            "overloaded", "Too many requests wait; nothing was spent.", headers={"Retry-After": "1"}
-        ) from None
-    except FailedAnswerError as error:
-        if error.receipt is None:
-            raise
-        spent = request.state.answers = error.receipt.entry.answers
-        request.state.receipt = error.receipt.id
-        raise Problem(
-            "internal",
-            f"The request could not be answered and {spent} answers were spent; send it again with the same "
-            "Idempotency-Key, if it had one, and it costs nothing more.",
-            receipt=error.receipt.to_json(),
-        ) from None
-    if isinstance(outcome, Refused):
-        raise _refusal(asked, outcome)
-    request.state.receipt = outcome.receipt
-    if outcome.replayed:
-        return Response(outcome.document, headers={"Idempotency-Replayed": "true"}, media_type="application/json")
-    request.state.answers = outcome.answers
-    return Response(outcome.document, media_type="application/json")
-
-
-def _refusal(asked: PredictionRequest, refused: Refused) -> Problem:
-    sentence = refused.sentence(asked.spend)
-    sentence = sentence[0].upper() + sentence[1:]
-    if refused.reason == "revoked":
-        return Problem("unauthorised", sentence, headers={"WWW-Authenticate": "Bearer"})
-    if refused.reason == "retry":
-        return Problem("idempotency-mismatch", sentence)
-    remaining = {"answers": asked.model.answers_left(refused.everyone, refused.client)}
-    return Problem("budget-exhausted", sentence, remaining=remaining)
-
-
-@_router.get("/v1/models", tags=["models"], summary="All models", responses=documented(*_KEY_PROBLEMS))
+@_router.get("/v1/models", tags=["models"], summary="All models", responses=documented(*KEY_PROBLEMS))
 async def models(service: ServiceHere, caller: CallerHere) -> documents.Models:
     """Every model, its price and its verdict."""
-    listed = [documents.Model.model_validate(model) for model in service.models.values()]
+    listed = [_listed(service, model) for model in service.models.values()]
     return documents.Models(models=listed, client=caller.client, operator=caller.operator)
 
 
@@ -258,19 +166,16 @@ def budget(name: str, service: ServiceHere, caller: CallerHere, client: ClientNa
     whose = _allowed(caller, client)
     everyone = own = None
     if model.price is not None:
-        balances = service.connection.ledger.balances(model.account)
-        total = balances[""]
-        share = balances.get(whose, Balance(total.capacity, total.spent * 0))
-        limit = service.limit(caller)
-        if whose == caller.client and limit is not None:
-            share = replace(share, capacity=(model.price * limit).capped(total.capacity).at_least(share.spent))
+        default = service.settings.client_answers
+        limit = None if default is None else model.price * default
+        total, share = service.connection.ledger.share(model.account, whose, each=model.price, limit=limit)
         everyone, own = (documents.balance(model, one) for one in (total, share))
     return documents.Budget(model=name, client=whose, basis=model.basis, everyone=everyone, own=own)
 
 
 @_router.get("/v1/models/{name}/clients", tags=["budgets"], summary="Who has spent what", responses=_BUDGET_PROBLEMS)
 def clients(name: str, service: ServiceHere, operator: OperatorHere) -> documents.Clients:
-    """Every client of a model, for operators."""
+    """The clients that had most of a model, for operators."""
     model = service.model(name)
     if model.price is None:
         return documents.Clients(model=name, clients=[])
@@ -280,7 +185,7 @@ def clients(name: str, service: ServiceHere, operator: OperatorHere) -> document
             answers_spent=model.price.times_within(balance.spent) or 0,
             answers_limit=model.price.times_within(balance.capacity) or 0,
         )
-        for client, balance in service.connection.ledger.balances(model.account).items()
+        for client, balance in service.connection.ledger.balances(model.account, _MOST_CLIENTS).items()
         if client
     ]
     return documents.Clients(model=name, clients=sorted(found, key=lambda one: -one.answers_spent))
@@ -308,6 +213,36 @@ def spending(
     )
 
 
+@_router.post(
+    "/v1/models/{name}/close",
+    tags=["management"],
+    summary="Close a model's budget for good",
+    responses=_BUDGET_PROBLEMS,
+)
+def close(name: str, service: ServiceHere, operator: OperatorHere) -> documents.Budget:
+    """Lower a model's budget to what was spent: nothing more is sold. It cannot be taken back."""
+    model = service.model(name)
+    if model.price is None:
+        raise Problem("unprocessable", "This model costs nothing, so that there is no budget to close; retire it.")
+    service.connection.ledger.close(model.account)
+    log_event("budget closed", model=name, client=operator.client)
+    return budget(name, service, operator)
+
+
+@_router.post(
+    "/v1/models/{name}/retire", tags=["management"], summary="Retire a model for good", responses=_BUDGET_PROBLEMS
+)
+def retire(name: str, service: ServiceHere, operator: OperatorHere) -> documents.Model:
+    """Close a model's budget, if it has one, and answer no more under its name. It cannot be taken back."""
+    service.retire(name)
+    log_event("model retired", model=name, client=operator.client)
+    return _listed(service, service.model(name))
+
+
+def _listed(service: Service, model: ServedModel) -> documents.Model:
+    return documents.Model.model_validate(model).model_copy(update={"retired": model.name in service.retired})
+
+
 def _allowed(caller: Caller, client: str | None) -> str:
     if client is not None and client != caller.client and not caller.operator:
         raise Problem("forbidden", "Another client's budget is for operators to see.")
@@ -321,22 +256,31 @@ async def health() -> documents.Status:
 
 
 @_router.get("/readyz", tags=["operations"], summary="Can it answer?", responses=documented("ledger-unavailable"))
-def ready(service: ServiceHere) -> documents.Status:
-    """Ready when the ledger can be read."""
-    with service.connection.database.reading() as connection:
-        connection.execute(text("SELECT 1"))
+async def ready(service: ServiceHere) -> documents.Status:
+    """Ready while the ledger commits: by the last spend or, where there was none, by a write that means nothing."""
+    if not service.health.ready:
+        raise LedgerError("nothing was committed to the ledger in the last seconds.")
     return documents.Status(status="ready")
 
 
-@_router.get("/metrics", tags=["operations"], summary="Metrics for Prometheus", response_class=Response)
-def metrics(service: ServiceHere) -> Response:
-    """Counts and times over all workers, and what is left of budgets."""
+@_router.get(
+    "/metrics",
+    tags=["operations"],
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses=documented("forbidden", *KEY_PROBLEMS),
+)
+def metrics(service: ServiceHere, operator: OperatorHere) -> Response:
+    """Counts and times over all workers, and what is left of budgets, for operators."""
     return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 @_router.get("/", include_in_schema=False)
 @_router.get("/console.js", include_in_schema=False)
 @_router.get("/console.css", include_in_schema=False)
-def console(request: Request) -> FileResponse:
+def console(request: Request) -> Response:
     """The console, a page for people, comes from the package; it asks nothing of any other host."""
-    return FileResponse(Path(__file__).parent / "console" / (request.url.path.strip("/") or "index.html"))
+    file = Path(__file__).parent / "console" / (request.url.path.strip("/") or "index.html")
+    if file.suffix == ".css":
+        return Response(palette.style() + file.read_text("utf-8"), media_type="text/css")
+    return FileResponse(file)

@@ -13,11 +13,11 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
+import numpy as np
 import torch
 from pydantic_core import from_json, to_json
 
@@ -25,9 +25,9 @@ from noiseproof.errors import LedgerError
 from noiseproof.privacy import Randomness
 from noiseproof.serve import documents
 from noiseproof.serve.ledger import Answers, Caller, Paid, Receipt, Refused, Retry, Spend
+from noiseproof.serve.logs import log_error
 from noiseproof.serve.models import LedgerConnection, ServedModel
-from noiseproof.serve.monitoring import log_error
-from noiseproof.tensors import all_finite
+from noiseproof.serve.monitoring import Metrics
 
 _MOST_REQUESTS = 64
 """Requests that one transaction pays for at most, so that nobody waits long for others."""
@@ -67,7 +67,7 @@ class PredictionRequest:
     caller: Caller
     features: torch.Tensor
     secret: bytes
-    """What digests of inputs are keyed with; it comes from the API key, so that the database alone tells no inputs."""
+    """What digests of inputs are keyed with: the client's own, the same for all of its API keys."""
     limit: int | None = None
     """How many answers the client may have of this model in all."""
     retry_key: str | None = None
@@ -75,8 +75,10 @@ class PredictionRequest:
     known: dict[str, str] = field(default_factory=dict)
     """Answers that this client had to the same inputs before, by digest."""
     paid: Paid | None = None
-    future: Future[Outcome] = field(default_factory=Future)
-    """What comes of it."""
+    outcome: Outcome | Exception | None = None
+    """What came of it."""
+    told: asyncio.Future[Outcome | Exception] | None = None
+    """Where whoever sent it waits for the outcome."""
 
     def __post_init__(self) -> None:
         rows = self.features.flatten(1).numpy()
@@ -124,17 +126,34 @@ class Batcher:
     `Amount`.
     """
 
-    def __init__(self, connection: LedgerConnection, rng: Randomness, waiting: int) -> None:
+    def __init__(
+        self, connection: LedgerConnection, rng: Randomness, waiting: int, metrics: Metrics | None = None
+    ) -> None:
         self._connection = connection
         self._rng = rng
-        self._queue: queue.Queue[PredictionRequest | None] = queue.Queue(waiting)
+        self._most_waiting = waiting
+        self._metrics = metrics
+        self._waiting: list[PredictionRequest] = []
+        self._changed = threading.Condition()
         self._expected = 0  # written by the event loop's thread only
+        self._ended = False
         self._hold_seconds = 0.0
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+        self.last_commit: float | None = None
+        """When a spend was last committed, by the monotonic clock."""
+        self.busy_since: float | None = None
+        """Since when the thread has been at one batch, by the monotonic clock; None while it waits for one."""
+        self.failed = False
+        """Whether a spend could not be committed, and none was since."""
 
     @property
     def _answers(self) -> Answers:
         return Answers(self._connection.database)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
 
     def start(self) -> None:
         """Start the thread."""
@@ -142,7 +161,9 @@ class Batcher:
 
     def stop(self) -> None:
         """Answer what waits, then end the thread."""
-        self._queue.put(None)
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
         self._thread.join()
 
     @contextlib.contextmanager
@@ -161,36 +182,52 @@ class Batcher:
             queue.Full: If too many wait.
             LedgerError: If the ledger cannot be used.
         """
-        self._queue.put_nowait(request)
-        return await asyncio.wrap_future(request.future)
+        loop = asyncio.get_running_loop()
+        request.told = loop.create_future()
+        with self._changed:
+            if len(self._waiting) >= self._most_waiting:
+                raise queue.Full
+            self._waiting.append(request)
+            self._changed.notify()
+        outcome = await request.told
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def _run(self) -> None:
-        ended = False
-        while not ended:
-            waiting = self._collect()
-            ended = None in waiting
+        while batch := self._collect():
             # Whoever has gone by now is not charged.
-            taken = [one for one in waiting if one is not None and one.future.set_running_or_notify_cancel()]
-            began = time.monotonic()
+            taken = [one for one in batch if one.told is None or not one.told.cancelled()]
+            self.busy_since = began = time.monotonic()
             self.answer(taken)
+            self.busy_since = None
+            self._tell(taken)
             self._hold_seconds = (time.monotonic() - began) / 2 if len(taken) > 1 else 0.0
 
-    def _collect(self) -> list[PredictionRequest | None]:
-        """The next requests: those that wait, and those that are about to.
+    def _collect(self) -> list[PredictionRequest]:
+        """The next requests: those that wait, and those that are about to; none when it is time to end.
 
         A commit costs the same for one as for many. So while requests are being read, and, if several came together last
         time, for half as long as that batch took, others may join.
         """
-        waiting = [self._queue.get()]
-        now = time.monotonic()
-        short, long = now + min(self._hold_seconds, _MOST_SECONDS), now + _MOST_SECONDS
-        while len(waiting) < _MOST_REQUESTS and waiting[-1] is not None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ended)
             now = time.monotonic()
-            if now > long or (now > short and self._expected == 0 and self._queue.empty()):
-                break
-            with contextlib.suppress(queue.Empty):
-                waiting.append(self._queue.get(timeout=0.0005))
-        return waiting
+            short, long = now + min(self._hold_seconds, _MOST_SECONDS), now + _MOST_SECONDS
+            while len(self._waiting) < _MOST_REQUESTS and not self._ended and now < long:
+                if now >= short and self._expected == 0:
+                    break
+                self._changed.wait((short if now < short else long) - now)
+                now = time.monotonic()
+            batch, self._waiting = self._waiting[:_MOST_REQUESTS], self._waiting[_MOST_REQUESTS:]
+            return batch
+
+    def _tell(self, requests: Sequence[PredictionRequest]) -> None:
+        """Wake all who wait for these requests, by one call for all of them."""
+        told = [(one.told, one.outcome) for one in requests if one.told is not None and one.outcome is not None]
+        if told:
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+                told[0][0].get_loop().call_soon_threadsafe(_wake, told)
 
     def answer(self, requests: Sequence[PredictionRequest]) -> None:
         """Pay for requests and answer them; one that fails does not take the others with it."""
@@ -198,8 +235,9 @@ class Batcher:
         try:
             self._pay(priced)
         except Exception as error:
+            self.failed = True
             _fail(priced, error)
-        unanswered = sorted((one for one in requests if not one.future.done()), key=_MODEL_NAME)
+        unanswered = sorted((one for one in requests if one.outcome is None), key=_MODEL_NAME)
         for _, group in groupby(unanswered, key=_MODEL_NAME):
             self._answer_paid(list(group))
 
@@ -212,12 +250,17 @@ class Batcher:
         if not costly:
             return
         ledger = self._connection.ledger  # which tells the models their accounts when it is opened
-        for request, outcome in zip(costly, ledger.spend_together([one.spend for one in costly]), strict=True):
+        began = time.monotonic()
+        outcomes = ledger.spend_together([one.spend for one in costly])
+        self.last_commit, self.failed = time.monotonic(), False
+        if self._metrics is not None:
+            self._metrics.observe_commit(self.last_commit - began, len(costly), self.waiting)
+        for request, outcome in zip(costly, outcomes, strict=True):
             if isinstance(outcome, Refused):
-                request.future.set_result(outcome)
+                request.outcome = outcome
             elif outcome.answer is not None:
                 entry = outcome.receipt.entry
-                request.future.set_result(Reply(outcome.answer.encode(), entry.answers, entry.receipt, replayed=True))
+                request.outcome = Reply(outcome.answer.encode(), entry.answers, entry.receipt, replayed=True)
             else:
                 request.paid = outcome
 
@@ -237,16 +280,16 @@ class Batcher:
             return
         for request, own in zip(requests, scores, strict=True):
             try:
-                request.future.set_result(self._reply(request, own))
+                request.outcome = self._reply(request, own)
             except Exception as error:
                 _fail([request], error)
 
     def _reply(self, request: PredictionRequest, scores: torch.Tensor) -> Reply:
-        if not all_finite(scores):
+        probabilities = scores.numpy()
+        if not np.isfinite(probabilities).all():
             raise ArithmeticError("an answer is not finite")
-        probabilities = scores.tolist()
         if request.memoise:
-            probabilities = self._with_known(request, probabilities)
+            probabilities = np.array(self._with_known(request, scores.tolist()))
         paid = request.paid
         document = documents.predictions(request.model, probabilities, paid, len(scores))
         if paid is None:
@@ -272,7 +315,7 @@ def _digest(content: bytes, secret: bytes) -> str:
 def _compute(requests: Sequence[PredictionRequest], rng: Randomness) -> Sequence[torch.Tensor]:
     """The scores of each request's fresh rows."""
     fresh = torch.cat([request.features[request.fresh] for request in requests])
-    scores = requests[0].model.answer(fresh, rng) if len(fresh) else torch.empty(0)
+    scores = requests[0].model.answer(fresh, rng).contiguous() if len(fresh) else torch.empty(0)
     return scores.split([len(request.fresh) for request in requests])
 
 
@@ -282,7 +325,12 @@ def _fail(requests: Sequence[PredictionRequest], error: Exception) -> None:
     if not ledger:
         log_error("batch failed", error)
     for request in requests:
-        if request.future.done():
-            continue
-        receipt = None if request.paid is None else request.paid.receipt
-        request.future.set_exception(error if ledger else FailedAnswerError(receipt))
+        if request.outcome is None:
+            receipt = None if request.paid is None else request.paid.receipt
+            request.outcome = error if ledger else FailedAnswerError(receipt)
+
+
+def _wake(told: Sequence[tuple[asyncio.Future[Outcome | Exception], Outcome | Exception]]) -> None:
+    for future, outcome in told:
+        if not future.done():  # who waited may have gone meanwhile
+            future.set_result(outcome)

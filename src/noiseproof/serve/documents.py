@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy.typing as npt
+import orjson
 import torch
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
-from pydantic_core import to_json
 
 from noiseproof.privacy.budget import Neighbours
 from noiseproof.serve.ledger import Amount, DataSetBalance, Paid
@@ -67,6 +68,8 @@ class Predictions(_Document):
     classes: list[str]
     labels: list[str | float]
     probabilities: list[list[float]]
+    intervals: list[list[float]] | None = None
+    """The lower and upper end for each predicted number, where the model gives them."""
     cost: Cost | None
     remaining: Remaining | None
     receipt: ReceiptSent | None
@@ -98,6 +101,8 @@ class Model(_Document):
     """The columns of the table that it was made from, by whose names it takes records; empty where it was no table."""
     price: AmountSent | None
     basis: Basis
+    retired: bool = False
+    """Whether an operator retired it, so that it answers no more."""
 
 
 class Models(_Document):
@@ -199,31 +204,32 @@ class Status(_Document):
     status: Literal["ok", "ready"]
 
 
-def predictions(model: ServedModel, probabilities: list[list[float]], paid: Paid | None, fresh: int) -> bytes:
+def predictions(model: ServedModel, probabilities: npt.NDArray[Any], paid: Paid | None, fresh: int) -> bytes:
     """The answer to a request, as JSON: a `Predictions`, written without checking it again."""
     document: dict[str, Any] = {
         "model": model.name,
         "classes": model.classes,
-        "labels": [model.classes[row.index(max(row))] for row in probabilities]
-        if model.classes
-        else _in_units(model, probabilities),
-        "probabilities": probabilities if model.classes else [],
+        "labels": [],
+        "probabilities": [],
+        "intervals": None,
         "cost": None,
         "remaining": None,
         "receipt": None,
     }
+    answers = torch.from_numpy(probabilities)
+    if model.classes:
+        document["labels"] = [model.classes[place] for place in model.release.named(answers).tolist()]
+        document["probabilities"] = probabilities
+    else:
+        units = model.public.in_units(answers).tolist()  # where intervals were asked for, their ends stand behind
+        document["labels"] = [row[0] for row in units]
+        document["intervals"] = [row[1:] for row in units] if probabilities.shape[1] == 3 else None
     if model.price is not None:
-        cost = (model.price * fresh).to_json()
-        document["cost"] = {**cost, "answers": fresh, "memoised": len(probabilities) - fresh}
+        document["cost"] = {**model.cost(fresh), "answers": fresh, "memoised": len(probabilities) - fresh}
         if paid is not None:
             document["remaining"] = {"answers": model.answers_left(paid.everyone, paid.client)}
             document["receipt"] = paid.receipt.to_json()
-    return to_json(document)
-
-
-def _in_units(model: ServedModel, coded: list[list[float]]) -> list[float]:
-    """Numbers in the target's own units."""
-    return [float(value) for value in model.public.in_units(torch.tensor(coded).flatten())]
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def balance(model: ServedModel, balance: LedgerBalance) -> Balance:

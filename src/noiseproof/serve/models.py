@@ -8,9 +8,11 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, TypeAdapter, ValidationError, create_model
@@ -22,8 +24,13 @@ from noiseproof.data.tables import code_rows, listed
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.privacy import Card, Randomness
 from noiseproof.releases.release import ModelRelease, PredictionRelease, Release, check_features
-from noiseproof.serve.ledger import Amount, Balance, Database, Ledger, Promise
+from noiseproof.serve import bodies
+from noiseproof.serve.bodies import JSON, NPY
+from noiseproof.serve.ledger import Amount, Balance, Binding, Database, Ledger, Promise
 from noiseproof.serve.ledger.amounts import LARGEST
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Basis = Literal["proven", "claimed"]
 """Whether a price is a proven cost, or only what a method's authors claim."""
@@ -32,12 +39,22 @@ Basis = Literal["proven", "claimed"]
 class ServedModel:
     """What answers under a name. A `ModelRelease` answers for nothing; a `PredictionRelease` at a price an answer."""
 
-    def __init__(self, name: str, release: Release, *, rows: int = 1024, data_set: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        release: Release,
+        *,
+        rows: int = 1024,
+        data_set: str | None = None,
+        bundle: str | Path | None = None,
+    ) -> None:
         if not isinstance(release, ModelRelease | PredictionRelease):
             raise UnsupportedError(f"{name} is a {release.kind} release, which answers no queries; serve another.")
         self.name = self.account = name
         """What it is served under, and the account that pays for its answers, which another name may have opened."""
         self.data_set = data_set or _data_set_of(release.public)
+        self.bundle = None if bundle is None else Path(bundle)
+        """The folder that it was loaded from, where its ledger is noted."""
         self.release: ModelRelease | PredictionRelease = release
         self.card = release.card
         self.kind, self.method, self.verdict = release.kind, release.method, release.card.verdict
@@ -45,10 +62,29 @@ class ServedModel:
         self.shape = tuple(release.public.shape)
         self.price = price(release) if isinstance(release, PredictionRelease) else None
         self.delta = _delta(self.card)
+        self._check_offer()
         self.public = release.public
         self.columns = [dataclasses.asdict(column) for column in release.public.columns]
+        self._rows = rows
+        self._costs: dict[int, dict[str, Any]] = {}  # of as many answers as a request may ask for
         self._reader = _reader(_coded(self.shape), rows)
         self._records = _reader(dict[str, _Cell], rows) if release.public.kind == "table" else None
+
+    def _check_offer(self) -> None:
+        """Refuse a release that offers more answers than the epsilon that its card proves covers, whoever wrote its settings.
+
+        What is only claimed is added up by its authors' arithmetic, which a ledger does not follow.
+        """
+        promise = self.card.proven
+        if self.price is None or promise is None:
+            return
+        assert isinstance(self.release, PredictionRelease)
+        offered = (self.price * self.release.queries).epsilon(self.delta)
+        if not offered <= promise.epsilon * (1 + _AGREEMENT):
+            raise SettingError(
+                f"{self.name} offers {self.release.queries} answers, which cost epsilon {offered:.4g}, and its card says "
+                f"{promise.epsilon:.4g}; it is not the release that the card was written for, make it again."
+            )
 
     @property
     def capacity(self) -> Amount | None:
@@ -63,6 +99,13 @@ class ServedModel:
     def basis(self) -> Basis:
         """Whether the price is a proven cost, or only what a method's authors claim."""
         return "proven" if self.card.proven is not None else "claimed"
+
+    def cost(self, answers: int) -> dict[str, Any]:
+        """What so many answers cost, in exact decimals."""
+        if answers not in self._costs:
+            assert self.price is not None
+            self._costs[answers] = (self.price * answers).to_json()
+        return self._costs[answers]
 
     def answers_left(self, *balances: Balance) -> int:
         """How many answers all of the balances can pay for."""
@@ -88,14 +131,34 @@ class ServedModel:
         whole = json.dumps([weights, self.method, queries, noise])
         return hashlib.sha256(whole.encode()).hexdigest(), weights
 
-    def read(self, body: bytes) -> torch.Tensor:
-        """The inputs of a request's JSON, if they are records of the right shape within the public bounds.
+    def read(self, body: bytes, kind: str = JSON) -> torch.Tensor:
+        """The inputs of a request, if they are records of the right shape within the public bounds.
 
         A model of a table also takes records by the names of its columns, with categories, dates and gaps as in the table.
 
+        Args:
+            body: What was sent.
+            kind: Its media type, one of `BODIES`.
+
+        Returns:
+            Coded features, (records, *shape).
+
         Raises:
-            DataError: If they are not; before anything is paid for.
+            DataError: If they are no such records; before anything is paid for.
         """
+        if kind == JSON:
+            return self._read_json(body)
+        if kind == NPY:
+            return self._within_bounds(bodies.read_npy(body, self.shape, self._rows))
+        if self._records is not None:
+            return self._code(bodies.read_arrow(body, self._rows))
+        raise DataError("only a model of a table takes Arrow; send the records as JSON or as an npy file.")
+
+    def _read_json(self, body: bytes) -> torch.Tensor:
+        features = bodies.read_numbers(body, self.shape, self._rows)
+        if features is not None:
+            return self._within_bounds(features)
+        # What is not just numbers in their places: named records, or something wrong, which is told by its position.
         reader = self._records if self._records is not None and _BY_NAME.match(body) else self._reader
         try:
             # Field by field: a body may hold nothing but the inputs.
@@ -106,18 +169,20 @@ class ServedModel:
                 _sentence(first, self.shape)
             ) from None
         if reader is self._records:
-            return self._code(inputs)
+            import pandas as pd
+
+            return self._code(pd.DataFrame(inputs, dtype=object))
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as that
-            features = torch.from_numpy(np.array(inputs, dtype=np.float32))
-        outside = ((check_features(features, self.shape) - 0.5).abs() > 0.5).flatten(1).any(1).nonzero()
-        if len(outside):
-            raise DataError(f"inputs[{int(outside[0])}] lies outside [0, 1], the public bounds of every coded feature.")
-        return features
+            return self._within_bounds(np.array(inputs, dtype=np.float32))
 
-    def _code(self, records: list[dict[str, Any]]) -> torch.Tensor:
-        import pandas as pd
+    def _within_bounds(self, features: npt.NDArray[np.float32]) -> torch.Tensor:
+        if not (features.min() >= 0 and features.max() <= 1):  # also where one is NaN
+            tensor = check_features(torch.from_numpy(features), self.shape)
+            outside = int(((tensor - 0.5).abs() > 0.5).flatten(1).any(1).nonzero()[0])
+            raise DataError(f"inputs[{outside}] lies outside [0, 1], the public bounds of every coded feature.")
+        return torch.from_numpy(features)
 
-        frame = pd.DataFrame(records, dtype=object)
+    def _code(self, frame: pd.DataFrame) -> torch.Tensor:
         if unknown := [name for name in map(str, frame.columns) if name not in self.public.order]:
             known = ", ".join(column.name for column in self.public.columns)
             raise DataError(
@@ -158,8 +223,13 @@ def price(release: PredictionRelease) -> Amount:
     events = release.events
     if not events:
         raise SettingError(f"{release.method} names no event for an answer, so that no ledger can charge for it.")
-    found = [Amount.of_event(event, card.neighbours, answers=answers, delta=delta) for event in events]
-    return min(found, key=lambda amount: (amount * answers).epsilon(delta))
+    try:
+        found = [Amount.of_event(event, card.neighbours, answers=answers, delta=delta) for event in events]
+        return min(found, key=lambda amount: (amount * answers).epsilon(delta))
+    except (TypeError, ValueError, ArithmeticError):
+        raise SettingError(
+            f"what an answer of this {release.method} costs cannot be computed; make it again."
+        ) from None
 
 
 def _delta(card: Card) -> float:
@@ -206,6 +276,10 @@ def _sentence(error: Mapping[str, Any], shape: tuple[int, ...]) -> str:
     return f"inputs{where} is not a finite number or list as shape {list(shape)} wants it."
 
 
+_DEADLINE_SECONDS = 10.0
+"""Seconds that a transaction of the service may wait for its database."""
+
+
 class LedgerConnection:
     """The ledger's database as one worker uses it, with an account for every model that costs something.
 
@@ -215,9 +289,11 @@ class LedgerConnection:
 
     def __init__(self, url: str, models: Iterable[ServedModel]) -> None:
         self._url = url
-        self._models = [(model, *model.fingerprints()) for model in models]
+        self.models = list(models)
+        self._fingerprints = [model.fingerprints() for model in self.models]
         self._lock = threading.Lock()
         self._opened: Database | None = None
+        self._bindings: dict[str, list[Binding]] = {}
 
     @property
     def database(self) -> Database:
@@ -231,7 +307,7 @@ class LedgerConnection:
     @property
     def ledger(self) -> Ledger:
         """The accounts."""
-        return Ledger(self.database)
+        return Ledger(self.database, self._bindings)
 
     def close(self) -> None:
         """Close the database if it is open."""
@@ -241,15 +317,28 @@ class LedgerConnection:
                 self._opened = None
 
     def _open(self) -> Database:
-        database = Database(self._url, create=False)
+        database = Database(self._url, create=False, deadline=_DEADLINE_SECONDS)
         try:
             ledger = Ledger(database)
-            for model, release, weights in self._models:
+            bindings: dict[str, list[Binding]] = {}
+            for model, (release, weights) in zip(self.models, self._fingerprints, strict=True):
                 if model.capacity is not None:
-                    capacity = model.capacity
+                    capacity, binding = model.capacity, None
+                    if model.bundle is not None:
+                        binding = Binding(model.bundle, ledger.id)
+                        with database.reading() as connection:
+                            binding.check(connection)
                     model.account = ledger.open(model.name, release=release, capacity=capacity, weights=weights)
+                    if binding is not None:
+                        bindings.setdefault(model.account, []).append(binding)
                 ledger.draw(model.data_set, release=release, promise=model.promise)
+            Ledger(database, bindings).note()
+            self._bindings = bindings
         except BaseException:
             database.close()
             raise
         return database
+
+
+_AGREEMENT = 1e-3
+"""How far a ledger's sum of prices may be from what the card's accountant made of all answers at once (3e-5 was seen)."""

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge
+from fastapi import Request
 
 from noiseproof.errors import LedgerError, SettingError
 from noiseproof.privacy import Randomness, Secure
 from noiseproof.releases.release import Release
 from noiseproof.serve.access import Authenticator, Problem, RateLimits
 from noiseproof.serve.batcher import Batcher
-from noiseproof.serve.ledger import Answers, Caller, Keys
+from noiseproof.serve.health import Health
+from noiseproof.serve.ledger import Answers, Caller, Keys, retirement
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.monitoring import Metrics
 from noiseproof.settings import Count, Positive, check_fields
@@ -48,8 +50,16 @@ class Settings:
     """Inputs in one request."""
     body: Count = 8 << 20
     """Bytes of one request."""
+    head_seconds: Positive = 10.0
+    """How long a request's head may take to arrive, and how long a new connection may say nothing."""
     body_seconds: Positive = 10.0
     """How long a request's body may take to arrive."""
+    connections: Count = 4096
+    """Connections to one worker."""
+    connections_by_address: Count = 256
+    """Connections to one worker from one address; all that come through a proxy have the proxy's."""
+    wrong_keys: Positive = 5.0
+    """Wrong keys a second from one address; twenty times as many may come at once."""
     waiting: Count = 512
     """Requests that may wait for an answer in one worker; more are told to come back."""
     retry_hours: Positive = 24.0
@@ -97,7 +107,13 @@ class Service:
         self.settings = settings
         named = settings.data_sets
         self.models = {
-            name: ServedModel(name, release, rows=settings.rows, data_set=named.get(name, named.get("")))
+            name: ServedModel(
+                name,
+                release,
+                rows=settings.rows,
+                data_set=named.get(name, named.get("")),
+                bundle=settings.bundles.get(name),
+            )
             for name, release in releases.items()
         }
         for name, model in self.models.items():
@@ -106,10 +122,17 @@ class Service:
                     f"{name} is a rehearsal: whoever knows its seed can undo its noise; train it again without --seed."
                 )
         self.connection = LedgerConnection(settings.ledger, self.models.values())
-        self.metrics = Metrics(self.connection, self.models.values())
+        self.metrics = Metrics(self.connection)
         self.rates = RateLimits(settings.rate, burst=2 * settings.rate, file=settings.shared)
-        self.authenticator = Authenticator(lambda key: Keys(self.connection.database).check(key), self.rates)
-        self.batcher = Batcher(self.connection, rng or Secure(), settings.waiting)
+        wrong = None if settings.shared is None else f"{settings.shared}-wrong-keys"
+        self.wrong_keys = RateLimits(settings.wrong_keys, burst=20 * settings.wrong_keys, file=wrong)
+        self.authenticator = Authenticator(
+            lambda key: Keys(self.connection.database).check(key), self.rates, self.wrong_keys
+        )
+        self.batcher = Batcher(self.connection, rng or Secure(), settings.waiting, self.metrics)
+        self.health = Health(self.connection, self.batcher, look=self._look)
+        self.retired: frozenset[str] = frozenset()
+        """Names of models that an operator retired, as of a moment ago."""
         self._stopped = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
 
@@ -117,10 +140,12 @@ class Service:
         """Start to answer."""
         self.batcher.start()
         self._sweeper.start()
+        self.health.start()
 
     def stop(self) -> None:
         """Answer what waits, then close everything."""
         self._stopped.set()
+        self.health.stop()
         self.batcher.stop()
         self._sweeper.join()
         self.close()
@@ -129,6 +154,7 @@ class Service:
         """Close the ledger and the rate limits of a service that was not started."""
         self.connection.close()
         self.rates.close()
+        self.wrong_keys.close()
 
     def model(self, name: str) -> ServedModel:
         """The model of that name, or a problem."""
@@ -136,9 +162,27 @@ class Service:
             raise Problem("not-found", "There is no model of this name; GET /v1/models lists those there are.")
         return self.models[name]
 
+    def answering(self, name: str) -> ServedModel:
+        """The model of that name, if it answers still, or a problem."""
+        model = self.model(name)
+        if name in self.retired:
+            raise Problem("retired", "This model was retired and answers no more; nothing was spent.")
+        return model
+
+    def retire(self, name: str) -> None:
+        """Close a model's budget for good, and let it answer no more; other workers hear of it within seconds."""
+        model = self.model(name)
+        if model.price is not None:
+            self.connection.ledger.close(model.account)
+        retirement.retire(self.connection.database, name)
+        self._look()
+
     def limit(self, caller: Caller) -> int | None:
         """How many answers of each model a client may have; None: as many as the model has."""
         return self.settings.client_answers if caller.answers is None else caller.answers
+
+    def _look(self) -> None:
+        self.retired = retirement.retired(self.connection.database)
 
     def _sweep(self) -> None:
         while not self._stopped.wait(_SWEEP_SECONDS):
@@ -146,3 +190,10 @@ class Service:
                 Answers(self.connection.database).sweep(3600 * self.settings.retry_hours)
             except LedgerError:
                 continue  # the ledger is away; the next sweep takes what this one left
+
+
+def service_of(request: Request) -> Service:
+    """The service that a request came to."""
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service

@@ -140,3 +140,23 @@ def test_an_empty_batch_moves_nothing_where_the_algorithm_has_nothing_to_say():
     for _ in gradients.batches(torch.randn(5, 3), steps=1):
         gradients.backward(None)
     assert float(module.weight.grad.abs().sum()) == 0
+
+
+@pytest.mark.parametrize("share", ["root", "count", "printed", "own"])
+def test_a_layers_share_of_the_quantile_is_what_its_reading_says(share):
+    # Two layers of one record each way: norms 3 and 4 in the first record, 6 and 8 in the second.
+    squared = torch.tensor([[9.0, 16.0], [36.0, 64.0]])
+    module = nn.Linear(1, 1)
+    gradients = QuantileGradients(
+        module, noise_multiplier=1.0, sample_rate=1.0, rng=Reproducible(0), by="layer", share=share
+    )
+    gradients.max_grad_norm = 5.0
+    clipped = gradients._layer_weights(squared.clone(), 1.0) * squared.sqrt()
+    expected = {
+        "root": [[3.0, 5 / math.sqrt(2)], [5 / math.sqrt(2), 5 / math.sqrt(2)]],
+        "count": [[2.5, 2.5], [2.5, 2.5]],
+        "printed": [[2.5, 2.5], [5.0, 5.0]],
+        "own": [[3.0, 4.0], [4.5, 6.0]],
+    }[share]
+    torch.testing.assert_close(clipped, torch.tensor(expected), rtol=2e-5, atol=0)
+    gradients.close()

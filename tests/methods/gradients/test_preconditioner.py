@@ -254,7 +254,7 @@ def test_other_networks_are_refused(network):
 
 
 def test_what_does_not_go_with_it_is_refused(tmp_path):
-    from noiseproof.data.stored import StoredTensor
+    from noiseproof.data.lazy import StoredTensor
     from noiseproof.run.checkpoints import Checkpoints
 
     dataset = pictures()

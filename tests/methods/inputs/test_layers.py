@@ -134,3 +134,31 @@ def test_every_coefficient_gets_its_own_laplace_noise():
         assert stats.kstest(column.double().numpy(), law.cdf).pvalue > 1e-6  # false alarm: 1e-6
     with pytest.raises(SettingError, match="epsilon"):
         LossNoise(4, 3, 0.0, 10)
+
+
+def narrow() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def test_the_programs_reading_normalises_and_clips_the_last_hidden_layer_alone():
+    found = bounded(narrow(), "batch-norm")
+    assert [type(layer).__name__ for layer in found] == [
+        *("Linear", "ReLU"), *("Linear", "BatchNorm1d", "ReLU", "Hardtanh"), "Linear",
+    ]  # fmt: skip
+    records = 30 * torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
+    units = found[:6](records).detach()
+    assert 0 <= float(units.min()) < float(units.max()) <= 1
+    # In evaluation a record's answer has nothing to do with the others that it is asked with.
+    found.eval()
+    torch.testing.assert_close(found(records)[:1], found(records[:1]))
+
+
+def test_max_out_over_as_many_groups_as_units_is_no_activation():
+    found = bounded(narrow(), "max-out")
+    assert [type(layer).__name__ for layer in found][2:] == ["Linear", "BatchNorm1d", "Hardtanh", "Linear"]
+    units = found[:5](torch.randn(200, 6, generator=torch.Generator().manual_seed(0))).detach()
+    assert -1 <= float(units.min()) < -0.5
+
+
+def test_a_network_without_hidden_layer_has_nothing_to_bound():
+    assert len(bounded(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "batch-norm")) == 2

@@ -7,7 +7,9 @@ import torch
 from scipy import stats
 
 from noiseproof.errors import DataError, SettingError
-from noiseproof.methods.inputs.perturbation import InputNoise
+from noiseproof.methods.inputs.adlm import canary_records
+from noiseproof.methods.inputs.layers import SECOND_ORDER, LossNoise
+from noiseproof.methods.inputs.perturbation import InputNoise, PerturbedRecords, SharedNoise, Source
 from noiseproof.methods.inputs.relevance import split
 from noiseproof.privacy import Reproducible, Secure
 
@@ -83,3 +85,36 @@ def test_a_batchs_picture_is_one_draw_and_the_bias_has_its_own():
     assert mechanism.picture((1, 2, 3), Reproducible(0)).shape == (1, 2, 3)
     bias = mechanism.bias(20_000, Reproducible(0))
     assert stats.kstest((bias - 1).double().numpy(), stats.laplace.cdf).pvalue > 1e-6
+
+
+def test_the_programs_numbers_for_cifar_10_are_noise_of_scale_one_half():
+    # Shares .25 / 1.5 / .75, D_h = 2 * 3 * 10 * 10 * 9 and batches of 7,200.
+    assert InputNoise(5400.0, 1.5, 7200, torch.ones(1200)).bias_scale == pytest.approx(0.5)
+
+
+def seen(kind: type[Source], coefficients: str, seed: int = 0) -> Source:
+    records = canary_records(0, 300, (4,), 10)
+    inputs = InputNoise(100.0, 1.0, 300, torch.ones(4))
+    return kind(records, inputs, LossNoise(10, 25, 0.15, 1800), coefficients, Reproducible(seed))  # type: ignore[arg-type]
+
+
+def test_all_orders_have_noise_as_algorithm_1_prints_them():
+    batch = seen(PerturbedRecords, "all-orders").batch(torch.arange(300))
+    scale = 1812.5 / 0.15 / 1800  # D_F of 25 units and 10 classes: 6.7
+    for noised, exact in ((batch.coefficients[:, 1:], 0.5), (batch.second[:, 1:], SECOND_ORDER)):
+        standard = ((noised - exact) / scale).flatten().double().numpy()
+        assert stats.kstest(standard, stats.laplace.cdf).pvalue > 1e-6
+    assert seen(PerturbedRecords, "first-order").batch(torch.arange(3)).second is None
+    shared = seen(SharedNoise, "all-orders").batch(torch.arange(3))
+    assert shared.second.shape == (1, 10)
+
+
+def test_the_matrix_is_one_draw_for_a_whole_training_and_leaves_labels_as_they_are():
+    source = seen(SharedNoise, "matrix")
+    assert source.matrix.shape == (10, 25)
+    assert stats.kstest((source.matrix / (1812.5 / 0.15 / 1800)).flatten().double(), stats.laplace.cdf).pvalue > 1e-6
+    first, second = (source.batch(torch.arange(3)) for _ in range(2))
+    torch.testing.assert_close(first.coefficients, second.coefficients)
+    assert not torch.equal(first.features, second.features)
+    # The program adds its picture to the inputs and leaves the bias alone.
+    assert torch.equal(first.bias, torch.ones(3))

@@ -9,7 +9,9 @@ from torch.nn import functional
 from noiseproof.data.dataset import Column, Public
 from noiseproof.errors import SettingError
 from noiseproof.methods.losses.coding import Coding
-from noiseproof.methods.losses.critics import Fourier, LinearCritic, features_for
+from noiseproof.methods.losses.critics import Fourier, LinearCritic, LowFrequencies, features_for
+from noiseproof.methods.losses.zero_gan import directions
+from noiseproof.privacy import Reproducible
 
 
 def test_a_whole_record_of_a_table_has_norm_one_and_one_with_gaps_less(table):
@@ -52,3 +54,20 @@ def test_pairs_beyond_what_a_critic_can_hold_are_refused():
     with pytest.raises(SettingError, match="2250000 pairs"):
         features_for(Coding(public))
     assert features_for(Coding(public), pairs=False).width == 3000
+
+
+def test_low_frequencies_have_norm_at_most_one_and_hold_smooth_pictures_whole():
+    features = LowFrequencies((1, 8, 8))
+    assert features.width == 28
+    generator = torch.Generator().manual_seed(0)
+    corners = (torch.rand(500, 1, 8, 8, generator=generator) > 0.5).float()
+    assert float(features(corners).norm(dim=1).max()) <= 1
+    torch.testing.assert_close(features(torch.ones(1, 1, 8, 8)).norm(), torch.tensor(1.0))
+    assert LowFrequencies((3, 8, 8))(torch.rand(2, 3, 8, 8)).shape == (2, 84)
+
+
+def test_directions_are_orthogonal_until_there_are_no_more_and_as_long_as_normal_ones():
+    looks = directions(torch.Size((2, 5)), Reproducible(0))
+    block = torch.stack([next(looks).flatten() for _ in range(10)])
+    torch.testing.assert_close(block @ block.T, 10 * torch.eye(10), atol=1e-4, rtol=0)
+    assert next(looks).shape == (2, 5)

@@ -13,7 +13,7 @@ from noiseproof import train
 from noiseproof.audits import audit
 from noiseproof.errors import SettingError
 from noiseproof.methods.losses import rdp_gan
-from noiseproof.methods.losses.rdp_gan import RdpGan, noised_loss
+from noiseproof.methods.losses.rdp_gan import RdpGan, loss_sensitivity, noised_loss, renyi_epsilon, theorem_2_applies
 from noiseproof.privacy import Budget, Reproducible, renyi
 from noiseproof.privacy.events import Step
 
@@ -41,7 +41,7 @@ def test_noise_on_the_value_trains_to_the_very_weights_of_a_training_without_noi
     assert release.card.verdict == "nothing proven"
 
 
-@pytest.mark.parametrize("reading", ["error", "scale"])
+@pytest.mark.parametrize("reading", ["sum", "error", "scale"])
 def test_noise_in_the_other_readings_does_change_the_weights(pictures, reading):
     noised, _ = _weights(pictures, noise_on=reading, sigma=10.0)
     plain, _ = _weights(pictures, noise_on=reading, sigma=0.0)
@@ -90,7 +90,7 @@ def test_tables_are_generated_by_either_pair_of_networks(table, model):
     assert found.dataset.features.shape == (30, *table.public.shape)
 
 
-@pytest.mark.parametrize("reading", ["value", "error", "scale"])
+@pytest.mark.parametrize("reading", ["value", "sum", "error", "scale"])
 def test_a_feature_that_one_record_has_refutes_the_papers_claim(reading):
     game = RdpGan(noise_on=reading).game(Budget(1.0))
     assert game.claimed.epsilon == pytest.approx(1.0)
@@ -155,3 +155,19 @@ def test_no_noise_has_no_finite_claim_and_an_order_must_exceed_one():
     assert rdp_gan.renyi_epsilon(0.1, 2, 1, 0) == math.inf == rdp_gan.moments_epsilon(0.1, 5, 1e-5, 0)
     with pytest.raises(SettingError, match="order"):
         rdp_gan.renyi_epsilon(0.1, 1.0, 1, 1)
+
+
+def test_one_draw_on_the_sum_adds_the_same_to_every_records_error():
+    scores = torch.linspace(-1, 1, 8).requires_grad_()
+    errors = [
+        torch.autograd.grad(noised_loss(scores, "sum", sigma, Reproducible(0)), scores)[0] for sigma in (0.0, 10.0)
+    ]
+    added = errors[1] - errors[0]
+    draw = Reproducible(0).add_gaussian(torch.zeros(1), 10.0)
+    torch.testing.assert_close(added, (draw / 64).expand(8))
+
+
+def test_theorem_2_asks_for_more_than_small_noise_gives():
+    rate, sensitivity = 64 / 60_000, loss_sensitivity(25, 64)
+    assert theorem_2_applies(renyi_epsilon(rate, 2.0, sensitivity, 10.0), 5, 1e-5)
+    assert not theorem_2_applies(renyi_epsilon(1.0, 2.0, sensitivity, 0.1), 5, 1e-5)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from papers.lin import design
+import itertools
+
+import pytest
+
+from noiseproof.errors import SettingError
+from papers.lin import Lin, design
 from papers.lin.design import PLANS, Cell
 from papers.lin.statistics import FACTORS
 
@@ -37,7 +42,24 @@ def test_a_seed_is_the_same_in_every_process():
     assert Cell("mnist", "cnn", "adam", "AC", 0.5, 1.4).seed(0) == 18185306036607437
 
 
-def test_both_scales_know_every_model_and_every_lr():
+def test_every_scale_knows_every_model_and_every_lr_the_same_for_both_sequences():
     for plan in PLANS.values():
         assert set(plan.networks) == set(FACTORS["model"])
-        assert all(plan.lr(cell) > 0 for cell in design.every_cell())
+        for cell in Lin().cells(plan):
+            assert plan.lr(cell.as_sequence("AC")) == plan.lr(cell.as_sequence("CA")) > 0
+
+
+def test_both_starts_run_with_both_sequences_over_three_seeds_each_with_its_reference():
+    cells = Lin().cells(PLANS["effect"])
+    noised = [cell for cell in cells if cell.sequence != "none"]
+    assert {(cell.start, cell.sequence, cell.repeat) for cell in noised} == set(
+        itertools.product(("truncated-normal", "glorot"), ("AC", "CA"), range(3))
+    )
+    assert all(cell.reference in cells for cell in noised)
+    assert len({cell.key for cell in cells}) == len(cells)
+
+
+def test_the_study_of_one_set_has_that_sets_cells_alone():
+    assert {cell.data for cell in Lin().only(["CIFAR-10"]).cells(PLANS["small"])} == {"cifar10"}
+    with pytest.raises(SettingError, match="has no data set"):
+        Lin().only(["imagenet"])

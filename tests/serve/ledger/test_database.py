@@ -11,8 +11,9 @@ from sqlalchemy import create_engine, text
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
 from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Retry, Spend
-from noiseproof.serve.ledger.database import VERSION, parse_url
-from noiseproof.serve.ledger.database import version as version_of
+from noiseproof.serve.ledger.database import parse_url
+from noiseproof.serve.ledger.tables import VERSION
+from noiseproof.serve.ledger.tables import version as version_of
 
 EACH = Amount.cost("pure", 0.01)
 
@@ -29,12 +30,36 @@ def test_a_ledger_that_version_0_1_made_opens_with_all_that_is_in_it(tmp_path):
         assert ledger.balance("m").left == each * 7
         retried = ledger.spend_together([Spend("m", "ann", each * 3, 3, retry=Retry("k", "what?"))])[0]
         assert (retried.answer, retried.receipt.id) == ("first", "1308a71067224f74afaa5e5f27670be0")
-        ledger.spend(Spend("m", "ann", each * 7, 7))
-        with pytest.raises(BudgetError):
+        ledger.spend(Spend("m", "ann", each * 4, 4))
+        with pytest.raises(BudgetError, match="your budget covers 0 more"):
             ledger.spend(Spend("m", "ann", each, 1))
+        ledger.spend(Spend("m", "bob", each * 3, 3))
+        with pytest.raises(BudgetError, match="the model's budget covers 0 more"):
+            ledger.spend(Spend("m", "bob", each, 1))
         assert ledger.open("other name", release="new", capacity=each * 10, weights="0" * 64) == "m"
         (result,) = History(opened).verify(noted="60601b900a0675fa9959db3afbf4d9f6f9ad18b486110218afb18fd91bf06be4")
         assert result.holds
+
+
+def test_a_ledger_of_version_5_opens_with_all_that_is_in_it_and_its_grants_are_chained(tmp_path):
+    file = tmp_path / "ledger.db"
+    with sqlite3.connect(file) as old:
+        old.executescript((Path(__file__).parent / "ledger-5.sql").read_text())
+    live = "np_92db8232efef6222_b3Uyu4yBV__t04-w7disQi_yjDxY98L_R8GdV0wn9Uw"
+    revoked = "np_cd2d4c1ae372f819_fA7XFKVPHf_mWIkRqxZbY3LxsRCgRhnhk80uxVv4wNs"
+    each = Amount.cost("gdp", 0.01)
+    with Database(str(file), create=False) as opened:
+        assert (Keys(opened).check(live).answers, Keys(opened).check(revoked)) == (7, None)
+        ledger, history = Ledger(opened), History(opened)
+        assert ledger.open("third", release="r", capacity=each * 10, weights="w") == "m"
+        assert ledger.spend_together([Spend("m", "ann", each * 3, 3, retry=Retry("k", "what?"))])[0].answer == "first"
+        assert sum(answers for _, answers in history.spending("m", 10 * 365 * 86400.0, 10)) == 3
+        ledger.spend(Spend("m", "bob", each * 7, 7))
+        noted = "e7cade75af69fc480a4633fed44774e0a4e0624b809d714056c52a36ab0a2bf9"
+        assert all(result.holds for result in history.verify(noted))
+        with opened.writing() as connection:
+            connection.execute(text("UPDATE keys SET revoked_at = NULL"))
+        assert any("not as it was granted" in problem for one in history.verify() for problem in one.problems)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
@@ -43,6 +68,10 @@ def test_an_older_ledger_is_migrated_with_all_that_is_in_it(url, version):
         Ledger(old).open("m", release="r", capacity=EACH * 3)
     engine = create_engine(parse_url(url))
     with engine.begin() as connection:
+        for name in ("anchors", "grants", "spending", "weights", "allowances"):
+            connection.execute(text(f"DROP TABLE {name}"))
+        for table, column in (("keys", "expires_at"), ("clients", "period")):
+            connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
         late = [["keys", "clients"], ["retries", "repeats"], ["names", "data_sets", "draws", "properties"]]
         late.append(["draw_units"])
         for table in late[version - 1 :]:

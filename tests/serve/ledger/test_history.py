@@ -30,17 +30,28 @@ def forge(url):
 
     def run(*statements):
         engine = create_engine(parse_url(url))
+        sqlite = engine.dialect.name == "sqlite"
         with engine.begin() as connection:
-            if engine.dialect.name == "sqlite":
-                connection.execute(text("DROP TRIGGER entries_no_update"))
-                connection.execute(text("DROP TRIGGER entries_no_delete"))
-            else:
-                connection.execute(text("DROP TRIGGER entries_no_change ON entries"))
+            guards = ("entries_no_update", "entries_no_delete") if sqlite else ("entries_no_change",)
+            found = [_guard(connection, name, sqlite) for name in guards]
+            for name in guards:
+                connection.execute(text(f"DROP TRIGGER {name}{'' if sqlite else ' ON entries'}"))
             for statement in statements:
                 statement(connection) if callable(statement) else connection.execute(text(statement))
+            for statement in found:  # as a careful forger would
+                connection.execute(text(statement))
         engine.dispose()
 
     return run
+
+
+def _guard(connection, name, sqlite):
+    query = (
+        "SELECT sql FROM sqlite_master WHERE name = :name"
+        if sqlite
+        else ("SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = :name AND tgrelid = to_regclass('entries')")
+    )
+    return connection.execute(text(query), {"name": name}).scalar_one()
 
 
 def problems(ledger, **noted):

@@ -10,15 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from noiseproof.engine.contributions import (
-    PASS_COST,
-    Contribution,
-    Explicit,
-    MemoryLimit,
-    in_pieces,
-    norms_from_products,
-    squared_lengths,
-)
+from noiseproof.engine.contributions import Contribution, Explicit, MemoryLimit, in_pieces, squared_lengths
+from noiseproof.engine.products import PASS_COST, norms_from_products
 
 CHUNK_BYTES = 8 * 2**20
 """Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""

@@ -11,20 +11,13 @@ from typing import Any
 
 import torch
 
-from noiseproof.engine.contributions import (
-    Contribution,
-    Explicit,
-    Factor,
-    OuterProducts,
-    SparseRows,
-    Sums,
-    in_pieces,
-    widened,
-)
-from noiseproof.engine.following import local_gradients, saved, shape_of
+from noiseproof.engine.contributions import Contribution, Explicit, in_pieces, widened
+from noiseproof.engine.following import saved, shape_of
 from noiseproof.engine.persons import Owners
 from noiseproof.engine.places import Place, Shape
+from noiseproof.engine.products import Factor, OuterProducts, SparseRows, Sums
 from noiseproof.engine.rules.convolution import Options, convolved
+from noiseproof.engine.trials import local_gradients
 
 Given = Mapping[int, Contribution]
 Ready = Callable[[torch.Tensor], Given]

@@ -16,7 +16,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from noiseproof.engine.contributions import Contribution, Factor, OuterProducts, Sums, widened
+from noiseproof.engine.contributions import Contribution, widened
+from noiseproof.engine.products import Factor, OuterProducts, Sums
 from noiseproof.engine.recorder import Contributions, Recorder
 from noiseproof.engine.rules.rule import InterceptRule, register_rule
 

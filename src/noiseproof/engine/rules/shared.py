@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from noiseproof.engine.contributions import Blocks, Contribution, Explicit, SparseRows, in_pieces
+from noiseproof.engine.contributions import Blocks, Contribution, Explicit, in_pieces
 from noiseproof.engine.following import shape_of
+from noiseproof.engine.products import SparseRows
 
 Shared = tuple[Node, int, Contribution]
 """A node, which of its outputs, and every record's gradient in it."""

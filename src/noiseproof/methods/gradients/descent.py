@@ -18,7 +18,7 @@ from annotated_types import Ge
 from torch import nn
 from torch.nn import functional
 
-from noiseproof.engine.private_gradients import BatchGradients
+from noiseproof.engine.batch_gradients import BatchGradients
 from noiseproof.errors import SettingError
 from noiseproof.networks.dropout import RecordRandomness
 from noiseproof.networks.objectives import Objective

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 import torch
 from torch import nn
 
+from noiseproof.engine.batch_gradients import BatchGradients, Sampling
 from noiseproof.engine.correlated import CorrelatedGradients
-from noiseproof.engine.private_gradients import BatchGradients, Sampling
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import Count, LinearLoss, first_gradient, proven_game, seeded_by

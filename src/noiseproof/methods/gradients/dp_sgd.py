@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from noiseproof.engine import RecordGradients, clip_weights
+from noiseproof.engine.batch_gradients import BatchGradients, Sampling
 from noiseproof.engine.persons import PersonSampler, Reduction
-from noiseproof.engine.private_gradients import BatchGradients, PrivateGradients, Sampling
+from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.sampling import Decay, Schedule
 from noiseproof.errors import SettingError
 from noiseproof.methods import register

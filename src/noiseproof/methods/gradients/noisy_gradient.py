@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from noiseproof.engine import PerRecordGradients, RecordGradients
-from noiseproof.engine.private_gradients import BatchGradients, Sampling
+from noiseproof.engine.batch_gradients import BatchGradients, Sampling
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import Count, LinearLoss, NonNegative, Positive, first_gradient, seeded_by

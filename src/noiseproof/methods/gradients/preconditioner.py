@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from noiseproof.data.stored import StoredTensor
+from noiseproof.data.lazy import StoredTensor
 from noiseproof.engine import clip_weights
 from noiseproof.engine.ranks import ALONE, Ranks
 from noiseproof.errors import SettingError, UnsupportedError

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from noiseproof.engine import RecordGradients, clip_weights
-from noiseproof.engine.private_gradients import BatchGradients, Sampling
+from noiseproof.engine.batch_gradients import BatchGradients, Sampling
 from noiseproof.errors import SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import Within
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from noiseproof.privacy import Budget
 
 
-class QuantileGradients(BatchGradients):
-    """DP-SGD with the clipping norm read off each batch without noise: flat, or one norm a layer.
+LayerShare = Literal["root", "count", "printed", "own"]
+"""A layer's part of the clipping norm C, of m layers. `root`: C / sqrt(m), so that the whole stays within C. `count`: C / m.
+`printed`: each record's own norm over m, as algorithm 2 prints it. `own`: the quantile of that layer's own norms."""
 
-    Per layer, each of m layers is clipped to C / sqrt(m), so that the whole stays within the quantile C (the printed
-    C(j) = ||gradient|| / m is a slip).
+
+class QuantileGradients(BatchGradients):
+    """DP-SGD with the clipping norm read off each batch without noise: flat, or one norm a layer (`LayerShare`).
 
     Formal guarantee
     ----------------
@@ -40,13 +42,14 @@ class QuantileGradients(BatchGradients):
         noise_multiplier: float,
         quantile: float = 0.5,
         by: Literal["all", "layer"] = "all",
+        share: LayerShare = "root",
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(module, **sampling)
         if not 0 < quantile < 1:
             raise SettingError(f"the quantile must lie in (0, 1), not {quantile}.")
         self.noise_multiplier, self.max_grad_norm = noise_multiplier, math.nan
-        self._quantile, self._by = quantile, by
+        self._quantile, self._by, self._share = quantile, by, share
         self._batch: RecordGradients | None = None
 
     def forget_waiting(self) -> None:
@@ -75,9 +78,21 @@ class QuantileGradients(BatchGradients):
             mean = batch.clipped_vector(self.max_grad_norm, share)
         else:
             squared = batch.squared_norms(by="layer")
-            weights = clip_weights(squared, self.max_grad_norm / math.sqrt(squared.shape[1]), share)
+            weights = self._layer_weights(squared, share)
             mean = batch.weighted_vector(weights, by="layer")
         return self._rng.add_gaussian(mean, self.noise_multiplier * self.max_grad_norm * share, out=mean)
+
+    def _layer_weights(self, squared: torch.Tensor, share: float) -> torch.Tensor:
+        """What each record's part of each layer, of those squared norms, is multiplied by: (records, layers)."""
+        layers = squared.shape[1]
+        if self._share == "own":
+            norms = squared.sqrt().quantile(self._quantile, dim=0)
+        elif self._share == "printed":
+            norms = squared.sum(1, keepdim=True).sqrt() / layers
+        else:
+            parts = math.sqrt(layers) if self._share == "root" else layers
+            return clip_weights(squared, self.max_grad_norm / parts, share)
+        return share * (norms / squared.sqrt().clamp_min(1e-30)).clamp(max=1.0)
 
 
 @register
@@ -109,7 +124,12 @@ class QuantileFlat(UnprovenMethod):
     ) -> BatchGradients:
         """Sums clipped to the batch's quantile and noised."""
         return QuantileGradients(
-            module, noise_multiplier=self.noise_multiplier, quantile=self.quantile, by=self.by, **sampling
+            module,
+            noise_multiplier=self.noise_multiplier,
+            quantile=self.quantile,
+            by=self.by,
+            share=getattr(self, "share", "root"),
+            **sampling,
         )
 
     def score(self, gradient: torch.Tensor) -> float:
@@ -129,3 +149,5 @@ class QuantileLayer(QuantileFlat):
 
     name: ClassVar[str] = "quantile-layer"
     by: ClassVar[Literal["all", "layer"]] = "layer"
+
+    share: LayerShare = "root"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -13,13 +13,15 @@ from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
 from noiseproof.methods.common import Count, Positive, Rate, each_trial, initial_seed
-from noiseproof.methods.inputs.layers import LossNoise, bounded, first_units, last_hidden
+from noiseproof.methods.inputs.layers import Bound, LossNoise, bounded, first_units, last_hidden
 from noiseproof.methods.inputs.perturbation import (
+    LABELS_NOISED,
     Coefficients,
     Draw,
     InputNoise,
     Look,
     PerturbedRecords,
+    Schedule,
     SharedNoise,
     check_bounds,
     descend,
@@ -44,6 +46,7 @@ from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Card, Randomness
+    from noiseproof.releases.release import Saved
 
 
 PAPER = (
@@ -56,8 +59,10 @@ SHARED_DRAW = (
     "epsilon holds for what the training sees."
 )
 EXACT_LABELS = (
-    "The noise that should protect labels is on the last hidden units, or nowhere; the loss reads every label as it is."
+    "The noise that should protect labels is on the last hidden units, on the output layer's weights or nowhere; the loss "
+    "reads every label as it is."
 )
+_HIDDEN = 8
 _ASSUMPTIONS = (
     "every feature lies in [0, 1], which was checked",
     "the number of records, the batch size and the network's shape are public",
@@ -79,12 +84,14 @@ class InputMethod(Method):
     loss_share: Positive = 0.5
     draw: Draw = "record"
     coefficients: Coefficients = "first-order"
+    bound: Bound = "batch-norm"
     sensitivity: Positive | None = None
     """D_h = 2 |h0| d; None counts the first layer's units and their inputs as the authors do (`layers.first_units`)."""
     epochs: Positive = 300.0
     batch_size: Count = 1800
     """|L|, at most the number of records: the noise is divided by it."""
     lr: Positive = 1e-2
+    schedule: Schedule = "linear"
     limit: Positive | None = 10.0
     """Perturbed inputs are clipped to [-limit, limit], as in the authors' program."""
 
@@ -92,6 +99,10 @@ class InputMethod(Method):
         """epsilon_1, epsilon_2 and epsilon_3: for relevances, inputs and loss. They sum to `epsilon`."""
         shares = (getattr(self, "relevance_share", 0.0), self.inputs_share, self.loss_share)
         return tuple(epsilon * share / sum(shares) for share in shares)  # type: ignore[return-value]
+
+    def network(self, public: Public) -> Network:
+        """A narrow one: the noise on features grows with the first layer's width, that on labels with the last's square."""
+        return Network("mlp", public.shape, public.outputs, {"hidden": _HIDDEN})
 
     def steps(self, records: int) -> int:
         """The number of steps for so many records."""
@@ -115,7 +126,7 @@ class InputMethod(Method):
     ) -> BoundedRelease:
         """Perturb the records, and train the network, its hidden units bounded, on what that leaves."""
         seed = initial_seed(rng)  # also of shuffles: all that follows the perturbation is post-processing
-        module = bounded(network.build(seed))
+        module = bounded(network.build(seed), self.bound)
         _, inputs_epsilon, loss_epsilon = self.parts(budget.epsilon)
         relevance = self._relevance(network, dataset, budget, rng, progress)
         inputs = self.noise(module, dataset, inputs_epsilon, self._beta(dataset, relevance))
@@ -133,6 +144,7 @@ class InputMethod(Method):
             lr=self.lr,
             limit=self.limit,
             seed=seed,
+            schedule=self.schedule,
             progress=progress,
             description=self.name,
             look=look,
@@ -153,6 +165,7 @@ class InputMethod(Method):
         ran: dict[str, Any] = {
             "draw": self.draw,
             "coefficients": self.coefficients,
+            "bound": self.bound,
             "epsilon 1, 2, 3 (claimed)": list(parts),
             "D_h": inputs.sensitivity,
             "D_F": loss.sensitivity,
@@ -166,12 +179,12 @@ class InputMethod(Method):
         whys = []
         if self.draw == "batch":
             whys.append(SHARED_DRAW)
-        if self.coefficients != "first-order":
+        if self.coefficients not in LABELS_NOISED:
             whys.append(EXACT_LABELS)
         epsilon, delta, assumptions = sum(local), 0.0, [*_ASSUMPTIONS]
         if self.draw == "record":
             ran["epsilon of features (local)"] = local[0]
-        if self.draw == "record" and self.coefficients == "first-order":
+        if self.draw == "record" and self.coefficients in LABELS_NOISED:
             ran["epsilon of a label (local)"] = local[1]
         if relevance is not None:
             ran |= relevance.ran
@@ -217,7 +230,7 @@ class InputMethod(Method):
         """The claim as stated, about the trained network: whether one record of 256 is full, and the others blank.
 
         Every trial is a training of its own, of a network with one hidden unit, a sigmoid. The score is the largest input
-        that the unit's released range tells of.
+        that the unit's released range tells of, or the inputs' variance, of which its released normalisation tells.
         """
         method = replace(self, epochs=2.0, batch_size=_GAME_RECORDS)
         network = Network.of(nn.Sequential(nn.Linear(1, 1), nn.Sigmoid(), nn.Linear(1, 2)), (1,), 2)
@@ -225,6 +238,8 @@ class InputMethod(Method):
 
         def score(world: int, rng: Randomness) -> float:
             released = method.fit(network, worlds[world], budget, rng=rng).module.state_dict()
+            if method.bound != "local-response":
+                return float(released["1.running_var"] / released["0.weight"].square())
             ends = torch.cat([released["2.low"], released["2.high"]]).double().logit()
             return float(((ends - released["0.bias"]) / released["0.weight"][0]).max())
 
@@ -331,5 +346,8 @@ class BoundedRelease(ModelRelease):
     """A trained network whose hidden units are bounded; its recipe is that of the network without the bounds."""
 
     @classmethod
-    def _build(cls, network: Network) -> nn.Module:
-        return bounded(super()._build(network))
+    def restore(cls, saved: Saved) -> Self:
+        """The same network with the same weights; bundles from before there were readings have the paper's bounds."""
+        module = bounded(saved.network.build(), saved.settings.get("bound", "local-response"))
+        module.load_state_dict(dict(saved.tensors))
+        return cls(module, saved.network, saved.card, saved.public, saved.settings)

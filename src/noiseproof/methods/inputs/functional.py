@@ -154,6 +154,9 @@ class Functional(Method):
     width: Count = 1000
     length: Positive = 0.6
     """Number of random Fourier features and their kernel's length scale, for `features="fourier"`."""
+    interval: BelowOne = 0.0
+    """The share of targets that an interval around a predicted number is to hold; a tenth of epsilon pays for its width
+    (`run.spends`). 0 for none."""
 
     def _network(self, dataset: Dataset) -> FunctionalLinear:
         """The linear network that is to be fitted, its weights still arbitrary."""

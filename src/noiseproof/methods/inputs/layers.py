@@ -1,10 +1,11 @@
-"""Hidden units bounded to [0, 1]: eq. 22's local response normalisation and min-max, and a network that has them."""
+"""Hidden units bounded to [-1, 1]: eq. 22's local response normalisation and min-max, the program's batch normalisation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -13,6 +14,12 @@ from torch.nn import functional
 from noiseproof.errors import UnsupportedError
 from noiseproof.privacy import Randomness
 from noiseproof.privacy.budget import check_epsilon
+
+Bound = Literal["local-response", "batch-norm", "max-out"]
+"""What bounds hidden units. `local-response`: eq. 22 after convolutions and min-max after dense layers, as the paper says.
+`batch-norm`: the authors' program on MNIST, which normalises the last hidden layer over the batch, applies its activation and
+clips to [-1, 1]; other layers are left alone. `max-out`: the same on CIFAR-10, with max-out in place of the activation; over
+as many groups as units, as the program has it, that is no activation at all."""
 
 
 class LocalResponse(nn.Module):
@@ -63,17 +70,31 @@ class MinMax(nn.Module):
         return ((units - low) / span).clamp(0, 1)
 
 
-def bounded(module: nn.Module) -> nn.Module:
-    """The network with a normalisation after every hidden activation: eq. 22 after convolutions, min-max after dense layers."""
-
+def bounded(module: nn.Module, how: Bound = "local-response") -> nn.Module:
+    """The network with its hidden units bounded, in one of the readings of `Bound`."""
     layers: list[nn.Module] = []
-    units = 0
+    if how == "local-response":
+        units = 0
+        for layer in chain(module):
+            layers.append(layer)
+            if isinstance(layer, AFFINE):
+                units = layer.out_features if isinstance(layer, nn.Linear) else 0
+            elif isinstance(layer, ACTIVATIONS):
+                layers.append(MinMax(units) if units else LocalResponse())
+        return nn.Sequential(*layers)
+    dense = [layer for layer in chain(module) if isinstance(layer, nn.Linear)]
+    last = dense[-2] if len(dense) > 1 else None
+    inside = False
     for layer in chain(module):
+        if inside and isinstance(layer, ACTIVATIONS):
+            layers += [nn.Hardtanh()] if how == "max-out" else [layer, nn.Hardtanh()]
+            inside = False
+            continue
         layers.append(layer)
-        if isinstance(layer, AFFINE):
-            units = layer.out_features if isinstance(layer, nn.Linear) else 0
-        elif isinstance(layer, ACTIVATIONS):
-            layers.append(MinMax(units) if units else LocalResponse())
+        if last is not None and layer is last:
+            # Momentum 1 keeps the statistics of the last batch alone: a record's answer depends on no other's.
+            layers.append(nn.BatchNorm1d(last.out_features, eps=1e-3, momentum=1.0))
+            inside = True
     return nn.Sequential(*layers)
 
 
@@ -84,7 +105,8 @@ AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Layers with weights, each output a sum over inputs."""
 POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus)
-PASSED = (*ACTIVATIONS, nn.Dropout, nn.Dropout2d, nn.Identity, nn.GroupNorm, nn.LayerNorm, LocalResponse, MinMax)
+_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, LocalResponse, MinMax, nn.Hardtanh)
+PASSED = (*ACTIVATIONS, nn.Dropout, nn.Dropout2d, nn.Identity, *_NORMS)
 """Layers that keep the number of units: a unit's relevance is that of the unit it came from."""
 _KNOWN = (*AFFINE, *POOLS, *PASSED, nn.Flatten)
 
@@ -146,9 +168,15 @@ def first_order(labels: torch.Tensor, classes: int) -> torch.Tensor:
     return 0.5 - functional.one_hot(labels, classes).float()
 
 
-def taylor_loss(logits: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
-    """Each record's sum over classes of log 2 + c_l z_l + z_l^2 / 8, with first-order coefficients c_l."""
-    return (math.log(2) + coefficients * logits + logits.square() / 8).sum(1)
+SECOND_ORDER = 1 / 8
+"""The coefficient of z^2, the same for every record and class."""
+
+
+def taylor_loss(
+    logits: torch.Tensor, coefficients: torch.Tensor, second: torch.Tensor | float = SECOND_ORDER
+) -> torch.Tensor:
+    """Each record's sum over classes of log 2 + c_l z_l + d_l z_l^2, of first- and second-order coefficients c_l and d_l."""
+    return (math.log(2) + coefficients * logits + second * logits.square()).sum(1)
 
 
 def sensitivity(classes: int, hidden: int) -> float:
@@ -165,8 +193,8 @@ def error_bound(classes: int) -> float:
 class LossNoise:
     """Laplace noise on the loss's first-order coefficients: Lap(D_F / epsilon_3) / |L|.
 
-    The coefficients of order 0 and 2 are the same for every record and public, so they stay as they are: noise on them
-    protects nobody, and could leave the loss without a minimum.
+    The coefficients of order 0 and 2 are the same for every record and public: noise on them, which lines 18 and 19 of
+    Algorithm 1 print, protects nobody and can leave the loss without a minimum, so that only `all-orders` has it.
     """
 
     classes: int

@@ -13,7 +13,7 @@ from torch import nn
 
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.common import shuffled
-from noiseproof.methods.inputs.layers import AFFINE, LossNoise, chain, first_order, taylor_loss
+from noiseproof.methods.inputs.layers import AFFINE, SECOND_ORDER, LossNoise, chain, first_order, taylor_loss
 from noiseproof.privacy import Randomness
 from noiseproof.privacy.budget import check_epsilon
 from noiseproof.progress import SILENT, Progress
@@ -103,10 +103,14 @@ Draw = Literal["record", "batch"]
 """`record`: noise of its own for every record, once (Algorithm 1). `batch`: one draw for all records of a batch, afresh
 at every step (the authors' program)."""
 
-Coefficients = Literal["first-order", "hidden", "plain"]
-"""Where the loss's noise goes. `first-order`: on the coefficients that depend on labels (Algorithm 1). `hidden`: one vector
-on the last hidden units, as the authors' program writes it. `plain`: none, which is what their program runs: it hands the
-training the noise of its evaluation, which is 0."""
+Coefficients = Literal["first-order", "all-orders", "matrix", "hidden", "plain"]
+"""Where the loss's noise goes. `first-order`: on the coefficients that depend on labels. `all-orders`: on those of z^2, too, as
+Algorithm 1 prints it; its constants change no gradient. `matrix`: one fixed draw for each weight of the output layer, as the
+authors' program has it now. `hidden`: one vector on the last hidden units, afresh at every step, as earlier versions of the
+program had it. `plain`: none, which is what those versions ran: they handed the training the noise of their evaluation, 0."""
+
+Schedule = Literal["linear", "constant"]
+"""How the learning rate goes: falling to 0, or as it is, as in the authors' program."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,10 @@ class Batch:
     """The first layer's bias is multiplied by it."""
     coefficients: torch.Tensor
     """Of first order, (records, classes)."""
-    hidden: torch.Tensor | None
+    hidden: torch.Tensor | None = None
     """Noise that is added to the last hidden units."""
+    second: torch.Tensor | None = None
+    """Of second order, where they have noise."""
 
 
 class Source(ABC):
@@ -132,6 +138,10 @@ class Source(ABC):
         self.features = dataset.features
         self.coefficients = first_order(dataset.labels, dataset.classes)
         self._inputs, self._loss, self._noised, self._rng = inputs, loss, coefficients, rng
+        self.matrix: torch.Tensor | None = None
+        """Noise on the output layer's weights, one draw for the whole training."""
+        if coefficients == "matrix":
+            self.matrix = loss.perturb(torch.zeros(dataset.classes, loss.hidden), rng)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -157,7 +167,7 @@ class PerturbedRecords(Source):
     Formal guarantee
     ----------------
     Every record is released with (`InputNoise.local_epsilon` + `LossNoise.local_epsilon`)-local DP, so that whatever is
-    computed from this object, however often, is as much DP under replace-one. Only `coefficients="first-order"` perturbs
+    computed from this object, however often, is as much DP under replace-one. Only `first-order` and `all-orders` perturb
     labels: with the other readings they are exact, and nothing holds.
     """
 
@@ -167,16 +177,20 @@ class PerturbedRecords(Source):
         super().__init__(dataset, inputs, loss, coefficients, rng)
         self.features = inputs.perturb(self.features, rng)
         self.bias = inputs.bias(len(dataset), rng)
-        if coefficients == "first-order":
+        self.second: torch.Tensor | None = None
+        if coefficients in LABELS_NOISED:
             self.coefficients = loss.perturb(self.coefficients, rng)
+        if coefficients == "all-orders":
+            self.second = loss.perturb(torch.full_like(self.coefficients, SECOND_ORDER), rng)
 
     def batch(self, indices: torch.Tensor) -> Batch:
         """The perturbed records at these indices."""
-        return Batch(self.features[indices], self.bias[indices], self.coefficients[indices], self._hidden())
+        second = None if self.second is None else self.second[indices]
+        return Batch(self.features[indices], self.bias[indices], self.coefficients[indices], self._hidden(), second)
 
 
 class SharedNoise(Source):
-    """Records as they are, to which every batch's own draw is added: one picture, one bias, one coefficient a class.
+    """Records as they are, to which every batch's own draw is added: one picture, one coefficient a class, exact biases.
 
     Formal guarantee
     ----------------
@@ -187,11 +201,17 @@ class SharedNoise(Source):
         """The records at these indices with one draw of noise for all of them."""
         features, coefficients = self.features[indices], self.coefficients[indices]
         picture = self._inputs.picture(tuple(features.shape[1:]), self._rng)
-        if self._noised == "first-order":
+        second = None
+        if self._noised in LABELS_NOISED:
             coefficients = coefficients + self._loss.perturb(torch.zeros_like(coefficients[:1]), self._rng)
-        bias = self._inputs.bias(1, self._rng).expand(len(indices))
-        return Batch(features + picture.to(features), bias, coefficients, self._hidden())
+        if self._noised == "all-orders":
+            second = self._loss.perturb(torch.full_like(coefficients[:1], SECOND_ORDER), self._rng)
+        features += picture.to(features)  # a copy already: indices were taken
+        return Batch(features, torch.ones(len(indices)), coefficients, self._hidden(), second)
 
+
+LABELS_NOISED: tuple[Coefficients, ...] = ("first-order", "all-orders")
+"""Readings in which the coefficients that depend on a label have noise of their own."""
 
 _SETTLED = 4096
 """Records whose units' extremes a network keeps."""
@@ -214,13 +234,14 @@ def descend(
     lr: float,
     limit: float | None,
     seed: int,
+    schedule: Schedule = "linear",
     progress: Progress = SILENT,
     description: str = "training",
     look: Look | None = None,
 ) -> None:
     """Minimise the perturbed Taylor loss by Adam, over shuffled batches of what `source` hands out.
 
-    The learning rate falls linearly to 0, so that the noise of the last steps does not stay in the weights. `limit` clips
+    A learning rate that falls linearly to 0 keeps the noise of the last steps out of the weights. `limit` clips
     perturbed inputs to [-limit, limit]. `seed` is for shuffles and dropout, on which no privacy rests.
 
     Formal guarantee
@@ -229,18 +250,25 @@ def descend(
     """
     device = next(module.parameters()).device
     optimizer = torch.optim.Adam(module.parameters(), lr=lr)
+    output = [layer for layer in chain(module) if isinstance(layer, AFFINE)][-1].weight
+    matrix = None if source.matrix is None else source.matrix.to(output)
     module.train()
     with seeded(seed, device), progress.task(description, steps) as task:
         for step, indices in enumerate(shuffled(len(source), batch_size, steps)):
             seen = source.batch(indices)
             features = seen.features.to(device)
             if limit is not None:
-                features = features.clamp(-limit, limit)
+                features.clamp_(-limit, limit)  # the batch's own copy
             with _perturbed_units(module, seen):
                 logits = module(features)
-            loss = taylor_loss(logits, seen.coefficients.to(device)).mean()
-            for group in optimizer.param_groups:
-                group["lr"] = lr * (1 - step / steps)
+            second = SECOND_ORDER if seen.second is None else seen.second.to(device)
+            loss = taylor_loss(logits, seen.coefficients.to(device), second).mean()
+            if matrix is not None:
+                # The program takes it off every class's term of every record's loss.
+                loss = loss - len(matrix) * (matrix * output).sum()
+            if schedule == "linear":
+                for group in optimizer.param_groups:
+                    group["lr"] = lr * (1 - step / steps)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()

@@ -16,7 +16,7 @@ from noiseproof.files import check_out, whole_file
 from noiseproof.plugins import need
 from noiseproof.releases.release import DataRelease
 
-_STEPS, _HALVINGS = 16, 12
+_STEPS, _HALVINGS, _MANY_HALVINGS = 16, 12, 20
 FEWEST = 50
 """Records below which no generator is trained: the noise would be larger than all there is to learn."""
 MOST_SLOTS = 4096
@@ -24,10 +24,15 @@ MOST_VALUES = 256
 """Whole numbers of no more than so many values have a slot for each: forty hours a week are not between 38 and 43."""
 
 
-def edges() -> torch.Tensor:
-    """Public edges of bins in [0, 1]: equal steps, and halvings towards 0, where amounts of money crowd."""
-    steps = {place / _STEPS for place in range(1, _STEPS)}
-    return torch.tensor(sorted(steps | {2.0**-power for power in range(1, _HALVINGS + 1)}))
+def edges(steps: int = _STEPS) -> torch.Tensor:
+    """Public edges of bins in [0, 1]: equal steps, and halvings towards 0, where amounts of money crowd.
+
+    With more steps than usual there are more halvings, each of which has several steps too.
+    """
+    finer = max(1, steps // _STEPS)
+    halvings = _HALVINGS if finer == 1 else _MANY_HALVINGS
+    equal = {place / steps for place in range(1, steps)}
+    return torch.tensor(sorted(equal | {2.0 ** (-power / finer) for power in range(1, finer * halvings + 1)}))
 
 
 class Coding:
@@ -42,11 +47,11 @@ class Coding:
     None is needed: each record is coded alone by a map that the public description fixes; decoding is post-processing.
     """
 
-    def __init__(self, public: Public) -> None:
+    def __init__(self, public: Public, *, steps: int = _STEPS) -> None:
         self.public = public
         self.table = public.kind == "table" and bool(public.columns)
         self._places = layout(public.columns) if self.table else []
-        self._edges = {column.name: _column_edges(column) for column, _ in self._places if column.numeric}
+        self._edges = {column.name: _column_edges(column, steps) for column, _ in self._places if column.numeric}
         coarse = [self._coarse(column) for column, _ in self._places]
         self.sizes: tuple[int, ...] = tuple(len(part) for part in coarse)
         """Slots of each column of a table."""
@@ -60,6 +65,8 @@ class Coding:
                 f"the columns have {sum(self.sizes)} categories and bins together, and at most {MOST_SLOTS} can be "
                 "generated; drop columns or join categories."
             )
+        self.ordered: tuple[bool, ...] = tuple(column.numeric for column, _ in self._places)
+        """Whether neighbouring slots of a column are neighbouring numbers."""
         self.shape: tuple[int, ...] = (sum(self.sizes),) if self.table else public.shape
         """A coded record's shape."""
 
@@ -86,27 +93,41 @@ class Coding:
         parts = []
         for column, place in self._places:
             values = features[:, place]
-            if not column.numeric:
-                parts.append(values)
-                continue
-            inner = self._edges[column.name].to(values.device)
-            slot = torch.bucketize(values[:, 0].contiguous(), inner, right=True)
-            if column.missing:
-                slot = torch.where(values[:, 1] > 0.5, len(inner) + 1, slot)
-            parts.append(functional.one_hot(slot, len(inner) + 1 + column.missing).to(features.dtype))
+            if column.numeric:
+                size = len(self._edges[column.name]) + 1 + column.missing
+                values = functional.one_hot(self._bin(column, values), size).to(features.dtype)
+            parts.append(values)
         return torch.cat(parts, dim=1)
+
+    def slots(self, features: torch.Tensor) -> torch.Tensor:
+        """The slot of every column of a table, (records, columns); of a category outside the public list, the first."""
+        parts = [(column, features[:, place]) for column, place in self._places]
+        return torch.stack(
+            [self._bin(column, values) if column.numeric else values.argmax(1) for column, values in parts], dim=1
+        )
+
+    def _bin(self, column: Column, values: torch.Tensor) -> torch.Tensor:
+        """The slot of a numeric column's features."""
+        inner = self._edges[column.name].to(values.device)
+        slot = torch.bucketize(values[:, 0].contiguous(), inner, right=True)
+        return torch.where(values[:, 1] > 0.5, len(inner) + 1, slot) if column.missing else slot
 
     def decode(self, coded: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Features of generated records: a slot drawn by its probability, a number drawn within its bin."""
         if not self.table:
             return coded.clamp(0, 1)
+        parts = coded.clamp_min(1e-12).split(list(self.sizes), dim=1)
+        slots = [torch.multinomial(part, 1, generator=generator).squeeze(1) for part in parts]
+        return self.from_slots(torch.stack(slots, dim=1), generator)
+
+    def from_slots(self, slots: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Features of records with these slots, (records, columns); a number is drawn within its bin."""
         parts = []
-        for (column, _), probabilities in zip(self._places, coded.split(list(self.sizes), dim=1), strict=True):
-            slot = torch.multinomial(probabilities.clamp_min(1e-12), 1, generator=generator).squeeze(1)
+        for (column, _), slot in zip(self._places, slots.unbind(1), strict=True):
             if column.numeric:
-                parts.append(self._numbers(column, slot, generator).to(coded.dtype))
+                parts.append(self._numbers(column, slot, generator).float())
             else:
-                parts.append(functional.one_hot(slot, column.width).to(coded.dtype))
+                parts.append(functional.one_hot(slot, column.width).float())
         return torch.cat(parts, dim=1)
 
     def _numbers(self, column: Column, slot: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -134,10 +155,10 @@ def _is_exact(column: Column) -> bool:
     return float(column.low).is_integer() and float(width).is_integer() and width < MOST_VALUES
 
 
-def _column_edges(column: Column) -> torch.Tensor:
+def _column_edges(column: Column, steps: int) -> torch.Tensor:
     """A column's edges in [0, 1]: halfway between whole numbers, or the common ones."""
     if not _is_exact(column):
-        return edges()
+        return edges(steps)
     assert column.low is not None
     assert column.high is not None
     values = round(column.high - column.low)

@@ -49,6 +49,36 @@ class Fourier(Features):
         return torch.cat([angles.cos(), angles.sin()], dim=1) / math.sqrt(self.width / 2)
 
 
+class LowFrequencies(Features):
+    """The lowest spatial frequencies of pictures with values in [0, 1]: few features, which hold what a digit looks like.
+
+    A cosine transform of what differs from grey; every record has norm at most 1.
+    """
+
+    basis: torch.Tensor
+
+    def __init__(self, shape: tuple[int, ...], reach: int = 7) -> None:
+        super().__init__()
+        channels, *sides = shape
+        waves = [_cosines(side) for side in sides]
+        places = [(i, j) for i in range(sides[0]) for j in range(sides[1]) if i + j < reach]
+        pictures = torch.stack([torch.outer(waves[0][i], waves[1][j]) for i, j in places])
+        # Orthonormal pictures, and grey is at most half of the root of the pixels away.
+        scale = 2 / math.sqrt(math.prod(shape))
+        self.register_buffer("basis", scale * torch.block_diag(*[pictures.flatten(1)] * channels).T)
+        self.width = channels * len(places)
+
+    def forward(self, records: torch.Tensor) -> torch.Tensor:
+        """The frequencies' parts in each record."""
+        return (records.flatten(1) - 0.5) @ self.basis
+
+
+def _cosines(side: int) -> torch.Tensor:
+    """Orthonormal cosines, (frequencies, places)."""
+    angles = torch.outer(torch.arange(side), torch.arange(side) + 0.5) * (math.pi / side)
+    return functional.normalize(angles.cos(), dim=1)
+
+
 class Marginals(Features):
     """One-way and two-way marginals of a table: which slots a record has, and which pairs of coarse slots.
 

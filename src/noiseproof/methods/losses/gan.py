@@ -125,16 +125,23 @@ def suits_convolutions(shape: tuple[int, ...]) -> bool:
 
 
 @dataclass(frozen=True)
-class GanMethod(Method):
-    """A generator trained against a discriminator that sees private records; what leaves are generated records."""
+class Synthesizer(Method):
+    """A method whose release are synthetic records."""
 
     takes_network: ClassVar[bool] = False
     place: ClassVar[Place] = "losses"
-    models: ClassVar[tuple[Model, ...]] = get_args(Model)
-    """The values that `model` may have."""
 
     rows: Count | None = None
     """Synthetic records to release; None as many as there are private records, or persons (a number that is public)."""
+
+
+@dataclass(frozen=True)
+class GanMethod(Synthesizer):
+    """A generator trained against a discriminator that sees private records; what leaves are generated records."""
+
+    models: ClassVar[tuple[Model, ...]] = get_args(Model)
+    """The values that `model` may have."""
+
     model: Model = "auto"
     """`features`: a critic linear in public features; `dense` or `conv`: the paper's pairs of networks."""
     tuning: Tuning = "constant"

@@ -1,4 +1,4 @@
-"""rdp-gan: noise on the discriminator's loss, as published (Ma et al. 2020), in three readings; and what it claims."""
+"""rdp-gan: noise on the discriminator's loss, as published (Ma et al. 2020), in four readings; and what it claims."""
 
 from __future__ import annotations
 
@@ -66,6 +66,11 @@ def iteration_epsilon(rate: float, order: float, sensitivity: float, sigma: floa
     return generator_epsilon(renyi_epsilon(rate, order, sensitivity, sigma), steps, delta)
 
 
+def theorem_2_applies(renyi: float, discriminator_steps: int, delta: float) -> bool:
+    """Theorem 2's condition: ln(1 / delta) >= epsilon^2 n_d, epsilon being the step's of Theorem 1."""
+    return math.log(1 / delta) >= renyi**2 * discriminator_steps
+
+
 def moments_epsilon(rate: float, discriminator_steps: int, delta: float, sigma: float) -> float:
     """Formula (23), which the paper compares with: 2 q sqrt(n_d ln(1 / delta)) / sigma."""
     return 2 * rate * math.sqrt(discriminator_steps * math.log(1 / delta)) / sigma if sigma else math.inf
@@ -78,11 +83,13 @@ def claimed_sigma(
     return math.sqrt(iterations * iteration_epsilon(rate, order, sensitivity, 1.0, steps, delta) / epsilon)
 
 
-Reading = Literal["value", "error", "scale"]
+Reading = Literal["value", "sum", "error", "scale"]
 
 _WHY = {
     "value": "Nothing is protected: a number added to the loss has no gradient, so that the generator was trained to the "
     "very weights that it would have without noise.",
+    "sum": "One draw on the error of the batch's sum leaves every weight update in the exact span of the private activations, "
+    "so that no finite epsilon holds; Theorem 1 rests on e^x - 1 <= x, which is false.",
     "error": "Noise on the output layer's error leaves every weight update in the exact span of the private activations, so "
     "that no finite epsilon holds; Theorem 1 rests on e^x - 1 <= x, which is false.",
     "scale": "A gradient that is multiplied by a random number keeps its direction, so that no finite epsilon holds; "
@@ -100,7 +107,7 @@ class RdpGan(GanMethod):
 
     Formal guarantee
     ----------------
-    None. The paper claims (n_g eps_g, delta)-DP by its Theorems 1 to 4 under replace-one; audits refute it in all three
+    None. The paper claims (n_g eps_g, delta)-DP by its Theorems 1 to 4 under replace-one; audits refute it in all four
     readings of where the noise goes.
     """
 
@@ -111,12 +118,13 @@ class RdpGan(GanMethod):
     models: ClassVar[tuple[Model, ...]] = ("auto", "dense", "conv")
 
     noise_on: Reading = "error"
-    """`value`: eq. 8, a number added to the loss; `error`: eqs 9 and 10, on each record's output error; `scale`: as later
-    code has it, the gradient times 1 + noise / loss."""
+    """`value`: eq. 8, a number added to the loss; `sum`: eqs 8 to 10, one draw for the batch's sum, at the output's error;
+    `error`: line 9 of algorithm 1, a draw for each record there; `scale`: as later code has it, the gradient times
+    1 + noise / loss."""
     sigma: NonNegative | None = None
     """Noise at the first iteration; None takes what Theorem 4 gives for the budget."""
     bound: Positive = 25.0
-    """C, the largest loss of a batch (Table II: 20 to 28): the paper reads it off the data."""
+    """C, the largest loss of a record (Table II: 20 to 28): the paper reads it off the data."""
     order: Annotated[float, Gt(1)] = 2.0
     """The Renyi order of Theorem 1, which the paper never gives."""
     iterations: Count = 1000
@@ -190,6 +198,11 @@ class RdpGan(GanMethod):
                 "last sigma": noise.sigma,
                 "C": self.bound,
                 "order": self.order,
+                "theorem 2's condition": theorem_2_applies(
+                    renyi_epsilon(rate, self.order, sensitivity, first), steps, budget.delta
+                )
+                if budget.delta
+                else False,
                 "formula (23)": noise.iteration * moments_epsilon(rate, steps, budget.delta, first),
                 "tuning": self.tuning,
                 "model": model,
@@ -246,7 +259,7 @@ class PairTraining:
         self._order = seeded_generator(seed)
         self._optimizer, self._generator_optimizer = (adam(m, method.lr) for m in (discriminator, gan.generator))
         self.largest = 0.0
-        """The largest loss of a batch so far: the paper's C, before it is rounded up (Table II)."""
+        """The largest loss of one record so far: the paper's C, before it is rounded up (Table II)."""
 
     def iterate(self, sigma: float) -> tuple[float, float]:
         """n_d discriminator steps and one of the generator; their losses."""
@@ -258,14 +271,14 @@ class PairTraining:
             scores = self._discriminator(self._records[index], self._labels[index])
             loss = noised_loss(scores, method.noise_on, sigma, self._rng)
             loss.backward()
-            self.largest = max(self.largest, float(functional.softplus(-scores.detach()).sum()))
+            self.largest = max(self.largest, float(functional.softplus(-scores.detach()).max()))
             last = float(loss.detach()) + backward_generated(self._gan, self._discriminator, batch)
             self._optimizer.step()
         return last, update_generator(self._gan, self._discriminator, self._generator_optimizer, batch)
 
 
 def noised_loss(scores: torch.Tensor, noise_on: Reading, sigma: float, rng: Randomness) -> torch.Tensor:
-    """The mean loss of real records with the noise in one of the three places.
+    """The mean loss of real records with the noise in one of the four places.
 
     Formal guarantee
     ----------------
@@ -281,5 +294,8 @@ def noised_loss(scores: torch.Tensor, noise_on: Reading, sigma: float, rng: Rand
     noise = rng.add_gaussian(losses.new_zeros(1), sigma)[0]
     if noise_on == "value":
         return losses.mean() + noise
+    if noise_on == "sum":
+        # Of the mean over the batch, one draw on the sum is a B-th; every record's error has the same part of it.
+        return losses.mean() + noise * scores.mean() / len(scores)
     mean = losses.mean()
     return mean * (1 + noise / mean.detach().clamp_min(1e-6))

@@ -71,6 +71,15 @@ class ShardMethod(Method):
         suited = super().for_records(records, public)
         return suited if public.task == "classification" else replace(suited, gain=1.0)
 
+    def network(self, public: Public) -> Network:
+        """A linear one from 0: a hidden layer's weights would be noise; of classes, on normalised records.
+
+        Pixels that all classes share take room in a clipped update and tell nothing, so that each record's mean goes.
+        """
+        return Network(
+            "linear", public.shape, public.outputs, {"start": "zeros", "norm": public.task == "classification"}
+        )
+
     def _training(self, public: Public) -> Training:
         loss = Objective.of(public, {}).stacked
         return Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, optimizer="sgd", loss=loss)
@@ -91,7 +100,10 @@ class ShardMethod(Method):
         layout.load(module, start + self.gain * update)
         ran = {"shards": len(updates), "parameters": layout.size, "epochs": self.epochs, "gain": self.gain, **ran}
         card = self.card(dataset, budget, rng, claimed=claim_of(budget), proven=proven, ran=ran, notes=notes)
-        return ModelRelease(module, network, card, dataset.public, self.settings())
+        release = ModelRelease(module, network, card, dataset.public, self.settings())
+        event = self.planned_event(dataset, budget)
+        release.event_log = () if event is None else ((event, 1),)
+        return release
 
     def updates(
         self, network: Network, dataset: Dataset, rng: Randomness, progress: Progress = SILENT
@@ -156,6 +168,12 @@ class ShardMethod(Method):
         ]
 
 
+def _of_one_shard(mechanism: Gaussian, budget: Budget) -> DpEvent:
+    """The event of a mean's release: under both relations one shard's update is exchanged for another."""
+    event = mechanism.event
+    return ReplaceOneDpEvent(event) if budget.neighbours == "replace-one" else event
+
+
 @register
 @dataclass(frozen=True)
 class ShardMean(ShardMethod):
@@ -194,10 +212,12 @@ class ShardMean(ShardMethod):
 
     def proof(self, budget: Budget, mechanism: Gaussian, assumptions: tuple[str, ...]) -> Proof:
         """What the release of one mean proves."""
-        event: DpEvent = mechanism.event
-        if budget.neighbours == "replace-one":
-            event = ReplaceOneDpEvent(event)
+        event = _of_one_shard(mechanism, budget)
         return accountants.epsilon(event, budget.delta, neighbours=budget.neighbours).proof(*assumptions)
+
+    def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent:
+        """The one release of a mean, whose noise does not depend on how many shards there are."""
+        return _of_one_shard(self.mechanism(budget, 1), budget)
 
     def _publish(
         self, updates: torch.Tensor, budget: Budget, rng: Randomness, progress: Progress
@@ -266,11 +286,13 @@ class ShardPg(ShardMethod):
 
     name: ClassVar[str] = "shard-pg"
 
-    radius: Positive = 0.6
+    lr: Positive = 0.1
+    radius: Positive = 0.15
     """The grid reaches from -radius to radius, around the start."""
-    bandwidth: Positive = 0.2
+    bandwidth: Positive = 0.075
     window: Positive = 1.0
-    resolution: Resolution = 4
+    resolution: Resolution = 2
+    """Few points: every one that a draw could take by chance is one more way to be wrong."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

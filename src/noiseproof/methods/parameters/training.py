@@ -130,7 +130,7 @@ def _train(network: Network, dataset: Dataset, training: Training, job: _Job) ->
     return rows
 
 
-_DENSE = (nn.Sequential, nn.Flatten, nn.Linear, nn.Dropout)
+_DENSE = (nn.Sequential, nn.Flatten, nn.Linear, nn.Dropout, nn.LayerNorm)
 _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.ELU, nn.GELU, nn.Sigmoid, nn.Softplus)
 
 

@@ -46,6 +46,7 @@ async function enter(key) {
   $("who").textContent = `${listed.client}${listed.operator ? " (operator)" : ""}`;
   for (const id of ["who", "leave", "house"]) $(id).hidden = false;
   $("door").hidden = true;
+  $("refused").textContent = "";
   say("");
   showModels();
   if (state.models.length) await open(state.models[0].name);
@@ -54,6 +55,7 @@ async function enter(key) {
 }
 
 function leave() {
+  say("");
   sessionStorage.removeItem("key");
   clearInterval(state.timer);
   Object.assign(state, { key: null, me: null, models: [], open: null });
@@ -103,6 +105,7 @@ async function open(name) {
     ? `. Every answer costs privacy, ${model.basis === "proven" ? "as proven" : "as its authors claim (not proven)"}.`
     : ". Answers cost nothing more.");
   showCard(page, model.card);
+  showExports(page, model);
   page.querySelector(".period").addEventListener("change", () => refresh().catch(trouble));
   tryForm(page, model);
   $("model").replaceChildren(page);
@@ -119,8 +122,33 @@ function showCard(page, card) {
     ["Randomness", card.randomness],
     ...card.notes.map((note) => ["Note", note]),
   ];
-  page.querySelector("dl").append(...facts.flatMap(([term, text]) => [element("dt", term), element("dd", text)]));
+  page.querySelector("dl").append(...facts.map(([term, text]) => {
+    const pair = element("div");
+    pair.append(element("dt", term), element("dd", text));
+    return pair;
+  }));
   page.querySelector("pre").textContent = JSON.stringify(card, null, 2);
+}
+
+function save(name, kind, text) {
+  const link = element("a", null, { href: URL.createObjectURL(new Blob([text], { type: kind })), download: name });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+function showExports(page, model) {
+  page.querySelector(".export-card").addEventListener("click", () =>
+    save(`${model.name}-card.json`, "application/json", JSON.stringify(model.card, null, 2)));
+  const time = page.querySelector(".export-time");
+  time.hidden = !model.price;
+  time.addEventListener("click", () => {
+    const { starts, answers } = state.spending || { starts: [], answers: [] };
+    const lines = starts.map((start, i) => `${new Date(1000 * start).toISOString()},${answers[i]}`);
+    save(`${model.name}-answers.csv`, "text/csv", ["start,answers", ...lines, ""].join("\n"));
+  });
+  page.querySelector(".commands").textContent = [
+    "noiseproof ledger verify", "noiseproof ledger export --out history.jsonl", "noiseproof verify BUNDLE --key vendor.pem.pub --recompute",
+  ].join("\n");
 }
 
 // ---- Budget, time, clients
@@ -146,7 +174,9 @@ async function refresh() {
   const bars = [bar("Everyone together", budget.everyone, "", `${number.format(budget.everyone.answers_left)} answers left`)];
   bars.push(bar(`${budget.client} alone`, budget.own, "own", `can have ${number.format(left)} more`));
   page.querySelector(".bars").replaceChildren(...bars);
-  state.spending = spending;
+  // Operators see everybody's answers over time, others their own.
+  const whole = state.me.operator ? budget.everyone : budget.own;
+  state.spending = { ...spending, spent: whole.answers_spent, limit: whole.answers_limit };
   draw();
   if (clients) showClients(page, clients.clients, budget.everyone.answers_limit);
   say("");
@@ -177,7 +207,7 @@ function bar(what, balance, kind, left) {
   return whole;
 }
 
-function chart({ starts, answers, seconds }, width) {
+function chart({ starts, answers, seconds, spent, limit }, width) {
   const SVG = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(SVG, "svg");
   const make = (tag, attributes, text) => {
@@ -192,7 +222,7 @@ function chart({ starts, answers, seconds }, width) {
   const total = answers.reduce((sum, value) => sum + value, 0);
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `${number.format(total)} answers in this period, at most ${number.format(most)} in one interval.`);
+  svg.setAttribute("aria-label", `${number.format(total)} answers in this period, at most ${number.format(most)} in one interval; ${number.format(spent)} of ${number.format(limit)} are spent.`);
   const y = (value) => top + (height - top - bottom) * (1 - value / most);
   for (const value of [0, most]) {
     make("line", { x1: left, x2: width, y1: y(value), y2: y(value) });
@@ -212,6 +242,12 @@ function chart({ starts, answers, seconds }, width) {
     title.textContent = `${label(starts[i])}: ${number.format(value)} answers`;
     rect.append(title);
   });
+  // What was spent in all, as a share of the budget: it ends at today's and goes back by what was answered since.
+  let sofar = spent - total;
+  const share = (value) => top + (height - top - bottom) * (1 - (limit ? value / limit : 1));
+  const course = answers.map((value, i) => `${left + (i + 1) * step} ${share(sofar += value)}`);
+  if (course.length) make("path", { class: "course", d: `M${left} ${share(spent - total)}L${course.join("L")}` });
+  make("text", { x: left + 8, y: top + 18, class: "course-label" }, `Line: ${short.format(limit ? 100 * spent / limit : 100)}% of the budget spent. Bars: answers.`);
   for (const [i, anchor] of [[0, "start"], [Math.floor(starts.length / 2), "middle"], [starts.length - 1, "end"]]) {
     make("text", { x: anchor === "end" ? width : left + i * step, y: height - 8, "text-anchor": anchor }, label(starts[i]));
   }
@@ -297,7 +333,7 @@ function tryForm(page, model) {
         method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ inputs: [input] }),
       });
       says.textContent = `Label: ${answer.labels[0]}.` + (answer.receipt
-        ? ` Receipt ${answer.receipt.id}, entry ${answer.receipt.sequence}; ${number.format(answer.remaining.answers)} answers left.`
+        ? ` Receipt ${answer.receipt.id}, entry ${answer.receipt.sequence}; ${number.format(answer.remaining.answers)} answers left. Its hash, to be noted elsewhere: ${answer.receipt.hash}`
         : answer.cost ? " A repeat: it cost nothing." : "");
       if (answer.classes.length) place.replaceChildren(probabilities(answer));
       await refresh();
@@ -312,6 +348,7 @@ function tryForm(page, model) {
 
 function probabilities(answer) {
   const table = element("table");
+  table.append(element("caption", "Probabilities"));
   const head = element("tr");
   head.append(element("th", "Class", { scope: "col" }), element("th", "Probability", { scope: "col", class: "number" }));
   const rows = answer.classes.map((name, i) => [name, answer.probabilities[0][i]]).sort((a, b) => b[1] - a[1]).slice(0, 10);
@@ -327,7 +364,21 @@ function probabilities(answer) {
 
 function trouble(error) {
   if (error.status === 401) leave();
-  say(error.message);
+  if ($("door").hidden) say(error.message);
+  else refuse(error);
+}
+
+// Why somebody could not sign in, for people who have never heard of a header.
+const REFUSED = {
+  401: "This key is not valid here: it was mistyped, revoked, or made for another ledger. Check that all of it was copied.",
+  429: "Too many attempts. Wait a minute, then try again.",
+  503: "The ledger cannot be reached, so no key can be checked. Try again soon, or ask whoever runs the service.",
+};
+
+function refuse(error) {
+  $("refused").textContent = REFUSED[error.status] || error.message;
+  $("key").setAttribute("aria-invalid", "true");
+  $("key").focus();
 }
 
 function theme(dark) {

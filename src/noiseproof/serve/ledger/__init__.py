@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.answers import Answers
+from noiseproof.serve.ledger.bindings import Binding
+from noiseproof.serve.ledger.copies import backup, recover, restore
 from noiseproof.serve.ledger.database import Database
+from noiseproof.serve.ledger.heads import Checkpoint
 from noiseproof.serve.ledger.history import History
 from noiseproof.serve.ledger.keys import Caller, Keys
 from noiseproof.serve.ledger.ledger import Ledger
@@ -14,7 +17,9 @@ __all__ = [
     "Amount",
     "Answers",
     "Balance",
+    "Binding",
     "Caller",
+    "Checkpoint",
     "DataSetBalance",
     "Database",
     "History",
@@ -26,4 +31,7 @@ __all__ = [
     "Refused",
     "Retry",
     "Spend",
+    "backup",
+    "recover",
+    "restore",
 ]

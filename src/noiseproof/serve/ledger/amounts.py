@@ -107,21 +107,24 @@ class Amount:
         return self.measure, self.orders
 
     def __add__(self, other: Amount) -> Amount:
-        return replace(self, units=tuple(a + b for a, b in self._pairs(other)))
+        return self._of(tuple(a + b for a, b in self._pairs(other)))
 
     def __sub__(self, other: Amount) -> Amount:
-        return replace(self, units=tuple(a - b for a, b in self._pairs(other)))
+        units = tuple(a - b for a, b in self._pairs(other))
+        if min(units) < 0:
+            raise SettingError("an amount cannot be below 0.")
+        return self._of(units)
 
     def __mul__(self, count: int) -> Amount:
         return replace(self, units=tuple(units * count for units in self.units))
 
     def capped(self, most: Amount) -> Amount:
         """The smaller of the two at every order."""
-        return replace(self, units=tuple(map(min, self._pairs(most))))
+        return self._of(tuple(map(min, self._pairs(most))))
 
     def at_least(self, least: Amount) -> Amount:
         """The larger of the two at every order."""
-        return replace(self, units=tuple(map(max, self._pairs(least))))
+        return self._of(tuple(map(max, self._pairs(least))))
 
     def fits(self, capacity: Amount) -> bool:
         """Whether it is within `capacity`, at every order."""
@@ -155,8 +158,14 @@ class Amount:
         document: dict[str, Any] = {"measure": self.measure, "amounts": [_decimal(units) for units in self.units]}
         return {**document, "orders": list(self.orders)} if self.orders else document
 
+    def _of(self, units: tuple[int, ...]) -> Amount:
+        """Units that are known to be right, without looking at them again: every spend makes several amounts."""
+        made = object.__new__(Amount)
+        made.__dict__.update(measure=self.measure, units=units, orders=self.orders)
+        return made
+
     def _pairs(self, other: Amount) -> Iterator[tuple[int, int]]:
-        if self.kind != other.kind:
+        if self.measure != other.measure or self.orders != other.orders:
             raise SettingError(f"amounts of {self.measure} and of {other.measure} at other orders do not add up.")
         return zip(self.units, other.units, strict=True)
 

@@ -8,14 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import Connection, delete, insert, select, tuple_, update
 
 from noiseproof.serve.ledger.amounts import Amount
-from noiseproof.serve.ledger.database import Database, entries, repeats, retries, upsert
+from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.records import Entry, Receipt, Spend
+from noiseproof.serve.ledger.tables import entries, repeats, retries, spending, upsert
 
 Place = tuple[str, str, str | None]
 """A model, a client and, for what may be retried, its key: what a paid request is found by."""
 PaidBefore = tuple[str, Receipt, str | None]
 """The digest of a request that was paid for, its receipt, and its answer if there is one yet."""
 
+_MINUTES_KEPT = 2 * 86_400_000_000
 _PLACE = (retries.c.model, retries.c.client, retries.c.retry_key)
 
 
@@ -58,6 +60,9 @@ class Answers:
         limit = time.time_ns() // 1000 - int(older_than * 1e6)
         with self._database.writing() as connection:
             connection.execute(delete(retries).where(retries.c.made_at < limit))
+            # Nobody looks at single minutes for longer than a day.
+            old = time.time_ns() // 1000 - _MINUTES_KEPT
+            connection.execute(delete(spending).where(spending.c.span == "minute", spending.c.start < old))
 
 
 def paid_before(connection: Connection, spends: Sequence[Spend]) -> dict[Place, PaidBefore]:

@@ -1,196 +1,51 @@
-"""Database: the ledger's tables, and how SQLite (one file) or PostgreSQL (by URL) is opened so that commits stay."""
+"""Database: how SQLite (one file) or PostgreSQL (by URL) is opened so that commits stay, and a lost file is noticed."""
 
 from __future__ import annotations
 
+import os
 import random
-import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import URL, Column, Connection, Engine, ForeignKey, Index, Table, Text, select, text
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from noiseproof.errors import LedgerError, MissingPartError, SettingError
-
-VERSION = 5
-"""The version of the tables that this noiseproof reads and writes."""
-
-EVERYONE = ""
-"""The client of a model's own account: what all clients together may spend, because they may collude."""
+from noiseproof.serve.ledger.deadlines import Deadlines
+from noiseproof.serve.ledger.tables import draws, migrate
 
 _LOCK_SECONDS = 30
 """Seconds that a transaction waits for another's lock before it gives up."""
 _NEVER = threading.Event()
 """Never set: to wait for a while."""
-
-_metadata = sa.MetaData()
-
-
-def _key(name: str, kind: type[Text | sa.Integer | sa.BigInteger] = Text, references: str | None = None) -> Column[Any]:
-    foreign = () if references is None else (ForeignKey(references),)
-    return Column(name, kind, *foreign, primary_key=True, autoincrement=False)
-
-
-def _column(kind: type[Any], name: str, *more: Any, nullable: bool = False, **options: Any) -> Column[Any]:
-    return Column(name, kind, *more, nullable=nullable, **options)
-
-
-def _table(name: str, *columns: Any) -> Table:
-    return Table(name, _metadata, *columns)
-
-
-_text, _number, _real = (partial(_column, kind) for kind in (Text, sa.BigInteger, sa.Double))
-models = _table(
-    "models", _key("model"), _text("release"), _text("measure"), _text("orders"), _number("sequence"), _text("head")
-)
-balances = _table(
-    "balances",
-    _key("model", references="models.model"),
-    _key("client"),
-    _key("coordinate", sa.Integer),
-    _number("capacity"),
-    _number("spent"),
-    sa.CheckConstraint("spent >= 0 AND spent <= capacity", name="never_overdrawn"),
-)
-entries = _table(
-    "entries",
-    _key("model", references="models.model"),
-    _key("sequence", sa.BigInteger),
-    _text("receipt", unique=True),
-    _text("kind", sa.CheckConstraint("kind IN ('limit', 'spend')")),
-    _text("client"),
-    _number("answers"),
-    _text("units"),
-    _number("made_at"),
-    _text("hash"),
-    Index("entries_by_time", "model", "made_at"),
-)
-clients = _table(
-    "clients", _key("client"), _column(sa.Integer, "operator"), _number("answers", nullable=True), _number("made_at")
-)
-keys = _table(
-    "keys",
-    _key("id"),
-    _text("client", ForeignKey("clients.client")),
-    _text("salt"),
-    _text("hash"),
-    _number("made_at"),
-    _number("revoked_at", nullable=True),
-)
-retries = _table(
-    "retries",
-    _key("model", references="models.model"),
-    _key("client"),
-    _key("retry_key"),
-    _text("question"),
-    _text("receipt", ForeignKey("entries.receipt")),
-    _text("answer", nullable=True),
-    _number("made_at"),
-    Index("retries_by_time", "made_at"),
-)
-repeats = _table("repeats", _key("model", references="models.model"), _key("client"), _key("question"), _text("answer"))
-names = _table("names", _key("name"), _text("model", ForeignKey("models.model")))
-data_sets = _table("data_sets", _key("data_set"), _real("epsilon"), _real("delta"))
-draws = _table(
-    "draws", _key("release"), _text("data_set"), _real("epsilon", nullable=True), _real("delta"), _text("neighbours")
-)
-draw_units = _table("draw_units", _key("release"), _text("unit"))
-"""Whose promise each of the draws is; a record's, where nothing is said."""
-properties = _table("properties", _key("name"), _text("value"))
-_version = _table("version", _column(sa.Integer, "version"))
-
-# History is appended to, never edited: the database itself refuses.
-_GUARDS = {
-    "sqlite": [
-        f"CREATE TRIGGER IF NOT EXISTS entries_no_{verb.lower()} BEFORE {verb} ON entries "
-        "BEGIN SELECT RAISE(ABORT, 'the history of a ledger is append-only'); END"
-        for verb in ("UPDATE", "DELETE")
-    ],
-    "postgresql": [
-        "CREATE OR REPLACE FUNCTION keep_history() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE EXCEPTION 'the history of a ledger is append-only'; END $$",
-        "CREATE OR REPLACE TRIGGER entries_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON entries "
-        "FOR EACH STATEMENT EXECUTE FUNCTION keep_history()",
-    ],
-}
-
-
-def version(database: Engine | Connection) -> int:
-    """The version of a database's tables; 0 for an empty one."""
-    if not sa.inspect(database).has_table("version"):
-        return 0
-    with database.connect() if isinstance(database, Engine) else nullcontext(database) as connection:
-        return int(connection.execute(select(_version.c.version)).scalar_one())
-
-
-def migrate(engine: Engine, *, create: bool = True) -> None:
-    """Bring a database to this version, keeping all that is in it; a newer one is refused.
-
-    Every version so far has only added tables, so a step up creates those that are missing. All of it happens in one
-    transaction. An empty database becomes a ledger only with `create`.
-    """
-    present = version(engine)
-    if present == VERSION:
-        return
-    if present == 0 and not create:
-        raise LedgerError("there is no ledger in that database; `noiseproof ledger init` makes one.")
-    with engine.begin() as connection:
-        lock(connection, "migrate")
-        found = version(connection)
-        if found > VERSION:
-            raise LedgerError(
-                f"the ledger has version {found}, this noiseproof knows {VERSION}; use the one that made it."
-            )
-        _metadata.create_all(connection)
-        for statement in _GUARDS[connection.dialect.name]:
-            connection.execute(text(statement))
-        # Accounts of versions 1 to 3 have one name each, their own.
-        connection.execute(
-            text("INSERT INTO names SELECT model, model FROM models WHERE model NOT IN (SELECT name FROM names)")
-        )
-        fresh = [{"name": name, "value": secrets.token_hex(size)} for name, size in (("id", 8), ("key", 32))]
-        connection.execute(upsert(connection.dialect.name, properties), fresh)
-        connection.execute(_version.delete())
-        connection.execute(_version.insert().values(version=VERSION))
-
-
-def lock(connection: Connection, purpose: str) -> None:
-    """Hold one lock for a purpose until the transaction ends (on SQLite, a writing transaction has the only one)."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(
-            text("SELECT pg_advisory_xact_lock(hashtext(:purpose))"), {"purpose": f"noiseproof {purpose}"}
-        )
-
-
-def upsert(dialect: str, table: Table, *changed: str) -> Any:
-    """An insertion that changes these columns of rows that are there already, and nothing else of them."""
-    inserted = (postgresql if dialect == "postgresql" else sqlite).insert(table)
-    if not changed:
-        return inserted.on_conflict_do_nothing()
-    values = {name: inserted.excluded[name] for name in changed}
-    return inserted.on_conflict_do_update(index_elements=table.primary_key.columns, set_=values)
+_CACHE_KIB = 64 << 10
+"""What SQLite may keep of a file in memory, so that a ledger of a million entries is as quick as a small one."""
 
 
 class Database:
     """Where ledgers, keys and answers are kept: transactions on a database of the newest version."""
 
-    def __init__(self, url: str, *, create: bool = True) -> None:
+    def __init__(self, url: str, *, create: bool = True, deadline: float | None = None) -> None:
+        """`deadline`: seconds that a transaction may wait for PostgreSQL; None, for commands, as long as it takes."""
         self.url = parse_url(url)
+        self.seen: dict[str, tuple[int, str]] = {}
+        """The last entry of each account that this process has seen, by number and hash: histories only grow."""
+        self._deadlines: Deadlines | None = None
         if self.url.get_backend_name() == "sqlite":
             _check_file(self.url, create)
             self._reader, self._writer = _sqlite(self.url), _sqlite(self.url, writes=True)
         else:
             self._reader = self._writer = _postgresql(self.url)
+            if deadline is not None:
+                self._deadlines = Deadlines(self._reader, deadline)
         try:
-            with _plain_errors():
+            with _plain_errors(), self._watching():
                 migrate(self._writer, create=create)
         except BaseException:
             self.close()
@@ -201,28 +56,56 @@ class Database:
         """`sqlite` or `postgresql`."""
         return self._reader.dialect.name
 
+    def quote(self, name: str) -> str:
+        """A name as it stands in a statement."""
+        return self._reader.dialect.identifier_preparer.quote(name)
+
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A transaction that may write: committed and on disk when the block ends, undone if it raises.
 
         On SQLite it holds the one write lock from its first moment, so that nothing it has read can have changed.
         """
-        with _plain_errors(), self._writer.begin() as connection:
+        with _plain_errors(), self._watching(), self._writer.begin() as connection:
+            info = connection.info
             yield connection
+        if self.dialect == "sqlite":
+            _check_still_there(self.url, info)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of everything, and keeps no writer waiting."""
-        with _plain_errors(), self._reader.connect() as connection:
+        with _plain_errors(), self._watching(), self._reader.connect() as connection:
             if self.dialect == "postgresql":
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
                 yield connection
 
+    def into_one_file(self) -> None:
+        """Bring everything that SQLite keeps beside the file into it, so that the file can be moved."""
+        self._reader.dispose()
+        with _plain_errors(), self._writer.connect() as connection:
+            raw = connection.connection.driver_connection
+            assert raw is not None
+            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            raw.execute("PRAGMA journal_mode = DELETE")
+        self._writer.dispose()
+
+    def probe(self) -> None:
+        """Commit a write that changes nothing: whether a spend could be committed now."""
+        one = sa.select(sa.func.min(draws.c.release)).scalar_subquery()
+        with self.writing() as connection:
+            connection.execute(sa.update(draws).where(draws.c.release == one).values(data_set=draws.c.data_set))
+
     def close(self) -> None:
         """Close all connections."""
         self._reader.dispose()
         self._writer.dispose()
+        if self._deadlines is not None:
+            self._deadlines.close()
+
+    def _watching(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._deadlines is None else self._deadlines.watching()
 
     def __enter__(self) -> Database:
         return self
@@ -256,8 +139,30 @@ def _check_file(url: URL, create: bool) -> None:
     file = Path(url.database).absolute()
     if not file.parent.is_dir():
         raise SettingError(f"the folder of the ledger {url.database} does not exist; make it first.")
-    if not create and not file.is_file():
+    if create:
+        with suppress(FileExistsError):  # SQLite gives its other files the mode of this one
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    elif not file.is_file():
         raise LedgerError(f"there is no ledger {url.database}; `noiseproof ledger init` makes one.")
+
+
+def _files(url: URL) -> tuple[tuple[int, int], ...]:
+    """What tells the files of a ledger apart from others of the same names: the database, and what is not yet in it."""
+    found = (os.stat(f"{url.database}{suffix}") for suffix in ("", "-wal"))
+    return tuple((one.st_dev, one.st_ino) for one in found)
+
+
+def _check_still_there(url: URL, info: MutableMapping[Any, Any]) -> None:
+    """Refuse to go on with files that have no name any more: what was spent there would be forgotten."""
+    try:
+        same = _files(url) == info["files"]
+    except FileNotFoundError:
+        same = False
+    if not same:
+        raise LedgerError(
+            f"the ledger {url.database} was removed or replaced while it was in use; nothing was released. Stop the "
+            "service, and put the ledger back with `noiseproof ledger restore`."
+        )
 
 
 def _sqlite(url: URL, *, writes: bool = False) -> Engine:
@@ -266,6 +171,9 @@ def _sqlite(url: URL, *, writes: bool = False) -> Engine:
     @sa.event.listens_for(engine, "connect")
     def _connected(connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin where we say so, below
+        # What somebody wrote that is no text is still read, and found by whoever verifies.
+        connection.text_factory = lambda content: content.decode("utf-8", "surrogateescape")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         connection.execute("PRAGMA journal_mode = WAL")
         # FULL, not NORMAL: a commit must survive a power failure, as its answer is sent right after it.
         connection.execute("PRAGMA synchronous = FULL")
@@ -277,6 +185,8 @@ def _sqlite(url: URL, *, writes: bool = False) -> Engine:
     def _begin(connection: Connection) -> None:
         if writes:
             _take_lock(connection)
+            if "files" not in connection.info:  # SQLite keeps them as long as this connection lives
+                connection.info["files"] = _files(url)
         else:
             connection.exec_driver_sql("BEGIN")
 
@@ -305,7 +215,16 @@ def _postgresql(url: URL) -> Engine:
         raise MissingPartError("a ledger in PostgreSQL needs psycopg: pip install 'noiseproof[serve]'.") from None
     settings = f"-c lock_timeout={_LOCK_SECONDS}s -c statement_timeout={4 * _LOCK_SECONDS}s -c synchronous_commit=on"
     given = url.query.get("options", "")
-    arguments = {"connect_timeout": 5, "options": f"{given} {settings}", "application_name": "noiseproof"}
+    arguments = {
+        "connect_timeout": 5,
+        "options": f"{given} {settings}",
+        "application_name": "noiseproof",
+        # A machine that is gone is noticed within some 15 seconds, also while nothing is sent.
+        "keepalives_idle": 5,
+        "keepalives_interval": 3,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 10_000,
+    }
     # A server that went away is noticed when a connection is taken out, not in the middle of a spend.
     return sa.create_engine(url, connect_args=arguments, pool_pre_ping=True)
 
@@ -315,6 +234,13 @@ def _plain_errors() -> Iterator[None]:
     """Database errors as a sentence. Their own messages may hold statements and values, so only their kind is told."""
     try:
         yield
+    except ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) == "42501":  # insufficient_privilege
+            raise LedgerError(
+                "this role of the database may not do that; use the one that owns the ledger (`noiseproof ledger role` "
+                "made this one for serving alone)."
+            ) from error
+        raise LedgerError(f"the ledger cannot be used now ({type(error).__name__}); nothing was released.") from error
     except IntegrityError as error:
         raise LedgerError("the ledger refused a change that breaks its rules; nothing was written.") from error
     except SQLAlchemyError as error:

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select, text
+from sqlalchemy import Connection, func, select
 
-from noiseproof.serve.ledger.database import EVERYONE, Database, entries, models
-from noiseproof.serve.ledger.ledger import balances_of
+from noiseproof.errors import LedgerError
+from noiseproof.serve.ledger import grants
+from noiseproof.serve.ledger.accounts import balances_of
+from noiseproof.serve.ledger.database import Database
+from noiseproof.serve.ledger.heads import Checkpoint
 from noiseproof.serve.ledger.records import Balance, Chain, Entry, timestamp
+from noiseproof.serve.ledger.replay import Position, Replay, Verification, entries_of
+from noiseproof.serve.ledger.tables import (
+    EVERYONE,
+    SPANS,
+    balances,
+    entries,
+    missing_guards,
+    models,
+    properties,
+    spending,
+)
+from noiseproof.serve.ledger.tables import grants as grant_table
 
-_AT_ONCE = 1000
+__all__ = ["Account", "History", "Verification"]
 
-
-@dataclass
-class Verification:
-    """What checking one model's history found; `problems` is empty where all is well."""
-
-    model: str
-    entries: int = 0
-    answers: int = 0
-    head: str = ""
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def holds(self) -> bool:
-        """Whether the history is whole, unchanged, never overdrawn, and what the balances say."""
-        return not self.problems
+GRANTS = "(grants)"
+"""What the chain of grants is called among the results of `verify`."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Account:
     release: str
     everyone: Balance
     clients: dict[str, Balance]
+    """Those that spent most."""
+    clients_total: int
     entries: int
     head: str
 
@@ -57,110 +62,156 @@ class History:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def accounts(self) -> list[Account]:
-        """Every model's account."""
+    def accounts(self, most: int | None = None) -> list[Account]:
+        """Every model's account, with all clients or the `most` that spent most."""
         found = []
         with self._database.reading() as connection:
-            for row, chain, balances in _accounts(connection):
-                everyone = balances.pop(EVERYONE)
-                clients = dict(sorted(balances.items()))
-                found.append(Account(chain.model, chain.release, everyone, clients, row.sequence, row.head))
+            for row in connection.execute(select(models).order_by(models.c.model)).all():
+                chain = Chain.from_row(row)
+                of_model = balances.c.model == row.model, balances.c.coordinate == 0, balances.c.client != EVERYONE
+                total = connection.execute(select(func.count()).where(*of_model)).scalar_one()
+                largest = select(balances.c.client).where(*of_model).order_by(balances.c.spent.desc()).limit(most)
+                chosen = sorted(connection.execute(largest).scalars()) if most is not None else None
+                known = balances_of(connection, [chain], None if chosen is None else [EVERYONE, *chosen])[row.model]
+                everyone = known.pop(EVERYONE)
+                clients = dict(sorted(known.items()))
+                found.append(Account(row.model, row.release, everyone, clients, total, row.sequence, row.head))
         return found
 
     def export(self) -> Iterator[dict[str, Any]]:
         """All entries of all models as they are in the chain, in order, in bounded memory."""
         with self._database.reading() as connection:
-            for _, chain, _ in _accounts(connection):
+            for row in connection.execute(select(models).order_by(models.c.model)).all():
+                chain = Chain.from_row(row)
                 previous = chain.origin
-                for entry, hash in _entries(connection, chain.model):
+                for stored in entries_of(connection, chain.model):
+                    entry, hash = Entry.from_row(stored), stored["hash"]
                     fields = {name: value for name, value in vars(entry).items() if name not in ("units", "made_at")}
                     amount = chain.amount(entry.units).to_json()
                     made = {"made_at": timestamp(entry.made_at), "previous": previous, "hash": hash}
                     yield {**fields, "client": entry.client or None, **amount, **made}
                     previous = hash
 
-    def verify(self, noted: str | None = None) -> list[Verification]:
-        """Replay every history and check it: hashes, order, limits at every moment, and the balances they lead to.
+    def verify(
+        self, noted: str | None = None, *, anchors: Sequence[Checkpoint] = (), since: Checkpoint | None = None
+    ) -> list[Verification]:
+        """Replay every history and check it: hashes, order, limits and rights at every moment, and what they lead to.
 
         A chain of hashes shows edits, not a history cut off at its end together with its balances. Whoever noted a hash
         elsewhere (a receipt has one, `ledger show` prints the last) passes it as `noted`: it must still be in a chain.
+
+        Args:
+            noted: A hash that must be in a history.
+            anchors: Signed heads that were kept elsewhere: every one must be in the histories.
+            since: A signed head with balances to go on from: entries up to there are taken on the signer's word.
+
+        Returns:
+            What was found, of every model and of the chain of grants.
         """
-        results, seen = [], False
         with self._database.reading() as connection:
-            for row, chain, balances in _accounts(connection):
-                result = Verification(row.model)
-                replay = _Replay(chain)
-                for entry, hash in _entries(connection, row.model):
-                    replay.add(entry, hash, result)
-                    seen = seen or hash == noted
-                result.head = replay.head
-                if (replay.sequence, replay.head) != (row.sequence, row.head):
-                    result.problems.append("the last entries are missing, or the account was changed.")
-                if replay.balances != balances:
-                    result.problems.append("the balances are not what the history adds up to.")
-                results.append(result)
-        if noted is not None and not seen:
-            missing = "the noted hash is in no history: one was rewritten."
-            results.append(Verification("(noted hash)", problems=[missing]))
+            checked = _Check(connection, [*anchors, *(() if since is None else (since,))], since)
+            results = checked.results
+            if checked.grants.problems:
+                results = [*results, checked.grants]
+            if noted is not None and not _holds(connection, noted):
+                missing = "the noted hash is in no history: one was rewritten."
+                results = [*results, Verification("(noted hash)", problems=[missing])]
         return results
 
+    def checkpoint(self, since: Checkpoint | None = None) -> Checkpoint:
+        """Where every history is and how everybody stands, to be signed; after verifying it.
+
+        Args:
+            since: A signed checkpoint to verify from.
+
+        Raises:
+            LedgerError: If something is wrong with the ledger.
+        """
+        with self._database.reading() as connection:
+            checked = _Check(connection, [] if since is None else [since], since)
+        for result in (*checked.results, checked.grants):
+            if not result.holds:
+                raise LedgerError(f"nobody should vouch for this ledger: {result.model}: {result.problems[0]}")
+        heads = {model: (place.sequence, place.head) for model, place in checked.places.items()}
+        standings = {model: place.standings for model, place in checked.places.items()}
+        grants_head = checked.grants.entries, checked.grants.head
+        return Checkpoint(checked.ledger, time.time_ns() // 1000, grants_head, heads, standings)
+
     def spending(self, model: str, since: float, buckets: int, client: str | None = None) -> list[tuple[float, int]]:
-        """Answers paid for over the last `since` seconds, in equal intervals: (their start, answers)."""
+        """Answers paid for over the last `since` seconds, in equal intervals: (their start, answers).
+
+        They are summed by the minute, or by the hour if more than a day is asked for, whose start counts.
+        """
         now = time.time()
         start, width = int((now - since) * 1e6), max(1, int(since * 1e6 / buckets))
-        bucket = ((entries.c.made_at - start) // width).label("bucket")
-        query = select(bucket, func.sum(entries.c.answers)).where(
-            entries.c.model == model, entries.c.kind == "spend", entries.c.made_at >= start
+        span = "minute" if since <= 86400 else "hour"
+        query = select(spending.c.start, spending.c.answers).where(
+            spending.c.model == model,
+            spending.c.client == (EVERYONE if client is None else client),
+            spending.c.span == span,
+            spending.c.start > start - SPANS[span],
         )
-        if client is not None:
-            query = query.where(entries.c.client == client)
+        counts: defaultdict[int, int] = defaultdict(int)
         with self._database.reading() as connection:
-            counts = {int(row[0]): int(row[1]) for row in connection.execute(query.group_by(text("bucket")))}
-        return [((start + i * width) / 1e6, counts.get(i, 0)) for i in range(buckets)]
+            for row in connection.execute(query):
+                counts[min(buckets - 1, max(0, (row.start - start) // width))] += int(row.answers)
+        return [((start + i * width) / 1e6, counts[i]) for i in range(buckets)]
 
 
-class _Replay:
-    """A model's account as its history makes it, entry by entry."""
+class _Check:
+    """Everything that `verify` looks at, in one transaction."""
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        self.sequence, self.head = 0, chain.origin
-        self.balances: dict[str, Balance] = {}
+    def __init__(self, connection: Connection, kept: Sequence[Checkpoint], since: Checkpoint | None) -> None:
+        self.ledger = str(connection.execute(select(properties.c.value).where(properties.c.name == "id")).scalar_one())
+        granted = grants.replay(connection, {one.grants[0]: one.grants[1] for one in kept if one.grants[0] > 0})
+        problems = [*granted.problems, *grants.check_tables(connection, granted)]
+        problems += [f"the guard {name} of the history is missing." for name in missing_guards(connection)]
+        if any(one.ledger != self.ledger for one in kept):
+            problems.append("what was noted elsewhere is of another ledger.")
+        found = [str(model) for model in connection.execute(select(models.c.model).order_by(models.c.model)).scalars()]
+        for name in sorted({model for one in kept for model in one.models} - {*found}):
+            problems.append(f"the account {name}, which was noted, is missing.")
+        self.grants = Verification(GRANTS, granted.sequence, 0, granted.head, problems)
+        self.places: dict[str, Position] = {}
+        self.results = []
+        for model in found:
+            heads = {one.models[model][0]: one.models[model][1] for one in kept if model in one.models}
+            self.results.append(self._model(connection, model, granted, heads, since))
 
-    def add(self, entry: Entry, hash: str, result: Verification) -> None:
-        self.sequence += 1
-        if entry.sequence != self.sequence:
-            result.problems.append(f"entry {self.sequence} is missing.")
-            self.sequence = entry.sequence
-        self.head = entry.hash_after(self.head)
-        if self.head != hash:
-            result.problems.append(f"entry {entry.sequence} was changed, or the one before it.")
-            self.head = hash  # one changed entry is one problem, not all that follow
-        result.entries += 1
-        amount = self.chain.amount(entry.units)
-        zero = amount * 0
-        if entry.kind == "limit":
-            before = self.balances.get(entry.client, Balance(amount, zero))
-            if entry.client == EVERYONE and not amount.fits(before.capacity):
-                result.problems.append(f"entry {entry.sequence} raised the model's budget.")
-            self.balances[entry.client] = Balance(amount, before.spent)
-            return
-        result.answers += entry.answers
-        for client in (EVERYONE, entry.client):
-            before = self.balances.get(client, Balance(zero, zero))
-            after = Balance(before.capacity, before.spent + amount)
-            if not after.spent.fits(after.capacity):
-                result.problems.append(f"entry {entry.sequence} spent more than was left.")
-            self.balances[client] = after
+    def _model(
+        self,
+        connection: Connection,
+        model: str,
+        granted: grants.Granted,
+        heads: Mapping[int, str],
+        since: Checkpoint | None,
+    ) -> Verification:
+        row = connection.execute(select(models).where(models.c.model == model)).one()
+        try:
+            chain = Chain.from_row(row)
+            chain.amount((0,) * max(1, len(chain.orders)))
+        except (ValueError, TypeError, RecursionError):
+            return Verification(model, problems=["the account cannot be read."])
+        start = None
+        if since is not None and model in since.models:
+            start = since.position(model)
+            query = select(entries.c.hash).where(entries.c.model == model, entries.c.sequence == start.sequence)
+            if connection.execute(query).scalar_one_or_none() != start.head:
+                problem = (
+                    f"entry {start.sequence} is not the one that was signed: the history was rewritten or cut off."
+                )
+                return Verification(model, problems=[problem])
+        replay = Replay(chain, start)
+        result = replay.run(connection, granted, heads)
+        if (replay.place.sequence, replay.place.head) != (row.sequence, row.head):
+            result.problems.append("the last entries are missing, or the account was changed.")
+        replay.check_balances(connection)
+        self.places[model] = replay.place
+        return result
 
 
-def _accounts(connection: Connection) -> Iterator[tuple[Row[Any], Chain, dict[str, Balance]]]:
-    for row in connection.execute(select(models).order_by(models.c.model)).all():
-        chain = Chain.from_row(row)
-        yield row, chain, balances_of(connection, [chain])[chain.model]
-
-
-def _entries(connection: Connection, model: str) -> Iterator[tuple[Entry, str]]:
-    query = select(entries).where(entries.c.model == model).order_by(entries.c.sequence)
-    for row in connection.execution_options(yield_per=_AT_ONCE).execute(query).mappings():
-        yield Entry.from_row(row), row["hash"]
+def _holds(connection: Connection, hash: str) -> bool:
+    return any(
+        connection.execute(select(table.c.sequence).where(table.c.hash == hash).limit(1)).first() is not None
+        for table in (entries, grant_table)
+    )

@@ -4,59 +4,42 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import math
 import time
-import uuid
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, func, or_, select
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
-from noiseproof.serve.ledger import answers
-from noiseproof.serve.ledger.amounts import LARGEST, SCALE, Amount
-from noiseproof.serve.ledger.database import (
+from noiseproof.serve.ledger import answers, grants
+from noiseproof.serve.ledger.accounts import AccountTransaction, balances_of, shares, under
+from noiseproof.serve.ledger.amounts import Amount
+from noiseproof.serve.ledger.bindings import Binding
+from noiseproof.serve.ledger.database import Database
+from noiseproof.serve.ledger.records import Balance, Chain, DataSetBalance, Paid, Promise, Receipt, Refused, Spend
+from noiseproof.serve.ledger.tables import (
     EVERYONE,
-    Database,
     balances,
     data_sets,
     draw_units,
     draws,
-    entries,
     keys,
     lock,
     models,
     names,
     properties,
-    upsert,
-)
-from noiseproof.serve.ledger.records import (
-    Balance,
-    Chain,
-    DataSetBalance,
-    Entry,
-    Kind,
-    Paid,
-    Promise,
-    Receipt,
-    Refused,
-    Spend,
+    weights,
 )
 
-_LIVE_KEYS = select(keys.c.id).where(keys.c.id.in_(bindparam("ids", expanding=True)), keys.c.revoked_at.is_(None))
-_LOCK = (
-    select(models)
-    .where(models.c.model.in_(bindparam("names", expanding=True)))
-    .order_by(models.c.model)
-    .with_for_update()
+_LIVE_KEYS = select(keys.c.id).where(
+    keys.c.id.in_(bindparam("ids", expanding=True)),
+    keys.c.revoked_at.is_(None),
+    or_(keys.c.expires_at.is_(None), keys.c.expires_at > bindparam("now")),
 )
-_BALANCES = (
-    select(balances).where(balances.c.model.in_(bindparam("names", expanding=True))).order_by(balances.c.coordinate)
-)
-_SOME_BALANCES = _BALANCES.where(balances.c.client.in_(bindparam("clients", expanding=True)))
-_ADVANCE = update(models).where(models.c.model == bindparam("m")).values(sequence=bindparam("s"), head=bindparam("h"))
-_SET_BALANCES = {name: upsert(name, balances, "capacity", "spent") for name in ("sqlite", "postgresql")}
+
+
+_WEIGHTS = weights
+_ACCOUNT_OF_WEIGHTS = select(weights.c.model).where(weights.c.weights == bindparam("weights"))
 
 
 class Ledger:
@@ -71,8 +54,10 @@ class Ledger:
     database keeps what it has committed; nobody answers from the same release by another ledger, or by none.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, bindings: Mapping[str, Sequence[Binding]] | None = None) -> None:
         self.database = database
+        self._bindings = bindings or {}
+        """By account: what is noted in bundles before anything is released."""
 
     @property
     def id(self) -> str:
@@ -91,7 +76,8 @@ class Ledger:
             release: A fingerprint of the release, with its noise and its number of queries. It may tell private
                 records apart, so only a keyed digest of it is kept; the key stays in the ledger.
             capacity: What all answers together may cost.
-            weights: The fingerprint by which version 0.1 knew the release.
+            weights: A fingerprint of its weights alone. Weights have one account, whatever noise and number of
+                queries a bundle states beside them.
 
         Returns:
             The name of the account to spend from.
@@ -102,25 +88,32 @@ class Ledger:
         """
         with self.database.writing() as connection:
             lock(connection, "open")
-            keyed = _keyed(connection, release)
-            row = connection.execute(select(models).where(models.c.release.in_([keyed, weights]))).first()
+            _check_no_backup(connection)
+            keyed, kept = _keyed(connection, release), weights and _keyed(connection, weights)
+            # Version 0.1 knew a release by its weights, without a key.
+            found = connection.execute(select(models.c.model).where(models.c.release.in_([keyed, weights]))).scalar()
+            if found is None and weights:
+                found = connection.execute(_ACCOUNT_OF_WEIGHTS, {"weights": kept}).scalar_one_or_none()
             known = connection.execute(select(names.c.model).where(names.c.name == name)).scalar_one_or_none()
-            if known is not None and (row is None or row.model != known):
+            if known is not None and found != known:
                 raise LedgerError(f"the ledger knows {name!r} as another release; serve this one under another name.")
-            if row is None:
+            if found is None:
                 account = AccountTransaction.start(connection, Chain(name, keyed, *capacity.kind), capacity)
             else:
-                account = AccountTransaction.lock(connection, [row.model], [])[row.model]
+                account = self._lock(connection, {found}, set())[found]
                 if account.everyone.capacity.kind != capacity.kind:
                     raise LedgerError(
-                        f"the ledger's account {row.model!r} counts in another measure; serve it with the version of "
-                        "noiseproof that opened it."
+                        f"the ledger's account {found!r} counts in another measure; serve it with the version of "
+                        "noiseproof that opened it, and with the bundle as it was."
                     )
                 account.lower(capacity)
             account.write(connection)
-            if known is None:
-                connection.execute(insert(names).values(name=name, model=account.chain.model))
-            return account.chain.model
+            model = account.chain.model
+            grants.put(connection, names, {"name": name, "model": model})
+            if weights:
+                grants.put(connection, _WEIGHTS, {"weights": kept, "model": model})
+        self._saw([account])
+        return model
 
     def draw(self, data_set: str, *, release: str, promise: Promise) -> DataSetBalance:
         """Count a release's whole promise against the data set that it was made from; once, however often it is served.
@@ -149,8 +142,9 @@ class Ledger:
             keyed = _keyed(connection, release)
             row = {"release": keyed, "data_set": data_set, **vars(promise)}
             unit = {"release": keyed, "unit": row.pop("unit")}
-            connection.execute(upsert(self.database.dialect, draws, "data_set"), row)
-            connection.execute(upsert(self.database.dialect, draw_units, "unit"), unit)
+            _check_no_backup(connection)
+            grants.put(connection, draws, row, "data_set")
+            grants.put(connection, draw_units, unit)
             balance = _data_set(connection, data_set)
             if balance.overdrawn:
                 raise BudgetError(f"{balance.sentence()} This release is one too many; nothing of it is served.")
@@ -165,7 +159,7 @@ class Ledger:
         with self.database.writing() as connection:
             lock(connection, "open")
             row = {"data_set": data_set, "epsilon": epsilon, "delta": delta}
-            connection.execute(upsert(self.database.dialect, data_sets, "epsilon", "delta"), row)
+            grants.put(connection, data_sets, row, "epsilon", "delta")
             balance = _data_set(connection, data_set)
             if balance.overdrawn:
                 raise BudgetError(f"{balance.sentence()} What was promised cannot be taken back, and no limit was set.")
@@ -200,17 +194,19 @@ class Ledger:
     def spend_together(self, spends: Sequence[Spend]) -> list[Paid | Refused]:
         """Pay for several requests in one transaction; each is granted or refused on its own, in their order."""
         with self.database.writing() as connection:
-            accounts = AccountTransaction.lock(
-                connection, {spend.model for spend in spends}, {spend.client for spend in spends}
-            )
+            places = [(spend.model, spend.client) for spend in spends]
+            accounts = self._lock(connection, {model for model, _ in places}, {client for _, client in places})
             ids = {spend.key for spend in spends if spend.key is not None}
-            live = set(connection.execute(_LIVE_KEYS, {"ids": list(ids)}).scalars()) if ids else set()
+            now = {"ids": list(ids), "now": time.time_ns() // 1000}
+            live = set(connection.execute(_LIVE_KEYS, now).scalars()) if ids else set()
             earlier = answers.paid_before(connection, spends)
+            limited = shares(connection, places)
             outcomes = []
             promised = []
             for spend in spends:
                 place = spend.model, spend.client, spend.retry.key if spend.retry else None
-                outcome = accounts[spend.model].spend(spend, live, earlier.get(place))
+                share = limited.get((spend.model, spend.client))
+                outcome = accounts[spend.model].spend(spend, live, earlier.get(place), share)
                 if spend.retry and isinstance(outcome, Paid) and not outcome.repeated:
                     earlier[place] = spend.retry.digest, outcome.receipt, None
                     promised.append((spend, outcome.receipt))
@@ -218,152 +214,103 @@ class Ledger:
             for account in accounts.values():
                 account.write(connection)
             answers.promise(connection, promised)
+        self._saw(accounts.values())
         return outcomes
+
+    def close(self, model: str) -> Balance:
+        """Close a model's budget for good: nothing more can be spent of it, and nothing is taken back."""
+        with self.database.writing() as connection:
+            account = self._lock(connection, {model}, set())[model]
+            account.lower(account.everyone.spent)
+            account.write(connection)
+        self._saw([account])
+        return account.everyone
 
     def balance(self, model: str, client: str = EVERYONE) -> Balance:
         """What a model, or a client of it, may spend and has spent."""
-        known = self.balances(model)
-        everyone = known[EVERYONE]
-        return known.get(client, Balance(everyone.capacity, everyone.spent * 0))
+        return self.share(model, client)[1]
 
-    def balances(self, model: str) -> dict[str, Balance]:
-        """The balance of everyone together and of every client that asked, by name."""
+    def share(
+        self, model: str, client: str, *, each: Amount | None = None, limit: Amount | None = None
+    ) -> tuple[Balance, Balance]:
+        """The balance of everyone together, and of a client.
+
+        Args:
+            model: The account.
+            client: Whose.
+            each: What an answer costs: the client's balance is then what its rights leave it now, in this period if
+                they are for one.
+            limit: What a client may spend whose rights say nothing.
+        """
         with self.database.reading() as connection:
-            row = connection.execute(select(models).where(models.c.model == model)).one_or_none()
-            if row is None:
-                raise SettingError(f"the ledger has no account {model!r}.")
-            return balances_of(connection, [Chain.from_row(row)])[model]
+            found = balances_of(connection, [_chain(connection, model)], [EVERYONE, client])[model]
+            everyone = found[EVERYONE]
+            if client == EVERYONE:
+                return everyone, everyone
+            own = found.get(client, Balance(everyone.capacity, everyone.spent * 0))
+            if each is None:
+                return everyone, own
+            share = shares(connection, [(model, client)]).get((model, client))
+            return everyone, under(limit if share is None else share.limit(each, own.spent), everyone, own)
+
+    def balances(self, model: str, most: int | None = None) -> dict[str, Balance]:
+        """The balance of everyone together and of clients that asked, by name: of all, or of those that spent most."""
+        with self.database.reading() as connection:
+            chain = _chain(connection, model)
+            chosen = None
+            if most is not None:
+                query = select(balances.c.client).where(balances.c.model == model, balances.c.coordinate == 0)
+                query = query.where(balances.c.client != EVERYONE).order_by(balances.c.spent.desc(), balances.c.client)
+                chosen = [EVERYONE, *connection.execute(query.limit(most)).scalars()]
+            found = balances_of(connection, [chain], chosen)[model]
+            return {client: found[client] for client in chosen or found}
+
+    def clients(self, model: str) -> int:
+        """How many clients have asked a model."""
+        query = select(func.count()).where(balances.c.model == model, balances.c.coordinate == 0)
+        with self.database.reading() as connection:
+            return int(connection.execute(query.where(balances.c.client != EVERYONE)).scalar_one())
+
+    def _lock(self, connection: Connection, models: set[str], clients: set[str]) -> dict[str, AccountTransaction]:
+        """Accounts to change, if they are not behind what this process has seen of them."""
+        accounts = AccountTransaction.lock(connection, models, clients)
+        for name, account in accounts.items():
+            sequence, head = self.database.seen.get(name, (0, account.head))
+            if account.sequence < sequence or (account.sequence == sequence and account.head != head):
+                raise LedgerError(
+                    f"the ledger's account {name!r} is behind what was spent of it: an older copy took its place while "
+                    "it was in use; nothing was released. Stop the service, and use `noiseproof ledger restore`."
+                )
+        return accounts
+
+    def note(self) -> None:
+        """Note in the bundles how far their accounts are."""
+        with self.database.reading() as connection:
+            accounts = AccountTransaction.read(connection, self._bindings)
+        self._saw(accounts.values())
+
+    def _saw(self, accounts: Iterable[AccountTransaction]) -> None:
+        """Remember what was committed, and note it in the bundles, before anything is released."""
+        for account in accounts:
+            name = account.chain.model
+            self.database.seen[name] = max(self.database.seen.get(name, (0, "")), (account.sequence, account.head))
+            for binding in self._bindings.get(name, ()):
+                binding.reach(name, account.sequence, account.head, account.everyone)
 
 
-class AccountTransaction:
-    """What one transaction reads of one model's account and adds to it, while it holds the model's lock."""
-
-    def __init__(self, chain: Chain, sequence: int, head: str, known: Mapping[str, Balance]) -> None:
-        self.chain = chain
-        self._sequence, self._head = sequence, head
-        self._before = dict(known)
-        self._now = dict(known)
-        self._rows: list[dict[str, Any]] = []
-
-    @classmethod
-    def start(cls, connection: Connection, chain: Chain, capacity: Amount) -> AccountTransaction:
-        """A new account."""
-        if max(capacity.units) > LARGEST:
-            raise SettingError(f"a budget above {LARGEST / SCALE:.3g} is no promise, and more than a ledger can count.")
-        row = {**vars(chain), "orders": json.dumps(chain.orders), "sequence": 0, "head": chain.origin}
-        connection.execute(insert(models).values(**row))
-        account = cls(chain, 0, chain.origin, {})
-        account._limit(EVERYONE, capacity)
-        return account
-
-    @classmethod
-    def lock(
-        cls, connection: Connection, names: Collection[str], clients: Collection[str]
-    ) -> dict[str, AccountTransaction]:
-        """Some models with the balances of some clients; nobody else changes them until the commit.
-
-        (On SQLite a writing transaction holds the only lock already, and there is no FOR UPDATE. On PostgreSQL rows are
-        locked in one order, so that two transactions never wait for each other.)
-        """
-        rows = {row.model: row for row in connection.execute(_LOCK, {"names": list(names)})}
-        for name in names:
-            if name not in rows:
-                raise SettingError(f"the ledger has no account {name!r}.")
-        chains = [Chain.from_row(row) for row in rows.values()]
-        found = balances_of(connection, chains, [EVERYONE, *clients])
-        return {
-            chain.model: cls(chain, rows[chain.model].sequence, rows[chain.model].head, found[chain.model])
-            for chain in chains
-        }
-
-    @property
-    def everyone(self) -> Balance:
-        """The model's balance, with what this transaction adds."""
-        return self._now[EVERYONE]
-
-    def balance(self, client: str, limit: Amount | None) -> Balance:
-        """A client's balance under a limit (at most the model's), with what this transaction adds.
-
-        A limit below what was spent leaves nothing, and takes nothing back.
-        """
-        most = self.everyone.capacity
-        spent = self._now[client].spent if client in self._now else most * 0
-        return Balance(most if limit is None else limit.capped(most).at_least(spent), spent)
-
-    def spend(self, spend: Spend, live: Collection[str], earlier: answers.PaidBefore | None) -> Paid | Refused:
-        """Note a spend if its key is among the live ones and both budgets cover it, unless it was paid for earlier."""
-        everyone, own = self.everyone, self.balance(spend.client, spend.limit)
-        if spend.key is not None and spend.key not in live:
-            return Refused("revoked", everyone, own)
-        if spend.retry is not None and earlier is not None:
-            digest, receipt, answer = earlier
-            if digest != spend.retry.digest:
-                return Refused("retry", everyone, own)
-            return Paid(receipt, everyone, own, repeated=True, answer=answer)
-        if not spend.cost.fits(everyone.left):
-            return Refused("model", everyone, own)
-        if not spend.cost.fits(own.left):
-            return Refused("client", everyone, own)
-        if spend.client not in self._now or self._now[spend.client].capacity != own.capacity:
-            self._limit(spend.client, own.capacity)
-        self._now[EVERYONE] = everyone = Balance(everyone.capacity, everyone.spent + spend.cost)
-        self._now[spend.client] = own = Balance(own.capacity, own.spent + spend.cost)
-        entry = self._append("spend", spend.client, spend.answers, spend.cost)
-        return Paid(Receipt(entry, spend.cost, self._head), everyone, own)
-
-    def lower(self, capacity: Amount) -> None:
-        """Lower the model's capacity, if it is above this one, as far as was not spent."""
-        most = capacity.capped(self.everyone.capacity).at_least(self.everyone.spent)
-        if most != self.everyone.capacity:
-            self._limit(EVERYONE, most)
-
-    def write(self, connection: Connection) -> None:
-        """Write what was added; the transaction's commit makes it true."""
-        if not self._rows:
-            return
-        connection.execute(insert(entries), self._rows)
-        connection.execute(_ADVANCE, {"m": self.chain.model, "s": self._sequence, "h": self._head})
-        rows = [
-            {"model": self.chain.model, "client": client, "coordinate": i, "capacity": capacity, "spent": spent}
-            for client, now in self._now.items()
-            if now != self._before.get(client)
-            for i, (capacity, spent) in enumerate(zip(now.capacity.units, now.spent.units, strict=True))
-        ]
-        connection.execute(_SET_BALANCES[connection.dialect.name], rows)
-
-    def _limit(self, client: str, capacity: Amount) -> None:
-        spent = self._now[client].spent if client in self._now else capacity * 0
-        self._now[client] = Balance(capacity, spent)
-        self._append("limit", client, 0, capacity)
-
-    def _append(self, kind: Kind, client: str, answers: int, amount: Amount) -> Entry:
-        self._sequence += 1
-        now = time.time_ns() // 1000
-        entry = Entry(self.chain.model, self._sequence, uuid.uuid4().hex, kind, client, answers, amount.units, now)
-        self._head = entry.hash_after(self._head)
-        self._rows.append(entry.row(self._head))
-        return entry
+def _chain(connection: Connection, model: str) -> Chain:
+    row = connection.execute(select(models).where(models.c.model == model)).one_or_none()
+    if row is None:
+        raise SettingError(f"the ledger has no account {model!r}.")
+    return Chain.from_row(row)
 
 
-def balances_of(
-    connection: Connection, chains: Collection[Chain], clients: Collection[str] | None = None
-) -> dict[str, dict[str, Balance]]:
-    """Balances by model and client; of all clients, or of some."""
-    names = [chain.model for chain in chains]
-    if clients is None:
-        stored = connection.execute(_BALANCES, {"names": names})
-    else:
-        stored = connection.execute(_SOME_BALANCES, {"names": names, "clients": list(clients)})
-    units: dict[str, dict[str, list[tuple[int, int]]]] = {name: {} for name in names}
-    for row in stored:
-        units[row.model].setdefault(row.client, []).append((row.capacity, row.spent))
-    return {
-        chain.model: {
-            client: Balance(*map(chain.amount, zip(*pairs, strict=True)))
-            for client, pairs in units[chain.model].items()
-        }
-        for chain in chains
-    }
+def _check_no_backup(connection: Connection) -> None:
+    made = connection.execute(select(properties.c.value).where(properties.c.name == "backup")).scalar_one_or_none()
+    if made is not None:
+        raise LedgerError(
+            f"this is a backup of {made}, and nothing may be spent from it; `noiseproof ledger restore` makes a ledger of it."
+        )
 
 
 def _property(connection: Connection, name: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
-from typing import Any, Literal
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, get_args
 
 from sqlalchemy import RowMapping
 
@@ -17,6 +18,21 @@ from noiseproof.serve.ledger.amounts import Amount, Measure
 
 Kind = Literal["limit", "spend"]
 """`limit`: a client's capacity was set to `units`. `spend`: `units` were spent for `answers`."""
+
+Period = Literal["day", "week", "month"]
+"""What a client's number of answers may be for. Privacy does not grow back: each period's answers cost the model's budget."""
+PERIODS: tuple[str, ...] = get_args(Period)
+
+
+def period_start(period: str, made_at: int) -> int:
+    """When the calendar's period began (UTC) in which a moment lies; both in microseconds since 1970."""
+    moment = datetime.fromtimestamp(made_at / 1e6, UTC)
+    day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    if period == "week":
+        day -= timedelta(days=day.weekday())
+    elif period == "month":
+        day = day.replace(day=1)
+    return int(day.timestamp()) * 1_000_000
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,7 @@ class Chain:
     @property
     def origin(self) -> str:
         """The hash that the first entry follows."""
-        return _digest(asdict(self))
+        return digest(asdict(self))
 
     def amount(self, units: tuple[int, ...]) -> Amount:
         """Units of this chain's measure."""
@@ -58,7 +74,8 @@ class Entry:
 
     def hash_after(self, previous: str) -> str:
         """The hash of this entry in a chain whose last hash is `previous`."""
-        return _digest({**vars(self), "previous": previous})
+        about = self.sequence, self.receipt, self.kind, self.client, self.answers, self.units, self.made_at
+        return entry_hash(quoted(self.model), *about, previous)
 
     def row(self, hash: str) -> dict[str, Any]:
         """The entry as it is stored."""
@@ -83,9 +100,9 @@ class Retry:
 class Spend:
     """A request to pay `cost` for `answers` of a model, by a client.
 
-    `limit` is what the client may spend on this model in all (None: what the model may). With `key` the spend is
-    refused if that API key was revoked, in the same transaction. With `retry`, a spend that was made before is not made
-    again.
+    `limit` is what the client may spend on this model in all (None: what the model may), unless the ledger itself has a
+    right of the client's: that goes first. With `key` the spend is refused if that API key was revoked or has expired, in
+    the same transaction. With `retry`, a spend that was made before is not made again.
     """
 
     model: str
@@ -148,17 +165,21 @@ class Refused:
     reason: Literal["model", "client", "revoked", "retry"]
     everyone: Balance
     client: Balance
+    period: Period | None = None
+    """What the client's budget is for, if not for good."""
 
     def sentence(self, spend: Spend) -> str:
         """The refusal as a sentence."""
         if self.reason == "revoked":
-            return "the API key was revoked; nothing was spent."
+            return "the API key was revoked or has expired; nothing was spent."
         if self.reason == "retry":
             return "the idempotency key came with another request before; nothing was spent, use a new key."
-        whose, balance = ("the model's", self.everyone) if self.reason == "model" else ("your", self.client)
+        whose, balance = ("the model's budget", self.everyone)
+        if self.reason == "client":
+            whose, balance = "your budget" if self.period is None else f"your budget of this {self.period}", self.client
         each = Amount(spend.cost.measure, tuple(u // spend.answers for u in spend.cost.units), spend.cost.orders)
         return (
-            f"{spend.answers} answers were asked for and {whose} budget covers {each.times_within(balance.left)} more; "
+            f"{spend.answers} answers were asked for and {whose} covers {each.times_within(balance.left)} more; "
             "nothing was answered and nothing spent."
         )
 
@@ -250,5 +271,33 @@ def timestamp(made_at: int) -> str:
     return datetime.fromtimestamp(made_at / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def digest(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of a document's canonical JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+quoted = functools.lru_cache(maxsize=4096)(json.dumps)
+"""A text as JSON has it."""
+
+
+def entry_hash(
+    model: str,
+    sequence: int,
+    receipt: str,
+    kind: str,
+    client: str,
+    answers: int,
+    units: tuple[int, ...],
+    made_at: int,
+    previous: str,
+) -> str:
+    """The hash of an entry: `digest` of its fields and the hash before it, written out, since a history has millions.
+
+    The model's name comes `quoted`.
+    """
+    amounts = str(units[0]) if len(units) == 1 else ",".join(map(str, units))
+    text = (
+        f'{{"answers":{answers},"client":{quoted(client)},"kind":"{kind}","made_at":{made_at},"model":{model},'
+        f'"previous":"{previous}","receipt":{json.dumps(receipt)},"sequence":{sequence},"units":[{amounts}]}}'
+    )
+    return hashlib.sha256(text.encode()).hexdigest()

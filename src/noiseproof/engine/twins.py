@@ -1,0 +1,238 @@
+"""A twin of a batch, followed beside it: a record's loss must be the same whoever else is in the batch.
+
+A twin batch runs, beside every operation between the drawing of a batch and its losses, the same operation on a batch in which
+only some records are the same: those must have the same losses to the last digits, and no buffer may depend on records at
+all. This finds what no gradient shows: detached statistics, ranks, masks, mixed inputs, weights on losses.
+
+It follows torch's operations. Where the network reads a number off the batch (`x.max().item()`) that is another
+for the twin, or takes shapes from values, its forward pass is run again on the twin; where the loop puts such a number back as
+it is (`losses / losses.mean().item()`), the twin gets its own. What is not seen: numbers that the loop takes out of torch and
+changes in Python before it puts them back, work done in numpy, and a dependence on the mere size of the batch
+(`losses / len(losses)`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from random import SystemRandom
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdRef, WeakTensorKeyDictionary
+
+from noiseproof.errors import UnsupportedError
+
+_SECRET = SystemRandom()
+_FACTORIES = ("empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full", "scalar_tensor")
+"""Operations that take of a tensor its shape alone (these, and with "_like")."""
+
+
+def _holders(tensor: Any) -> int:
+    """How many hold a tensor in Python, besides the one name that the caller has for it."""
+    torchs = 1 if tensor._use_count() > 1 else 0
+    return sys.getrefcount(tensor) - 3 - torchs  # two names, an argument, and one for all of torch
+
+
+def _counts_references() -> bool:
+    """Whether references are counted as `_holders` takes it, which is up to torch and Python; else no twin is dropped."""
+    held: Any = torch.ones(2, requires_grad=True) * 2
+    kept = held * held, [held]
+    reference, before = WeakIdRef(held), _holders(held)
+    del held
+    kept[1].clear()
+    held = reference()
+    return held is not None and (before, _holders(held)) == (1, 0)
+
+
+class TwinBatch(TorchDispatchMode):
+    """Runs every operation on a batch also on a twin, in which some records are kept and one stands for all others.
+
+    What is random comes out the same for both. It is entered when a batch has been drawn and left when its losses are there.
+    """
+
+    def __init__(self, batch: Sequence[torch.Tensor], records: int, turn: int, network: nn.Module) -> None:
+        super().__init__()
+        self._network, self._records = network, records
+        self._handles: list[RemovableHandle] = []
+        self._random: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+        """While the network runs: the states of torch's generators before."""
+        self._read = self._differs = False
+        self._numbers: dict[float, float] = {}
+        """Numbers that the loop took out of torch, and what they are for the twin."""
+        # Many kept records show what depends on ranks; few, and not those with extremes, what depends on extremes.
+        count = max(1, records // (2 if turn % 2 else 8))
+        extremes = {
+            int(pick(tensor.detach().flatten(1).nan_to_num()) // max(1, tensor[0].numel()))
+            for tensor in batch
+            for pick in (torch.argmax, torch.argmin)
+            if tensor.is_floating_point() and tensor.dim() > 1 and tensor.numel()
+        }
+        choice = [record for record in range(records) if record not in extremes]
+        self.kept = torch.tensor(sorted(_SECRET.sample(choice if len(choice) >= count else range(records), count)))
+        rows = torch.full((records,), int(self.kept[_SECRET.randrange(count)]))
+        rows[self.kept] = self.kept
+        self._twins = WeakTensorKeyDictionary()
+        for tensor in batch:
+            self._twins[tensor] = tensor.detach()[rows.to(tensor.device)]
+        self.failed = False
+        """Whether an operation could not be run on the twin, so that nothing can be said."""
+
+    def enter(self) -> None:
+        """Follow operations from now on; one that an interrupted step has left is not followed any more."""
+        before = _get_current_dispatch_mode()
+        if isinstance(before, TwinBatch):
+            before.leave()
+        self._handles = [
+            self._network.register_forward_pre_hook(self._before_network),
+            self._network.register_forward_hook(self._after_network, with_kwargs=True),
+        ]
+        if _COUNTS_REFERENCES:
+            self._handles += [
+                layer.register_forward_hook(self._let_go)
+                for layer in self._network.modules()
+                if layer is not self._network and not isinstance(layer, torch.jit.ScriptModule)
+            ]
+        self.__enter__()
+
+    def leave(self) -> None:
+        """Stop following operations."""
+        for handle in self._handles:
+            handle.remove()
+        if _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)
+
+    def check(self, losses: torch.Tensor) -> None:
+        """Refuse losses of kept records that differ from their twins', and buffers that depend on records."""
+        released = {**dict(self._network.named_parameters()), **self._network.state_dict(keep_vars=True)}
+        for name, value in released.items():
+            if isinstance(value, torch.Tensor) and value in self._twins:
+                raise UnsupportedError(
+                    f"the forward pass writes values of records into {name}, which is part of what is released, without "
+                    "noise; keep nothing of the records in buffers (or make them persistent=False)."
+                )
+        twin = None if self.failed else self._twins.get(losses)
+        if self._differs or (twin is not None and not self._same(losses, twin)):
+            raise UnsupportedError(
+                "a record's loss depends on which other records are in the batch (normalised, ranked, weighted or mixed with "
+                "them, in the network, its inputs or the losses), so clipping bounds nothing; compute each by itself."
+            )
+
+    def _same(self, found: torch.Tensor, twin: torch.Tensor) -> bool:
+        """Whether kept records have the same values."""
+        kept = self.kept.to(found.device)
+        values, expected = found.detach()[kept], twin.detach()[kept]
+        if not found.is_floating_point():
+            return torch.equal(values, expected)
+        precision = torch.finfo(found.dtype).eps
+        floor = precision * float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        return torch.allclose(values, expected, rtol=64 * precision, atol=16 * floor, equal_nan=True)
+
+    def _before_network(self, *_: Any) -> None:
+        others = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self._random, self._read = (torch.get_rng_state(), others), False
+
+    def _after_network(self, network: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        before, self._random = self._random, None
+        if not self._read or before is None:
+            return
+        again, more = self._twin_of((args, kwargs))
+        values = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
+        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=range(len(before[1]))):
+            torch.set_rng_state(before[0])
+            torch.cuda.set_rng_state_all(before[1])
+            try:
+                twin = network.forward(*again, **more)
+            except Exception:  # it is the twin's own trouble, again
+                self.failed = True
+                return
+            finally:
+                for buffer, value in values:
+                    buffer.copy_(value)
+        for left, right in zip(tree_leaves(output), tree_leaves(twin), strict=True):
+            if isinstance(left, torch.Tensor) and left.shape[:1] == (self._records,) == right.shape[:1]:
+                self._differs = self._differs or not self._same(left, right)
+                self._twins[left] = right
+        self.failed = False
+
+    def _let_go(self, *_: Any) -> None:
+        """Drop the twins of what nobody can compute with any more, though the graph keeps it for the backward pass.
+
+        Else a checked step would hold all activations twice. This is called at the end of a layer, when no operation that is
+        made of others holds what Python does not know of.
+        """
+        for reference in self._twins.keyrefs():
+            tensor = reference()
+            if tensor is not None and _holders(tensor) == 0:
+                del self._twins[tensor]
+
+    def _twin_of(self, values: Any) -> Any:
+        return tree_map(self._twin_of_leaf, values)
+
+    def _twin_of_leaf(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return self._twins.get(leaf, leaf)
+        return self._numbers.get(leaf, leaf) if isinstance(leaf, float) else leaf
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        twins = self._twins
+        followed = any(isinstance(leaf, torch.Tensor) and leaf in twins for leaf in tree_leaves((args, kwargs)))
+        name = func._schema.name.split("::")[-1]
+        if not followed or self.failed or name.removesuffix("_like") in _FACTORIES:
+            return func(*args, **kwargs)
+        # Also what is written by keyword (`out=`): without a twin of its own the twin would write into the batch's.
+        arguments = func._schema.arguments
+        given = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | kwargs
+        written = [
+            value
+            for argument in arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+            if isinstance(value := given.get(argument.name), torch.Tensor)
+        ]
+        for value in written:
+            if value not in twins:
+                self._follow_base(value)
+        twin_args, twin_kwargs = self._twin_of((args, kwargs))
+        output = func(*args, **kwargs)
+        results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+        try:
+            if torch.Tag.nondeterministic_seeded not in func.tags:
+                twin = func(*twin_args, **twin_kwargs)
+                if not results and twin != output:  # a number for Python
+                    self._read = self._read or self._random is not None
+                    if isinstance(output, float) and not output.is_integer():  # which may come back as it is
+                        self._numbers[output] = twin
+                others = [leaf for leaf in tree_leaves(twin) if isinstance(leaf, torch.Tensor)]
+            elif name == "native_dropout" and len(results) == 2:
+                share = 1 - (args[1] or 0.0)
+                others = [twin_args[0] * results[1] / share if share else results[0], results[1]]
+            else:
+                others = results
+        except Exception:  # whatever it is, it is the twin's own trouble
+            self.failed = True
+            self._read = self._random is not None  # the network as a whole may run
+            return output
+        for result, other in zip(results, others, strict=True):
+            if not any(result is value for value in written):
+                twins[result] = other
+            elif other is result:  # random numbers, written in place
+                twins[result].copy_(result)
+        return output
+
+    def _follow_base(self, value: torch.Tensor) -> None:
+        """Give a tensor that is about to be written into a twin of its own; if it is a view, of all that it is part of."""
+        base = value if value._base is None else value._base
+        if base not in self._twins:
+            self._twins[base] = base.detach().clone()
+        if value is not base:
+            self._twins[value] = self._twins[base].as_strided(value.size(), value.stride(), value.storage_offset())
+
+
+_COUNTS_REFERENCES = _counts_references()

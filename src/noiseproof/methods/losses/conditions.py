@@ -1,0 +1,107 @@
+"""Conditions on synthetic rows: `age >= 60 and discharge >= admission`. They are public, and meeting them costs nothing."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from noiseproof.data.dataset import Public
+from noiseproof.data.tables import decode
+from noiseproof.errors import SettingError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_PART = re.compile(r"^\s*(.+?)\s*(>=|<=|!=|==|=|>|<)\s*(.+?)\s*$")
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Comparisons of a column with a value or another column, all of which a row must meet.
+
+    >>> Conditions.read("age >= 60 and sex = Female").parts
+    (('age', '>=', '60'), ('sex', '=', 'Female'))
+    """
+
+    parts: tuple[tuple[str, str, str], ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> Conditions:
+        """The conditions that a text states.
+
+        Args:
+            text: `COLUMN OP VALUE` or `COLUMN OP COLUMN`, joined by `and`; OP is one of >= <= != = > <. Empty for none.
+
+        Returns:
+            The conditions.
+
+        Raises:
+            SettingError: If a part is no comparison.
+        """
+        found = []
+        for part in re.split(r"\s+and\s+", text.strip()) if text.strip() else ():
+            match = _PART.match(part)
+            if match is None:
+                raise SettingError(f"where is made of comparisons such as age >= 60, joined by and; {part!r} is none.")
+            column, sign, value = match.groups()
+            found.append((column, "=" if sign == "==" else sign, value.strip("'\"")))
+        return cls(tuple(found))
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any condition."""
+        return bool(self.parts)
+
+    def of(self, public: Public) -> Conditions:
+        """The conditions themselves, if they fit a table's columns; else a `SettingError`."""
+        names = {column.name: column for column in public.columns}
+        for column, sign, value in self.parts:
+            if column not in names and column != public.target:
+                raise SettingError(f"where names the column {column!r}, which the table does not have.")
+            if column in names and names[column].numeric and value not in names and names[column].date is None:
+                _number(column, value)
+            if column in names and names[column].categories and sign in (">=", "<=", ">", "<"):
+                raise SettingError(f"where: {column!r} holds categories, which are = or !=, not {sign}.")
+        return self
+
+    def met(self, public: Public, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Which coded records meet all of them, (records,)."""
+        if not self.parts:
+            return torch.ones(len(labels), dtype=torch.bool)
+        frame = decode(public, features, labels)
+        keep = torch.ones(len(labels), dtype=torch.bool)
+        for column, sign, value in self.parts:
+            left = frame[column]
+            other: Any = frame[value] if value in frame else _like(left, column, value)
+            # A missing value meets no comparison, as in SQL.
+            found = _OPERATORS[sign](left, other) & left.notna()
+            keep &= torch.from_numpy(found.fillna(False).to_numpy(dtype=bool, copy=True))
+        return keep
+
+
+def _like(left: pd.Series[Any], column: str, value: str) -> Any:
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(left):
+        return pd.Timestamp(value)
+    return _number(column, value) if pd.api.types.is_numeric_dtype(left) else value
+
+
+def _number(column: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise SettingError(f"where compares the number {column!r} with {value!r}, which is none.") from None

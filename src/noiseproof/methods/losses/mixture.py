@@ -1,0 +1,107 @@
+"""A mixture of product distributions over a table's columns, fitted to noisy marginals and sampled from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch.nn import functional
+
+Columns = tuple[int, ...]
+"""One column or two by their places, in rising order."""
+
+_FAR = 30.0
+"""Logits stay within this, so that none of a column's shares is lost in float32."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A noised marginal: shares of the records in every cell of one or two columns, and the noise's standard deviation."""
+
+    columns: Columns
+    shares: torch.Tensor
+    sigma: float
+
+
+class Mixture:
+    """p(record) = 1/K sum_k prod_j p_kj(value of column j): all pairs' marginals are one product of thin matrices.
+
+    Formal guarantee
+    ----------------
+    None is needed: it reads noised marginals and public sizes alone, and so is post-processing of what was paid for.
+    """
+
+    def __init__(self, sizes: Sequence[int], components: int, generator: torch.Generator) -> None:
+        self.sizes = tuple(sizes)
+        self.generator = generator
+        """Where its start and its samples come from."""
+        self._logits = torch.randn(components, sum(sizes), generator=generator).requires_grad_()
+        column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        self._member = functional.one_hot(column, len(sizes)).float()
+        ends = torch.tensor(sizes).cumsum(0).tolist()
+        self._slices = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+    def start_at(self, shares: Sequence[torch.Tensor], spread: float = 1.0) -> None:
+        """Begin with all components near these one-way shares, so that nothing is dependent that was not measured."""
+        likely = torch.cat([part.clamp_min(1e-4).log() for part in shares])
+        with torch.no_grad():
+            self._logits.mul_(spread).add_(likely)
+
+    def probabilities(self) -> torch.Tensor:
+        """p_kj side by side, (components, slots): a softmax over every column's slots."""
+        raised = self._logits.clamp(-_FAR, _FAR).exp()
+        return raised / (raised @ self._member @ self._member.T)
+
+    def pairs(self) -> dict[Columns, torch.Tensor]:
+        """The model's shares of every pair of columns."""
+        with torch.no_grad():
+            probabilities = self.probabilities()
+            joint = (probabilities.T @ probabilities).double() / len(probabilities)
+        places = combinations(range(len(self.sizes)), 2)
+        return {(one, other): joint[self._slices[one], self._slices[other]] for one, other in places}
+
+    def fit(self, measurements: Sequence[Measurement], steps: int, lr: float) -> float:
+        """Fit all marginals by weighted least squares, from where the model stands; the loss at the end."""
+        optimizer = torch.optim.Adam([self._logits], lr=lr, betas=(0.9, 0.99))
+        finest = min(one.sigma for one in measurements)
+        single, single_weight, pair, pair_weight = self._targets(measurements, finest)
+        loss = torch.zeros(())
+        for step in range(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+            optimizer.zero_grad(set_to_none=True)
+            probabilities = self.probabilities()
+            loss = ((probabilities.mean(0) - single).square() * single_weight).sum()
+            joint = probabilities.T @ probabilities / len(probabilities)
+            loss = loss + ((joint - pair).square() * pair_weight).sum()
+            loss.backward()
+            optimizer.step()
+        return float(loss.detach())
+
+    def _targets(
+        self, measurements: Sequence[Measurement], finest: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What was measured of single slots and of pairs of slots, each with its weight: 1 for the most exact."""
+        slots = sum(self.sizes)
+        single, pair = torch.zeros(2, slots), torch.zeros(2, slots, slots)
+        for one in measurements:
+            places = tuple(self._slices[column] for column in one.columns)
+            values, weights = single if len(places) == 1 else pair
+            values[places], weights[places] = one.shares, (finest / one.sigma) ** 2
+        return single[0], single[1], pair[0], pair[1]
+
+    def sample(self, rows: int) -> torch.Tensor:
+        """Places of each column's value, (rows, columns): every component equally often, as far as whole numbers allow."""
+        with torch.no_grad():
+            probabilities = self.probabilities()
+        order = torch.randperm(rows, generator=self.generator)
+        component = (torch.arange(rows) % len(probabilities))[order]
+        found = torch.empty(rows, len(self.sizes), dtype=torch.int64)
+        for place, part in enumerate(self._slices):
+            ends = probabilities[:, part].double().cumsum(1)
+            drawn = torch.rand(rows, 1, dtype=torch.float64, generator=self.generator)
+            found[:, place] = torch.searchsorted(ends[component], drawn).squeeze(1)
+        return found.clamp_(max=torch.tensor(self.sizes) - 1)

@@ -1,0 +1,74 @@
+"""Deadlines: a database server that takes what is sent and never answers must not hold a transaction for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Engine
+
+
+class Deadlines:
+    """Breaks the connections of an engine whose server has been silent for too long, so that whoever waits hears an error.
+
+    A server's own timeouts need a server that runs, and TCP's keepalives one whose machine is gone; one that is stopped,
+    or a network that swallows what is sent, is noticed by neither.
+    """
+
+    def __init__(self, engine: Engine, seconds: float) -> None:
+        self._seconds = seconds
+        self._connections: set[Any] = set()
+        self._begun: dict[object, float] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        sa.event.listen(engine, "connect", self._opened)
+        sa.event.listen(engine, "close", self._forgotten)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around whatever waits for the server."""
+        token = object()
+        with self._lock:
+            self._begun[token] = time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="deadlines", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._begun[token]
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closed.set()
+
+    def _opened(self, connection: Any, _: object) -> None:
+        with self._lock:
+            self._connections.add(connection)
+
+    def _forgotten(self, connection: Any, _: object) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._seconds / 8):
+            with self._lock:
+                late = any(time.monotonic() - begun > self._seconds for begun in self._begun.values())
+                connections = list(self._connections) if late else []
+            for connection in connections:
+                _break(connection)
+
+
+def _break(connection: Any) -> None:
+    """End a connection of psycopg's from another thread: its reader hears the end of the stream."""
+    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.pgconn.socket)) as copy:
+        copy.shutdown(socket.SHUT_RDWR)

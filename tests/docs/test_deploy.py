@@ -1,0 +1,73 @@
+"""What an operator starts from can be read by what will read it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def options():
+    """Every option of `noiseproof serve`."""
+    text = (Path(__file__).parents[2] / "src/noiseproof/cli/serve.py").read_text()
+    return {f"--{name.replace('_', '-')}" for name in re.findall(r"^    (\w+): ", text, re.M)}
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "noiseproof.service", "kubernetes/serve.yaml"])
+def test_only_options_that_there_are_stand_in_commands(name):
+    used = set(re.findall(r"(?<=[\s\"])--[a-z][a-z-]+", re.sub(r"#.*", "", (DEPLOY / name).read_text())))
+    assert used - {"--username", "--dbname"} <= options()
+
+
+def test_passwords_are_files():
+    for file in DEPLOY.rglob("*.*"):
+        assert not re.search(r"postgresql://[^@\s]*:[^@\s]*@", file.read_text())
+
+
+def test_the_compose_file_names_what_it_has():
+    document = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for service in document["services"].values():
+        assert set(service.get("secrets", ())) <= set(document["secrets"])
+        assert set(service["networks"]) <= set(document["networks"])
+        assert set(service.get("depends_on", ())) <= set(document["services"])
+    assert document["services"]["serve"]["read_only"]
+
+
+def test_the_manifests_run_as_nobody_and_probe_what_there_is():
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes/serve.yaml").read_text()))
+    (deployment,) = [one for one in documents if one["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kustomize_builds_the_manifests():
+    command = ["kubectl", "kustomize", str(DEPLOY / "kubernetes")]
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin", "KUBECONFIG": "/dev/null"}
+    )
+    assert len(list(yaml.safe_load_all(found.stdout))) == 6
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_reads_the_unit_and_finds_it_closed(tmp_path):
+    unit = tmp_path / "noiseproof.service"
+    unit.write_text((DEPLOY / "noiseproof.service").read_text().replace("/opt/noiseproof/bin/noiseproof", "/bin/true"))
+    subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, check=True)
+    found = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", str(unit)], capture_output=True, text=True, check=False
+    )
+    level = re.search(r"exposure level for noiseproof\.service: ([\d.]+)", found.stdout)
+    assert level is not None
+    assert float(level[1]) < 2

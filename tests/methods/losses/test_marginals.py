@@ -1,0 +1,227 @@
+"""marginals: noisy counts within the budget, and records that have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noiseproof import load_bundle, train
+from noiseproof.audits import audit
+from noiseproof.data.tables import decode
+from noiseproof.errors import DataError, SettingError
+from noiseproof.methods.losses import Marginals
+from noiseproof.methods.losses.conditions import Conditions
+from noiseproof.methods.losses.marginals import Counts, Groups, View, _on_simplex
+from noiseproof.methods.losses.mixture import Measurement, Mixture
+from noiseproof.privacy import Budget, EventLog, Reproducible, accountants
+from noiseproof.privacy.events import GaussianDpEvent, PureDpEvent
+
+QUICK = {"steps": 40, "components": 64}
+
+
+@pytest.fixture(scope="module")
+def release(table):
+    return train("marginals", table, epsilon=5, seed=0, **QUICK)
+
+
+def test_synthetic_records_look_like_the_private_ones(release, table, test_table):
+    from noiseproof.methods.losses.quality import quality
+
+    found = quality(release.dataset, table, test_table)
+    assert found.synthetic_to_real > 0.8
+    assert max(found.pmf_errors[name] for name in ("city", "same", "income")) < 0.05
+    assert release.dataset.features.shape == table.features.shape
+
+
+def test_columns_keep_their_types_and_what_nobody_has_stays_rare(release, table):
+    frame = decode(table.public, release.dataset.features, release.dataset.labels)
+    assert list(frame.columns) == ["age", "city", "money", "same", "income"]
+    assert set(frame["same"]) == {"always"}
+    assert float((frame["city"] == "never").mean()) < 0.02
+    assert frame["age"].dtype == "int64"
+    assert 0.05 < float(frame["money"].isna().mean()) < 0.15
+
+
+def test_the_cards_epsilon_is_the_accountants_for_the_events_and_within_the_budget(release):
+    proven = release.card.proven
+    assert proven.epsilon <= 5
+    event = Marginals(**QUICK).plan(View(release.public).sizes, 2000, Budget(5.0, 1e-5)).event
+    assert proven.epsilon == pytest.approx(accountants.epsilon(event, 1e-5, accountant="rdp").epsilon, rel=1e-9)
+    noted = sum(count for _, count in release.event_log)
+    assert noted == 5 + release.card.ran["pairs counted"] + release.card.ran["pairs chosen"]
+
+
+@pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])
+@settings(max_examples=15, deadline=None)
+@given(
+    epsilon=st.floats(0.05, 20),
+    records=st.integers(50, 10**7),
+    sizes=st.lists(st.integers(1, 90), min_size=2, max_size=30),
+)
+def test_a_plan_spends_no_more_than_the_budget_whatever_the_table(neighbours, epsilon, records, sizes):
+    budget = Budget(epsilon, 1e-6, neighbours)
+    plan = Marginals().plan(tuple(sizes), records, budget)
+    spent = accountants.epsilon(plan.event, 1e-6, accountant="rdp", neighbours=neighbours)
+    assert spent.epsilon <= epsilon
+    assert plan.chosen <= plan.pairs <= len(sizes) * (len(sizes) - 1) / 2
+
+
+@settings(max_examples=25, deadline=None)
+@given(place=st.integers(0, 399), seed=st.integers(0, 99))
+def test_one_record_moves_one_count_of_a_table_by_one_and_an_error_by_at_most_one(table, place, seed):
+    fewer = table.take(torch.cat([torch.arange(place), torch.arange(place + 1, len(table))]))
+    counts = [_counts(part, seed) for part in (table, fewer)]
+    mixture = Mixture(View(table.public).sizes, 8, torch.Generator().manual_seed(seed))
+    model = mixture.pairs()
+    for pair in [(0, 1), (1, 4), (0, 4)]:
+        exact = [one._exact(pair) for one in counts]
+        assert (exact[0] - exact[1]).abs().sum() == 1
+        errors = [(one - 2000 * model[pair]).abs().sum() for one in exact]
+        assert abs(errors[0] - errors[1]) <= 1 + 1e-9
+
+
+def test_a_person_counts_for_one_however_many_records_they_have(table):
+    groups = torch.arange(len(table)).clamp(max=1500)
+    persons = replace(table, groups=groups)
+    counts = _counts(persons, 0)
+    assert counts.records == 1501
+    for columns in [(0,), (0, 1), (1, 4)]:
+        assert counts._exact(columns).sum().item() == pytest.approx(1501)
+    without = persons.take((groups < 1500).nonzero().squeeze(1))
+    difference = counts._exact((0, 1)) - _counts(without, 0)._exact((0, 1))
+    assert difference.abs().sum().item() == pytest.approx(1)
+    assert difference.norm() <= 1
+
+
+def test_what_is_given_out_was_noted_before(table):
+    log = EventLog()
+    counts = Counts(table, View(table.public), Budget(1.0), _Broken(0), log)
+    with pytest.raises(RuntimeError):
+        counts.noised((0,), 7.0)
+    assert log.runs == ((GaussianDpEvent(7.0), 1),)
+
+
+def test_pairs_are_chosen_where_the_model_is_most_wrong_and_the_choice_is_noted(table):
+    log = EventLog()
+    view = View(table.public)
+    method = Marginals(pairs=5)
+    plan = method.plan(view.sizes, len(table), Budget(50.0))
+    counts = Counts(table, view, Budget(50.0), Reproducible(0), log)
+    mixture = Mixture(view.sizes, 16, torch.Generator().manual_seed(0))
+    shares = [counts._exact((column,)).float() / len(table) for column in range(5)]
+    mixture.start_at(shares, spread=0.0)
+    # Of the pairs without age, whose many cells drown in noise, city and income alone depend on each other.
+    pairs = [(1, 2), (1, 4), (2, 4)]
+    assert counts.choose(pairs, 1, mixture, replace(plan, pair=0.1, choice=1.0)) == [(1, 4)]
+    assert pairs == [(1, 2), (2, 4)]
+    assert log.runs == ((PureDpEvent(1.0, bounded_range=True), 1),)
+
+
+def test_a_small_budget_counts_few_pairs_and_those_with_the_target_first(table):
+    plan = Marginals().plan(View(table.public).sizes, len(table), Budget(0.05))
+    assert (plan.pairs, plan.chosen) == (4, 0)
+    release = train("marginals", table, epsilon=0.05, seed=0, **QUICK)
+    assert release.card.ran["pairs counted"] == 4
+    assert release.card.proven.epsilon <= 0.05
+
+
+def test_a_mixture_takes_on_the_marginals_that_it_is_fitted_to():
+    generator = torch.Generator().manual_seed(0)
+    joint = torch.tensor([[0.4, 0.0, 0.1], [0.0, 0.3, 0.2]])
+    mixture = Mixture((2, 3), 64, generator)
+    mixture.start_at([joint.sum(1), joint.sum(0)])
+    mixture.fit([Measurement((0, 1), joint, 1e-3)], 400, 0.1)
+    assert (mixture.pairs()[0, 1] - joint).abs().max() < 0.01
+    drawn = mixture.sample(50_000)
+    counted = torch.bincount(drawn[:, 0] * 3 + drawn[:, 1], minlength=6).view(2, 3) / 50_000
+    assert (counted - joint).abs().max() < 0.02
+
+
+def test_rare_values_are_joined_and_drawn_by_their_own_shares():
+    numbers = torch.tensor([500.0, 0.0, 2.0, 3.0, 495.0])
+    names = torch.tensor([900.0, 1.0, 98.0, 1.0])
+    groups = Groups([numbers, names], (True, False), 1.0, 1000, 24)
+    assert groups.of_slot[0].tolist() == [0, 1, 1, 1, 1]
+    assert groups.of_slot[1].tolist() == [0, 2, 1, 2]
+    drawn = groups.slot(0, torch.ones(10_000, dtype=torch.int64), torch.Generator().manual_seed(0))
+    shares = torch.bincount(drawn, minlength=5) / 10_000
+    assert shares[0] == 0
+    assert abs(shares[4] - 0.99) < 0.01
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=20))
+def test_shares_are_not_negative_and_one_together(values):
+    shares = _on_simplex(torch.tensor(values, dtype=torch.float64))
+    assert shares.min() >= 0
+    assert shares.sum().item() == pytest.approx(1)
+
+
+def test_every_row_meets_the_conditions(table):
+    release = train("marginals", table, epsilon=5, seed=0, where="age >= 40 and city = a", rows=300, **QUICK)
+    frame = decode(table.public, release.dataset.features, release.dataset.labels)
+    assert len(frame) == 300
+    assert frame["age"].min() >= 40
+    assert set(frame["city"]) == {"a"}
+
+
+def test_columns_may_be_compared_with_each_other(table):
+    conditions = Conditions.read("age <= money").of(table.public)
+    met = conditions.met(table.public, table.features, table.labels)
+    frame = decode(table.public, table.features, table.labels)
+    assert met.tolist() == (frame["age"] <= frame["money"]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("age", "is none"),
+        ("size > 3", "does not have"),
+        ("age > old", "which is none"),
+        ("city > a", "categories"),
+    ],
+)
+def test_conditions_that_do_not_fit_are_refused_before_anything_is_spent(table, where, said):
+    with pytest.raises(SettingError, match=said):
+        train("marginals", table, epsilon=5, seed=0, where=where)
+
+
+def test_small_pictures_are_tables_of_their_pixels_and_large_ones_are_refused(pictures):
+    release = train("marginals", pictures, epsilon=10, seed=0, rows=200, values=4, **QUICK)
+    upper = release.dataset.features[release.dataset.labels == 0]
+    assert upper[:, :, :4].mean() > upper[:, :, 4:].mean() + 0.3
+    wide = replace(pictures.public, shape=(1, 28, 28))
+    with pytest.raises(DataError, match="784 features"):
+        View(wide)
+
+
+def test_a_numeric_target_comes_back_within_its_bounds(table):
+    public = replace(table.public, task="regression", classes=(), target_bounds=(0.0, 10.0))
+    numbers = replace(table, labels=torch.rand(len(table)), public=public)
+    release = train("marginals", numbers, epsilon=5, seed=0, rows=100, **QUICK)
+    assert release.dataset.labels.is_floating_point()
+    assert 0 <= float(release.dataset.labels.min()) <= float(release.dataset.labels.max()) <= 1
+
+
+def test_a_bundle_keeps_the_records_and_the_card(release, tmp_path):
+    kept = load_bundle(release.save(tmp_path / "bundle"))
+    assert torch.equal(kept.dataset.features, release.dataset.features)
+    assert kept.card == release.card
+
+
+def test_an_audit_comes_near_the_proof_and_never_above():
+    found = audit(Marginals().game(Budget(3.0, 1e-5)), trials=2000, timeout=None)
+    assert 1.8 < found.audited.epsilon <= 3
+    assert found.verdict == "proven"
+
+
+def _counts(dataset, seed):
+    return Counts(dataset, View(dataset.public), Budget(1.0), Reproducible(seed), EventLog())
+
+
+class _Broken(Reproducible):
+    def add_gaussian(self, *arguments, **options):
+        raise RuntimeError

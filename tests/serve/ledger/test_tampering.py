@@ -1,0 +1,195 @@
+"""What somebody grants by writing to the database is found, however well the hashes were made to fit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from sqlalchemy import create_engine, insert, select, text
+from sqlalchemy.exc import DBAPIError
+
+from noiseproof.serve.ledger import Amount, Database, History, Keys, Ledger, Promise, Spend, grants
+from noiseproof.serve.ledger.database import parse_url
+from noiseproof.serve.ledger.records import Entry
+from noiseproof.serve.ledger.tables import clients, entries, keys, models
+
+EACH = Amount.cost("pure", 0.01)
+
+
+@pytest.fixture
+def ledger(database):
+    ledger = Ledger(database)
+    ledger.open("m", release="r", capacity=EACH * 10, weights="w")
+    ledger.draw("d", release="r", promise=Promise(1.0, 1e-5, "add-or-remove"))
+    ledger.limit_data_set("d", 3.0, 1e-3)
+    made = Keys(database)
+    made.create("ann", answers=5)
+    made.revoke(made.check(made.create("bob", operator=True)).id)
+    for _ in range(4):
+        ledger.spend(Spend("m", "ann", EACH))
+    assert problems(database) == []
+    return ledger
+
+
+def problems(database):
+    return [problem for result in History(database).verify() for problem in result.problems]
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("statement", "noticed"),
+    [
+        ("UPDATE keys SET revoked_at = NULL", "is not as it was granted"),
+        ("UPDATE keys SET hash = salt WHERE client = 'ann'", "is not as it was granted"),
+        ("UPDATE keys SET expires_at = 1", "is not as it was granted"),
+        ("UPDATE clients SET answers = NULL", "the client ann is not as it was granted"),
+        ("UPDATE clients SET operator = 1 WHERE client = 'ann'", "the client ann is not as it was granted"),
+        ("UPDATE clients SET period = 'day' WHERE client = 'ann'", "the client ann is not as it was granted"),
+        ("INSERT INTO allowances VALUES ('ann', 'm', 99, NULL)", "the allowance ann/m is not as it was granted"),
+        ("UPDATE data_sets SET epsilon = 99", "the data set d is not as it was granted"),
+        ("UPDATE draws SET epsilon = 0", "is not as it was granted"),
+        ("DELETE FROM draws", "a row of draws that was granted is missing"),
+        ("INSERT INTO names VALUES ('n', 'm')", "the name n is not as it was granted"),
+        ("DELETE FROM names", "a row of names that was granted is missing"),
+        ("DELETE FROM weights", "a row of weights that was granted is missing"),
+    ],
+)
+def test_a_right_that_nobody_gave_is_noticed(ledger, database, statement, noticed):
+    with database.writing() as connection:
+        connection.execute(text(statement))
+    assert any(noticed in problem for problem in problems(database))
+
+
+@pytest.mark.parametrize("statement", ["UPDATE grants SET content = '{}'", "DELETE FROM grants"])
+def test_the_database_itself_refuses_to_rewrite_grants(ledger, url, statement):
+    engine = create_engine(parse_url(url))
+    with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+def _raise_everyone(connection, times=1000):
+    """A budget raised by an entry whose hash is true, as the balances are: nothing but the rule against it is broken."""
+    row = connection.execute(select(models)).one()
+    entry = Entry("m", row.sequence + 1, "forged", "limit", "", 0, (EACH * 10 * times).units, 0)
+    hash = entry.hash_after(row.head)
+    connection.execute(insert(entries).values(**entry.row(hash)))
+    connection.execute(text("UPDATE models SET sequence = sequence + 1, head = :head"), {"head": hash})
+    connection.execute(text("UPDATE balances SET capacity = :c WHERE client = ''"), {"c": (EACH * 10 * times).units[0]})
+
+
+def test_a_hashed_limit_that_raises_the_budget_a_thousand_times_is_found_and_taken_back_at_the_next_start(
+    ledger, database
+):
+    with database.writing() as connection:
+        _raise_everyone(connection)
+    assert any("raised the model's budget" in problem for problem in problems(database))
+    with Database(database.url.render_as_string(hide_password=False)) as again:
+        Ledger(again).open("m", release="r", capacity=EACH * 10, weights="w")
+        assert Ledger(again).balance("m").left == EACH * 6
+
+
+def test_hashed_grants_that_revive_a_key_or_repoint_a_name_are_found(ledger, database):
+    with database.writing() as connection:
+        row = connection.execute(select(keys).where(keys.c.client == "bob")).mappings().one()
+        grants.put(connection, keys, {**row, "revoked_at": None}, "revoked_at")
+    assert any("took back that the key" in problem for problem in problems(database))
+
+
+def test_a_client_that_had_more_answers_than_any_right_of_its_ever_was_is_found(ledger, database):
+    with database.writing() as connection:
+        connection.execute(clients.update().values(answers=None))
+    for _ in range(3):
+        ledger.spend(Spend("m", "ann", EACH))
+    with database.writing() as connection:
+        connection.execute(clients.update().where(clients.c.client == "ann").values(answers=5))
+    found = problems(database)
+    assert any("gave ann more answers than it ever had a right to" in problem for problem in found)
+    assert not any("not as it was granted" in problem for problem in found)
+
+
+@pytest.mark.parametrize("table", ["entries", "grants"])
+def test_insert_or_replace_does_not_rewrite_history(ledger, database, table):
+    if database.dialect != "sqlite":
+        pytest.skip("REPLACE is SQLite's; PostgreSQL's ON CONFLICT is an update, which is refused")
+    engine = create_engine(database.url)
+    for verb in ("INSERT OR REPLACE", "REPLACE"):
+        with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
+            connection.execute(text(f"{verb} INTO {table} SELECT * FROM {table} WHERE sequence = 2"))
+    columns = "model, 99, receipt, kind, client, answers, units, made_at, hash"
+    with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
+        connection.execute(text(f"REPLACE INTO entries SELECT {columns} FROM entries WHERE sequence = 2"))
+    engine.dispose()
+    assert problems(database) == []
+
+
+def test_a_guard_that_was_taken_away_or_hollowed_out_is_noticed(ledger, database):
+    with database.writing() as connection:
+        if database.dialect == "sqlite":
+            connection.execute(text("DROP TRIGGER entries_no_update"))
+            connection.execute(text("CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries BEGIN SELECT 1; END"))
+            connection.execute(text("DROP TRIGGER grants_no_replace"))
+            expected = 2
+        else:
+            connection.execute(text("ALTER TABLE entries DISABLE TRIGGER entries_no_change"))
+            connection.execute(text("DROP TRIGGER grants_no_change ON grants"))
+            expected = 2
+    assert sum("guard" in problem for problem in problems(database)) == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("units", "'nonsense'"),
+        ("units", "'[' || replace(hex(zeroblob(50000)), '00', '[')"),
+        ("units", "'[-5]'"),
+        ("units", "'[1, 2]'"),
+        ("units", "'{}'"),
+        ("units", "x'ff'"),
+        ("answers", "'many'"),
+        ("answers", "-3"),
+        ("made_at", "1e300"),
+        ("client", "x'fffe'"),
+        ("client", "CAST(x'fffe' AS TEXT)"),
+        ("hash", "12"),
+        ("receipt", "x'00'"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_a_finding_and_no_crash(tmp_path, column, value):
+    with Database(str(tmp_path / "ledger.db")) as database:
+        ledger = Ledger(database)
+        ledger.open("m", release="r", capacity=EACH * 10)
+        for _ in range(3):
+            ledger.spend(Spend("m", "ann", EACH))
+        with database.writing() as connection:
+            connection.execute(text("DROP TRIGGER entries_no_update"))
+            connection.execute(text(f"UPDATE entries SET {column} = {value} WHERE sequence = 3"))
+        assert any("entry 3" in problem for problem in problems(database))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE models SET orders = 'x'",
+        "UPDATE models SET measure = 'free'",
+        "UPDATE balances SET client = x'ff' WHERE client = 'ann'",
+        "INSERT INTO keys VALUES ('k', 'ann', x'ff', 7, 'when', NULL, NULL)",
+        "INSERT INTO clients VALUES (x'00', 0, 'all', 0, NULL)",
+    ],
+)
+def test_an_account_or_a_right_that_cannot_be_read_is_a_finding_and_no_crash(tmp_path, statement):
+    with Database(str(tmp_path / "ledger.db")) as database:
+        Keys(database).create("ann")
+        Ledger(database).open("m", release="r", capacity=EACH * 10)
+        Ledger(database).spend(Spend("m", "ann", EACH))
+        with database.writing() as connection:
+            connection.execute(text(statement))
+        assert problems(database)
+
+
+def test_the_chain_of_grants_holds_no_secret_of_a_key(ledger, database):
+    with database.reading() as connection:
+        chained = json.dumps([list(row) for row in connection.execute(text("SELECT * FROM grants"))])
+        kept = connection.execute(text("SELECT salt, hash FROM keys")).all()
+    assert kept
+    assert not any(part in chained for row in kept for part in row)
