@@ -248,7 +248,8 @@ class _Runs:
                 while waiting:
                     done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                     for one in done:
-                        with contextlib.suppress(CancelledError):  # not begun after another failed, whose error is raised
+                        # One that was not begun since another failed: that one's error is raised.
+                        with contextlib.suppress(CancelledError):
                             one.result()
                     task.advance(len(done))
         finally:
