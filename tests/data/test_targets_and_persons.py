@@ -131,7 +131,7 @@ def test_arrays_have_groups_and_numeric_labels():
     assert made.labels.max() == 1
     assert made.take(torch.arange(12, 50)).persons == 8
     assert made.take(torch.arange(12, 50)).groups.unique().tolist() == list(range(8))
-    with pytest.raises(DataError, match="one a record"):
+    with pytest.raises(DataError, match="one id a record"):
         from_arrays(features, labels, low=0, high=1, target_bounds=(-2, 2), groups=[1, 2])
     with pytest.raises(SettingError, match="bounds of the target"):
         from_arrays(features, labels, low=0, high=1, target_bounds=(2, 2))
@@ -145,3 +145,58 @@ def test_records_that_differ_in_a_numeric_label_are_told_apart():
     assert grouped.fingerprint() != made.fingerprint()
     with pytest.raises(DataError, match="one part"):
         split(grouped)
+
+
+def test_groups_are_ids_of_any_kind_and_nobody_is_in_both_parts(tmp_path):
+    features, labels = np.random.default_rng(0).random((200, 3)), np.arange(200) % 2
+    np.savez(tmp_path / "x.npz", x=features, y=labels, low=0, high=1, class_names=["a", "b"])
+    for ids in ([f"p{place % 40}" for place in range(200)], np.arange(200) % 40 + 1000, torch.arange(200) % 40 - 7):
+        found = load(tmp_path / "x.npz", groups=ids)
+        train, test = ({str(ids[row]) for row in rows.tolist()} for rows in found.rows)
+        assert (len(train), len(test)) == (found.train.persons, found.test.persons)
+        assert not train & test
+        assert found.train.unit == "person"
+
+
+@pytest.mark.parametrize(
+    ("ids", "persons"),
+    [
+        (["b", "a", "b "], 2),
+        (["007", "7", "7"], 2),
+        ([7, 7.0, 8], 2),
+        (np.array([2**62, -5, 2**62]), 2),
+        (torch.tensor([1, 0, 1]), 2),
+    ],
+)
+def test_a_data_set_numbers_its_persons(ids, persons):
+    made = Dataset("x", torch.zeros(3, 1), torch.zeros(3).long(), Public((1,), ("a", "b")), ids)
+    assert made.persons == persons
+    assert made.groups.unique().tolist() == list(range(persons))
+
+
+@pytest.mark.parametrize(("ids", "said"), [(["a", None, "b"], "empty in 1"), ([7, "7", 8], "partly by texts")])
+def test_ids_that_are_missing_or_of_mixed_types_are_refused(ids, said):
+    with pytest.raises(DataError, match=said):
+        Dataset("x", torch.zeros(3, 1), torch.zeros(3).long(), Public((1,), ("a", "b")), ids)
+
+
+def test_whose_a_record_is_is_said_once(visits, tmp_path):
+    with pytest.raises(SettingError, match="not both"):
+        load(visits[0], schema=visits[1], groups=range(400))
+    load(visits[0], schema=visits[1], store=tmp_path / "stored")
+    with pytest.raises(SettingError, match="stored"):
+        load(tmp_path / "stored", groups=range(400))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_ids_that_look_alike_are_two_persons_and_the_owner_is_told_without_naming_them(tmp_path, stored):
+    frame = _visits()
+    frame["patient"] = [f"{place % 60:03}" if place % 2 else str(place % 60) for place in range(len(frame))]
+    frame["patient"] = frame["patient"].where(frame.index != 11, "11")  # else each number is written in one way
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    store = {"store": tmp_path / "stored"} if stored else {}
+    found = load(tmp_path / "visits.csv", schema=tmp_path / "schema.json", **store)
+    assert found.train.persons + found.test.persons == 61
+    assert [remark for remark in found.remarks if remark.startswith("1 ids of persons differ")]
+    assert not any("11" in remark for remark in found.remarks)

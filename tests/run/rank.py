@@ -96,6 +96,57 @@ def shards(ranks: distributed.Group) -> dict[str, torch.Tensor]:
     return {**found, "expected": torch.tensor(gradients.expected_batch)}
 
 
+PEOPLE = 17
+
+
+def people() -> torch.Tensor:
+    """Ids of persons, who have 3 or 4 of the records each, in no order."""
+    return torch.arange(RECORDS) * 7 % PEOPLE + 100
+
+
+def person_steps(group: distributed.Group, mine: torch.Tensor, seed: int) -> dict[str, torch.Tensor]:
+    """Steps on persons without noise, at most three records of each, with the records `mine` on this rank."""
+    module, (features, labels) = network(), records()
+    gradients = PrivateGradients(
+        module, max_grad_norm=CLIP, noise_multiplier=SILENT, sample_rate=RATE, rng=Reproducible(seed)
+    )
+    gradients.join(group)
+    found, own, place = {}, [], 0
+    batches = gradients.batches(
+        *(features[mine], labels[mine], mine),
+        steps=STEPS,
+        micro_batch_size=4,
+        groups=people()[mine],
+        max_records_per_person=3,
+    )
+    for inputs, targets, which in batches:
+        own.append(which)
+        if gradients.backward(losses(module, inputs, targets)):
+            found[f"records-{place}"], found[f"gradient-{place}"] = torch.cat(own), flat(gradients)
+            own, place = [], place + 1
+    return {**found, "expected": torch.tensor(gradients.expected_batch)}
+
+
+def persons(ranks: distributed.Group) -> dict[str, dict[str, torch.Tensor]]:
+    """All ranks with all persons' records, and each with those of its own persons."""
+    here = ((people() % ranks.size) == ranks.rank).nonzero().flatten()
+    return {
+        "whole": person_steps(ranks, torch.arange(RECORDS), 11),
+        "shards": person_steps(distributed.Group("shards"), here, 12),
+    }
+
+
+def fitted_on_persons(ranks: distributed.Group) -> dict[str, object]:
+    """A method's whole training on persons, all of whose records every rank has."""
+    features, labels = records()
+    public = Public((1, 5, 5), ("a", "b", "c", "d"))
+    dataset = Dataset("pictures", features, labels, public, people())
+    method = DpSgd(epochs=2, batch_size=8, noise_multiplier=1.5)
+    release = method.fit(Network("linear", (1, 5, 5), 4), dataset, Budget(3.0, 1e-5), rng=Reproducible(9), ranks=ranks)
+    weights = torch.cat([value.flatten() for value in release.tensors().values()])
+    return {"weights": weights, "ran": release.card.ran, "unit": release.card.unit}
+
+
 def noise(ranks: distributed.Group, rng: Randomness) -> dict[str, torch.Tensor]:
     """Steps whose batches are empty on every rank: what is left of the update is noise."""
     module = nn.Linear(30, 33)
@@ -227,6 +278,31 @@ def refusals(ranks: distributed.Group) -> dict[str, str]:
         steps(module, private(module), *records())
 
     hear("sharded", sharded)
+    everyone = torch.arange(RECORDS)
+    hear("a person on two ranks", lambda: person_steps(distributed.Group("shards"), everyone[ranks.rank :: 2], 0))
+
+    def numbered_anew() -> None:
+        gradients = private(network())
+        gradients.join(distributed.Group("shards"))
+        mine = everyone[ranks.rank * 30 : ranks.rank * 30 + 30]
+        next(gradients.batches(records()[0][mine], steps=1, groups=torch.arange(30) // 3))
+
+    hear("numbers of its own", numbered_anew)
+
+    def other_persons() -> None:
+        gradients = private(network())
+        gradients.join(ranks)
+        next(gradients.batches(records()[0], steps=1, groups=people() + ranks.rank))
+
+    hear("other persons", other_persons)
+    public = Public((1, 5, 5), ("a", "b", "c", "d"))
+    visits = Dataset("pictures", *records(), public, people())
+    hear(
+        "records of persons",
+        lambda: DpSgd(person_sampling="records").fit(
+            Network("linear", (1, 5, 5), 4), visits, Budget(3.0, 1e-5), rng=Reproducible(0), ranks=ranks
+        ),
+    )
     return said
 
 
@@ -263,6 +339,8 @@ def main() -> None:
             "secure": noise(ranks, Secure._for_test(bytes([ranks.rank] * 32))),
             "adaptive": adaptive(ranks),
             "loader": loader(ranks),
+            "persons": persons(ranks),
+            "fitted on persons": fitted_on_persons(ranks),
         }
         if ranks.size == 2:
             found["refusals"] = refusals(ranks)

@@ -61,6 +61,35 @@ def test_every_rank_has_the_same_gradient_bit_for_bit(ranks, scenario):
             assert all(torch.equal(found[scenario][name], value) for found in ranks)
 
 
+@pytest.mark.parametrize("given", ["whole", "shards"])
+def test_ranks_take_the_step_that_one_process_takes_on_the_same_persons(ranks, given):
+    module, (features, labels) = rank.network(), rank.records()
+    for step in range(rank.STEPS):
+        taken = [found["persons"][given][f"records-{step}"] for found in ranks]
+        owners = [set(rank.people()[which].tolist()) for which in taken]
+        assert sum(map(len, owners)) == len(set().union(*owners)), "a person's records came from two ranks"
+        expected = torch.zeros(sum(parameter.numel() for parameter in module.parameters()))
+        for person in set().union(*owners):
+            mine = torch.cat(taken)[rank.people()[torch.cat(taken)] == person]
+            assert len(mine) == len(mine.unique()) <= 3
+            loss = rank.losses(module, features[mine], labels[mine]).mean()
+            gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
+            expected += gradient * min(1.0, rank.CLIP / float(gradient.norm())) / (rank.RATE * rank.PEOPLE)
+        for found in ranks:
+            gradient = found["persons"][given][f"gradient-{step}"]
+            torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=2e-5 * rank.CLIP)
+            assert torch.equal(gradient, ranks[0]["persons"][given][f"gradient-{step}"])
+    assert all(float(found["persons"][given]["expected"]) == pytest.approx(rank.RATE * rank.PEOPLE) for found in ranks)
+
+
+def test_a_training_on_persons_is_one_release_whose_card_counts_persons(ranks):
+    first = ranks[0]["fitted on persons"]
+    for found in ranks:
+        assert torch.equal(found["fitted on persons"]["weights"], first["weights"])
+    assert (first["unit"], first["ran"]["persons"], first["ran"]["ranks"]) == ("person", rank.PEOPLE, len(ranks))
+    assert "records" not in first["ran"]
+
+
 def test_whole_samples_are_shared_out_evenly(ranks):
     sizes = [len(found["sums"]["records-0"]) for found in ranks]
     assert max(sizes) - min(sizes) <= 1
@@ -128,6 +157,10 @@ def test_what_would_make_ranks_disagree_is_refused_on_every_rank(ranks):
         assert "cannot be shared among ranks" in said["noisy"]
         assert "join(ranks)" in said["wrapped"]
         assert said["sharded"].startswith("NoiseproofError: the network is shared by ranks")
+        for what in ("a person on two ranks", "numbers of its own"):
+            assert said[what].startswith("SettingError: a person has records on two ranks"), said
+        assert "whose each record is must be the same on every rank" in said["other persons"]
+        assert "person_sampling" in said["records of persons"]
 
 
 def test_a_whole_training_on_uneven_shards_is_one_release(ranks):

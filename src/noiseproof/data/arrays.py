@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from noiseproof.data.dataset import Dataset, Kind, Public, Task
+from noiseproof.data.persons import group_array
 from noiseproof.errors import DataError, SettingError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -198,19 +199,6 @@ def _code_numbers(parts: list[Array], bounds: tuple[float, float], name: str) ->
         raise SettingError(f"the bounds of the target of {name} must be two finite numbers, the first the lesser.")
     low, high = bounds
     return [np.clip((part - low) / (high - low), 0, 1).astype(np.float32) for part in parts]
-
-
-def group_array(groups: ArrayLike, records: int, name: str) -> torch.Tensor:
-    """Whose each record is, as numbers from 0 on in the order in which the persons first come."""
-    import pandas as pd
-
-    array = as_array(groups)
-    if array.shape != (records,):
-        raise DataError(f"{name} has {records} records but groups of shape {array.shape}; give one a record.")
-    places = pd.factorize(array)[0]
-    if (places < 0).any():
-        raise DataError(f"{name} has {int((places < 0).sum())} records without a person; give each one.")
-    return torch.from_numpy(places.astype(np.int64))
 
 
 def _code_classes(

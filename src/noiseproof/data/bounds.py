@@ -11,8 +11,9 @@ import numpy.typing as npt
 import torch
 
 from noiseproof.data.dataset import Bought, Column
+from noiseproof.data.persons import numbered
 from noiseproof.data.schema import ColumnSchema, Schema, TargetSchema, as_day, as_number
-from noiseproof.data.tables import MISSING_VALUES, Problems, check_columns, dates, dense, numbers, person_hashes, texts
+from noiseproof.data.tables import MISSING_VALUES, Problems, check_columns, dates, hashed_persons, numbers, texts
 from noiseproof.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def buy_bounds(
     problems = Problems(name)
     check_columns(frame, schema, name, problems)
     problems.check()
-    persons = None if schema.person is None else dense(person_hashes(frame, schema))
+    persons = None if schema.person is None else numbered(hashed_persons(frame, schema))
     units = len(frame) if persons is None else int(persons.max()) + 1
     weights, marks = _weights(len(frame), persons), (*MISSING_VALUES, *schema.missing_values)
     share = epsilon / (2 * len(wanted) - lists)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from noiseproof.data.persons import group_array
 from noiseproof.errors import DataError, SettingError
 
 _PART = 1 << 24
@@ -127,11 +128,12 @@ class Dataset:
     labels: torch.Tensor = field(repr=False)
     public: Public = field(repr=False)
     groups: torch.Tensor | None = field(default=None, repr=False)
-    """Whose each record is: int64 of (records,), from 0 to `persons` - 1, each of them there. As private as the records."""
+    """Whose each record is, where a person may have several: an id a record, kept as int64 of (records,) from 0 to `persons`
+    - 1. As private as the records."""
 
     def __post_init__(self) -> None:
-        if self.groups is not None and self.groups.shape != self.labels.shape:
-            raise DataError(f"{self.name}: {len(self.groups)} persons' numbers do not fit {len(self.labels)} records.")
+        if self.groups is not None:
+            object.__setattr__(self, "groups", group_array(self.groups, len(self.labels), self.name))
         if tuple(self.features.shape[1:]) != self.public.shape or len(self.features) != len(self.labels):
             raise DataError(
                 f"{self.name}: features of shape {tuple(self.features.shape)} and {len(self.labels)} labels do not fit "

@@ -18,12 +18,12 @@ from noiseproof.data.arrays import (
     as_array,
     describe,
     from_arrays,
-    group_array,
     record_array,
     scaled,
 )
 from noiseproof.data.dataset import Dataset
 from noiseproof.data.lazy import Rows, StoredTensor
+from noiseproof.data.persons import group_array
 from noiseproof.data.stored import open_arrays, store_arrays
 from noiseproof.errors import DataError, SettingError
 

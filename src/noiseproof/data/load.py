@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from noiseproof.data.arrays import code_arrays, group_array
+from noiseproof.data.arrays import code_arrays
 from noiseproof.data.dataset import Dataset, Task
 from noiseproof.data.draft import draft, suspicions
 from noiseproof.data.formats import ROWS, check_file, column_names, read_file, read_parts, read_table
@@ -17,11 +17,12 @@ from noiseproof.data.images import is_image_folder, open_images
 from noiseproof.data.items import from_torch
 from noiseproof.data.library import open_named
 from noiseproof.data.named import named_sets
+from noiseproof.data.persons import Groups, folded, group_array, look_alikes
 from noiseproof.data.raw import ADULT_COLUMNS
 from noiseproof.data.schema import Schema, built_in, read_schema
 from noiseproof.data.splits import Split, check_classes, check_fraction, split
 from noiseproof.data.stored import is_stored, load_stored, store_table
-from noiseproof.data.tables import code, listed
+from noiseproof.data.tables import code, hashed_persons, listed
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
 
@@ -51,6 +52,7 @@ def load(
     task: Task | None = None,
     target_bounds: tuple[float, float] | None = None,
     person: str | None = None,
+    groups: Groups | None = None,
     skip: Sequence[str] = (),
     encoding: str | None = None,
     image_size: int = 32,
@@ -79,6 +81,8 @@ def load(
         target_bounds: The public bounds of a numeric target, which is clipped to them.
         person: The column that tells whose a row is, where a person may have several. It is never a feature, and the
             split puts all rows of a person on one side.
+        groups: Whose each record is, an id a record in their order, where no column tells: for arrays, pictures, torch
+            datasets, or tables whose ids are kept apart.
         skip: Columns of a table to leave alone: ids, names, free text.
         encoding: How a text file is encoded; UTF-8 unless this or the schema says otherwise.
         image_size: Height and width that pictures of a folder are scaled to.
@@ -98,6 +102,8 @@ def load(
     itself. `Split.remarks` and the messages of errors are for the data's owner and are covered by no guarantee.
     """
     check_fraction(test_fraction)
+    if groups is not None and (store is not None or _is_stored(name_or_path)):
+        raise SettingError("stored records have their persons stored with them; give person when you store a table.")
     if isinstance(name_or_path, str) and name_or_path in named_sets():
         if schema is not None or person is not None:
             raise SettingError(
@@ -121,7 +127,7 @@ def load(
         parts, remarks = [open_images(Path(name_or_path).expanduser(), size=image_size)], ()
     else:
         path = _path(name_or_path)
-        stored, remarks = path if path.is_dir() and is_stored(path) else None, ()
+        stored, remarks = path if _is_stored(path) else None, ()
         if stored is None:
             check_file(path)
         schema = _read_schema(schema, target, task, target_bounds, person, skip)
@@ -154,6 +160,12 @@ def load(
             else:
                 notes, frame = (), read_table(path, schema, encoding)
             parts, remarks = _code(frame, schema, path.name, notes)
+    if groups is not None:
+        if len(parts) == 2:
+            raise SettingError("what has a test part of its own is not split by groups; give records in one part.")
+        if parts[0].groups is not None:
+            raise SettingError("whose each record is, is told already; give groups or a person's column, not both.")
+        parts = [replace(parts[0], groups=group_array(groups, len(parts[0]), parts[0].name))]
     if len(parts) == 2:
         return Split(parts[0], parts[1], remarks)
     return split(parts[0], seed=seed, test_fraction=test_fraction, relation=neighbours, remarks=remarks)
@@ -186,6 +198,8 @@ def _code(
         remarks += (f"columns that were skipped: {listed(schema.skip)}.",)
     if schema.person is None:
         remarks += suspicions(frame, (schema.target.name,))
+    else:
+        remarks += look_alikes(hashed_persons(frame, schema), folded(frame[schema.person].to_numpy()))
     return [dataset], remarks
 
 
@@ -228,6 +242,10 @@ def _batches(source: Any) -> Iterator[pd.DataFrame]:
 
     for batch in source.iter(batch_size=ROWS):
         yield pd.DataFrame(batch)
+
+
+def _is_stored(source: object) -> bool:
+    return isinstance(source, str | Path) and (path := Path(source).expanduser()).is_dir() and is_stored(path)
 
 
 def _path(name_or_path: str | Path) -> Path:

@@ -29,16 +29,16 @@ from noiseproof.data.arrays import (
     Facts,
     check_lengths,
     describe,
-    group_array,
     label_array,
     record_array,
 )
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.formats import readable
 from noiseproof.data.lazy import MappedArray, StoredTensor
+from noiseproof.data.persons import folded, group_array, look_alikes, numbered
 from noiseproof.data.schema import Schema
 from noiseproof.data.splits import Split, check_classes, coins, sides
-from noiseproof.data.tables import code, dense, person_hashes
+from noiseproof.data.tables import code, hashed_persons
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
 
@@ -122,7 +122,7 @@ def store_table(
         return ()
     remarks: dict[str, None] = {}
     public: Public | None = None
-    identities, persons = [], []
+    identities, persons, alike = [], [], []
     with _staging(folder) as staging, progress.task(f"storing {name}", records) as task, ExitStack() as files:
         for frame in frames:
             if frame.empty:
@@ -137,13 +137,16 @@ def store_table(
             labels.append(part.labels.numpy())
             identities.append(part.identities())
             if schema.person is not None:
-                persons.append(person_hashes(frame, schema))
+                persons.append(hashed_persons(frame, schema))
+                alike.append(folded(frame[schema.person].to_numpy()))
             task.advance(len(part))
         if public is None:
             raise DataError(f"{name} has no records, only a header; give a table with rows.")
         np.save(staging / _IDENTITIES, np.concatenate(identities))
         if persons:
-            np.save(staging / _GROUPS, dense(np.concatenate(persons)))
+            ids = np.concatenate(persons)
+            np.save(staging / _GROUPS, numbered(ids))
+            remarks |= dict.fromkeys(look_alikes(ids, np.concatenate(alike)))
         document = {"name": name, "source": source, "public": dataclasses.asdict(public)}
         (staging / _DATASET).write_text(json.dumps(document, indent=1))
     return tuple(remarks)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.persons import numbered, person_hashes
 from noiseproof.data.schema import Schema
 from noiseproof.errors import DataError, SettingError
 
@@ -77,7 +78,7 @@ def code(
     groups = None
     with problems.noted():
         if schema.person in frame.columns:
-            groups = torch.from_numpy(dense(person_hashes(frame, schema)))
+            groups = torch.from_numpy(numbered(hashed_persons(frame, schema)))
     with problems.noted():
         if schema.target.name in frame.columns:
             labels, beyond = _code_labels(frame[schema.target.name], schema, marks)
@@ -209,30 +210,9 @@ def _code_features(
     return torch.from_numpy(features), clipped, unlisted
 
 
-def person_hashes(frame: pd.DataFrame, schema: Schema) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """A number of 64 bits for each row that is the same for all rows of a person, by the schema's column of ids.
-
-    Two ids that meet by chance (3 in a million, with ten million persons) are taken for one person, whom everything that
-    is proven then covers as a whole.
-    """
-    import pandas as pd
-
-    series = frame[schema.person]
-    words, marks = texts(series), (*MISSING_VALUES, *schema.missing_values)
-    missing = int((series.isna().to_numpy() | np.isin(words.astype(str), marks)).sum())
-    if missing:
-        raise DataError(
-            f"column {schema.person!r}, which tells whose a row is, is empty in {missing} rows; give each row its person, "
-            "or drop those rows."
-        )
-    return pd.util.hash_array(words)
-
-
-def dense(ids: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Ids as numbers from 0 on, in the order in which they first come."""
-    import pandas as pd
-
-    return pd.factorize(ids)[0].astype(np.int64)
+def hashed_persons(frame: pd.DataFrame, schema: Schema) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """`person_hashes` of the schema's column of ids."""
+    return person_hashes(frame[schema.person].to_numpy(), f"column {schema.person!r}", schema.missing_values)
 
 
 def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from noiseproof.data.lazy import in_memory
+from noiseproof.data.persons import Groups, group_array
 from noiseproof.engine.checks import FIRST, is_due
 from noiseproof.engine.clipping import RecordGradients
 from noiseproof.engine.masks import Masks
@@ -133,7 +134,7 @@ class BatchGradients(ABC):
         *tensors: torch.Tensor,
         steps: int,
         micro_batch_size: int | None = None,
-        groups: torch.Tensor | None = None,
+        groups: Groups | None = None,
         max_records_per_person: int = 8,
         reduction: Reduction = "mean",
     ) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -153,7 +154,7 @@ class BatchGradients(ABC):
             steps: How many steps to draw batches for.
             micro_batch_size: Records in memory at once; a person's are never cut apart, so that it may be exceeded by
                 `max_records_per_person`.
-            groups: Whose each record is, int64 of (records,), from 0 on without gaps.
+            groups: Whose each record is, an id a record. Where ranks have shards, ids must mean the same person on all.
             max_records_per_person: How many records of a person a step takes at most.
             reduction: Whether a person's gradient is the mean over those records, or their sum.
 
@@ -161,9 +162,10 @@ class BatchGradients(ABC):
             The records of each (micro-)batch, in an order of no meaning.
 
         Raises:
-            SettingError: If the tensors do not have the same number of records, or `groups` does not fit them.
+            SettingError: If the tensors do not have the same number of records, or a person's lie on two ranks.
+            DataError: If `groups` does not fit the records, or lacks a person.
         """
-        records = {len(tensor) for tensor in (*tensors, *(() if groups is None else (groups,)))}
+        records = {len(tensor) for tensor in tensors}
         if len(records) != 1 or records == {0}:
             raise SettingError("give tensors with the same number of records, at least one.")
         count, device = records.pop(), tensors[0].device
@@ -172,8 +174,8 @@ class BatchGradients(ABC):
             sampler = self._sampler(count, steps)
             self._expect(sampler.records)
         else:
-            persons = PersonSampler(groups, max_records_per_person, self._sampling)
-            self._expect(persons.persons, of_persons=True)
+            persons = self.person_sampler(groups, count, max_records_per_person)
+            self._expect(persons.persons)
         self._reduction = reduction
         for _ in range(steps):
             owned: Sequence[Owners | None] = ()
@@ -280,15 +282,18 @@ class BatchGradients(ABC):
         """How many records the batch has whose losses come next; None if none was handed over."""
         return self._waiting[0].records if self._waiting else None
 
-    def hand_over(self, tensors: Sequence[torch.Tensor], records: int, *, last: bool = True) -> None:
+    def hand_over(
+        self, tensors: Sequence[torch.Tensor], records: int, *, last: bool = True, owners: Owners | None = None
+    ) -> None:
         """Say that a batch was drawn as is accounted for, and that its losses are to come; for loaders.
 
         Args:
             tensors: What the batch consists of, records first; for the checks that no record's loss depends on others.
             records: How many there are, which may be none.
             last: Whether it is the last piece of its step's sample.
+            owners: Whose they are, where persons were drawn.
         """
-        self._waiting.append(Waiting(records, last, tensors))
+        self._waiting.append(Waiting(records, last, tensors, owners))
         self.settle()
 
     def forget_waiting(self) -> None:
@@ -331,12 +336,13 @@ class BatchGradients(ABC):
         """What `batches` draws its steps' records with."""
         return PoissonSampler(records, self.sample_rate, steps, self._sampling, self.ranks)
 
-    def _expect(self, records: int, *, of_persons: bool = False) -> None:
-        if of_persons and self.ranks is not ALONE:
-            raise UnsupportedError(
-                "several ranks cannot share a training on persons yet, since one person's records may lie on two of them; "
-                "train it in one process."
-            )
+    def person_sampler(self, groups: Groups, records: int, max_records_per_person: int) -> PersonSampler:
+        """What draws persons for this training's steps, of which each has its records on one rank."""
+        self.ranks.persons(groups)
+        numbers = group_array(groups, records, "the training")
+        return PersonSampler(numbers, max_records_per_person, self._sampling, self.ranks, self._rng)
+
+    def _expect(self, records: int) -> None:
         if self._wrapped and self.ranks is ALONE:
             raise NoiseproofError(
                 "the network is shared by ranks (DistributedDataParallel, FSDP), but these gradients know of no other, so each "

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from noiseproof.engine.ranks import ALONE, Ranks
 from noiseproof.errors import SettingError
 from noiseproof.privacy.randomness import Randomness
 
@@ -111,7 +112,9 @@ class PersonSampler:
     Args:
         groups: Whose each record is, int64 of (records,), from 0 to persons - 1.
         max_records_per_person: How many records of a person are taken at most.
-        rng: Where samples come from.
+        rng: Where samples of persons come from.
+        ranks: The processes that share each sample; this one's part of it is drawn.
+        choosing: What a person's records are chosen with, where it is not `rng`: each rank has its own.
 
     Raises:
         SettingError: If groups are not such numbers, or the bound is not positive.
@@ -123,7 +126,14 @@ class PersonSampler:
     amplified as by Poisson sampling of persons.
     """
 
-    def __init__(self, groups: torch.Tensor, max_records_per_person: int, rng: Randomness) -> None:
+    def __init__(
+        self,
+        groups: torch.Tensor,
+        max_records_per_person: int,
+        rng: Randomness,
+        ranks: Ranks = ALONE,
+        choosing: Randomness | None = None,
+    ) -> None:
         if max_records_per_person < 1:
             raise SettingError(f"max_records_per_person must be at least 1, not {max_records_per_person}.")
         if groups.dim() != 1 or groups.dtype != torch.int64 or not len(groups) or int(groups.min()) < 0:
@@ -136,11 +146,15 @@ class PersonSampler:
         self._counts, self._starts = counts, counts.cumsum(0) - counts
         # Mostly a table is sorted by its person already.
         self._order = None if bool((groups.diff() >= 0).all()) else groups.argsort(stable=True)
-        self._most, self._rng = max_records_per_person, rng
+        self._most, self._rng, self._ranks, self._choosing = max_records_per_person, rng, ranks, choosing or rng
 
     def draw(self, rate: float) -> tuple[torch.Tensor, Owners]:
         """The records of a sample of persons, person by person, and whose they are."""
-        return self.records_of(self._rng.poisson_sample(self.persons, rate))
+        return self.records_of(self.sample(rate))
+
+    def sample(self, rate: float) -> torch.Tensor:
+        """A Poisson sample of persons, by their numbers; of several ranks, this one's part of it."""
+        return self._ranks.part(lambda: self._rng.poisson_sample(self.persons, rate))
 
     def records_of(self, persons: torch.Tensor) -> tuple[torch.Tensor, Owners]:
         """The records of these persons, at most the bound of each, chosen uniformly; and whose they are."""
@@ -151,7 +165,7 @@ class PersonSampler:
             # Of those who have more, the records with the smallest of independent draws stay: a uniform choice.
             crowded = many[owners]
             # Halved, so that rounding cannot push a draw over to the next person.
-            draws = self._rng.uniform((int(crowded.sum()),)) / 2
+            draws = self._choosing.uniform((int(crowded.sum()),)) / 2
             ordered = (owners[crowded] + draws).argsort()
             kept = ~crowded
             place, _ = _ranges(torch.zeros_like(counts[many]), counts[many])

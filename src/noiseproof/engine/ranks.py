@@ -12,6 +12,7 @@ from torch import nn
 from noiseproof.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from noiseproof.data.persons import Groups
     from noiseproof.privacy import Randomness
 
 
@@ -41,6 +42,9 @@ class Ranks:
     def records(self, own: int) -> int:
         """How many records all ranks have together, if this one was given `own`."""
         return own
+
+    def persons(self, ids: Groups) -> None:
+        """Refuse persons, told by an id a record, who have records on more than one rank."""
 
     def part(self, draw: Callable[[], torch.Tensor]) -> torch.Tensor:
         """The indices of this rank's part of a step's sample, which `draw` draws."""

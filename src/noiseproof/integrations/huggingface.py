@@ -10,6 +10,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from noiseproof.data.persons import Groups
 from noiseproof.errors import MissingPartError, NoiseproofError, UnsupportedError
 from noiseproof.files import write_whole
 from noiseproof.integrations.loop import Preprocessing, PrivateTraining, make_private
@@ -47,6 +50,8 @@ class PrivateTrainer(Trainer):
         delta: See `epsilon`.
         noise_multiplier: The noise, where there is no `epsilon`.
         noise_seed: For research: reproducible noise. (`args.seed` is not it: what is released would be a rehearsal.)
+        groups: Whose each record of the train_dataset is; see `make_private`. Batch sizes are then numbers of persons.
+        max_records_per_person: See `make_private`.
         kwargs: Those of `Trainer`.
 
     Formal guarantee
@@ -62,6 +67,8 @@ class PrivateTrainer(Trainer):
         delta: float | None = None,
         noise_multiplier: float | None = None,
         noise_seed: int | None = None,
+        groups: Groups | None = None,
+        max_records_per_person: int = 8,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -70,6 +77,8 @@ class PrivateTrainer(Trainer):
             "delta": delta,
             "noise_multiplier": noise_multiplier,
             "seed": noise_seed,
+            "groups": groups,
+            "max_records_per_person": max_records_per_person,
         }
         self.engine: PrivateTraining | None = None
         if self.args.world_size > 1 or self.args.n_gpu > 1:
@@ -95,8 +104,9 @@ class PrivateTrainer(Trainer):
         epochs = math.ceil(args.num_train_epochs)
         pieces = args.gradient_accumulation_steps
         if args.max_steps > 0:
-            size = args.per_device_train_batch_size * pieces
-            epochs = math.ceil(args.max_steps / math.ceil(len(loader.dataset) / size))
+            size, groups = args.per_device_train_batch_size * pieces, self._options["groups"]
+            count = len(loader.dataset) if groups is None else len(np.unique(np.asarray(groups)))
+            epochs = math.ceil(args.max_steps / math.ceil(count / size))
         Path(args.output_dir).mkdir(parents=True, exist_ok=True)
         self.engine = make_private(
             model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from noiseproof.data.persons import Groups
 from noiseproof.errors import MissingPartError, NoiseproofError, UnsupportedError
 from noiseproof.integrations.loop import Preprocessing, PrivateTraining, Reduction, make_private
 from noiseproof.releases.release import ModelRelease
@@ -32,6 +33,8 @@ class PrivateCallback(Callback):
         loss_reduction: Whether the loss that `training_step` returns is a `mean` or a `sum` over records.
         journal: See `make_private`.
         seed: For research: reproducible noise.
+        groups: Whose each record of the training data set is; see `make_private`.
+        max_records_per_person: See `make_private`.
 
     Formal guarantee
     ----------------
@@ -49,6 +52,8 @@ class PrivateCallback(Callback):
         loss_reduction: Reduction = "mean",
         journal: str | Path | None = None,
         seed: int | None = None,
+        groups: Groups | None = None,
+        max_records_per_person: int = 8,
     ) -> None:
         self._network = network
         self._options: dict[str, Any] = {
@@ -59,6 +64,8 @@ class PrivateCallback(Callback):
             "loss_reduction": loss_reduction,
             "journal": journal,
             "seed": seed,
+            "groups": groups,
+            "max_records_per_person": max_records_per_person,
         }
         self.engine: PrivateTraining | None = None
         self._state: dict[str, Any] | None = None

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from noiseproof.engine.persons import Owners, PersonSampler
 from noiseproof.engine.ranks import Ranks
 from noiseproof.engine.sampling import PoissonSampler
 from noiseproof.errors import UnsupportedError
@@ -17,10 +18,15 @@ from noiseproof.privacy import Randomness
 
 
 class Drawn(NamedTuple):
-    """A piece of a step's sample: its records, and whether it is the last."""
+    """A piece of a step's sample: its records, whether it is the last, and whose they are if persons were drawn."""
 
     records: int
     last: bool
+    owners: Owners | None = None
+
+
+Piece = tuple[torch.Tensor, Owners | None]
+"""The indices of some records, and whose they are if persons were drawn."""
 
 
 class LoopSampler(PoissonSampler):
@@ -44,9 +50,10 @@ class LoopSampler(PoissonSampler):
         *,
         pieces: int = 1,
         most: int | None = None,
+        persons: PersonSampler | None = None,
     ) -> None:
         super().__init__(records, sample_rate, steps, rng, ranks)
-        self.pieces, self.most = pieces, most
+        self.pieces, self.most, self.persons = pieces, most, persons
         self.drawn: deque[Drawn] = deque()
 
     def __len__(self) -> int:
@@ -55,12 +62,21 @@ class LoopSampler(PoissonSampler):
     def __iter__(self) -> Iterator[list[int]]:
         self.drawn.clear()
         for _ in range(self.steps):
-            pieces: list[torch.Tensor] = list(self.draw().tensor_split(self.pieces))
-            if self.most is not None:
-                pieces = [part for piece in pieces for part in piece.split(self.most)] or pieces
-            for number, piece in enumerate(pieces, 1):
-                self.drawn.append(Drawn(len(piece), number == len(pieces)))
+            pieces = list(self._of_records() if self.persons is None else self._of_persons(self.persons))
+            for number, (piece, owners) in enumerate(pieces, 1):
+                self.drawn.append(Drawn(len(piece), number == len(pieces), owners))
                 yield piece.tolist() or [0]
+
+    def _of_records(self) -> Iterator[Piece]:
+        for piece in self.draw().tensor_split(self.pieces):
+            for part in piece.split(self.most or max(1, len(piece))):
+                yield part, None
+
+    def _of_persons(self, persons: PersonSampler) -> Iterator[Piece]:
+        for piece in persons.sample(self.sample_rate).tensor_split(self.pieces):
+            records, owners = persons.records_of(piece)
+            owned = owners.split(self.most or max(1, len(records)))
+            yield from zip(records.split([len(each.owners) for each in owned]), owned, strict=True)
 
 
 def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:

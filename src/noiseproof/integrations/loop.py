@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
+from noiseproof.data.persons import Groups, group_array
 from noiseproof.engine.batch_gradients import record_tensors
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.ranks import ALONE, Ranks, is_sharded, shared_by_ranks
@@ -35,6 +36,7 @@ from noiseproof.run.checkpoints import Journal, JournaledLog
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Randomness
+    from noiseproof.privacy.card import Unit
     from noiseproof.releases.release import ModelRelease
 
 _LOGGER = logging.getLogger("noiseproof")
@@ -50,9 +52,10 @@ class PrivateTraining:
     Formal guarantee
     ----------------
     That of `PrivateGradients` for the steps that were taken, those of earlier processes that `load_state_dict` brought
-    along included. Unit: record of the loader's data set. Neighbours: as given, add-or-remove by default. Assumptions:
-    those of `PrivateGradients`; the loop feeds the model what the loader handed over; random numbers that the network draws
-    (dropout) come from a generator that nobody else can predict, so do not seed torch in a training that counts.
+    along included. Unit: record of the loader's data set, or person where `groups` were given. Neighbours: as given,
+    add-or-remove by default. Assumptions: those of `PrivateGradients`; the loop feeds the model what the loader handed over;
+    random numbers that the network draws (dropout) come from a generator that nobody else can predict, so do not seed torch
+    in a training that counts.
     """
 
     def __init__(
@@ -67,7 +70,8 @@ class PrivateTraining:
         loss_reduction: Reduction,
         scaler: torch.amp.GradScaler | None,
         ahead: int,
-        records: int,
+        count: int,
+        unit: Unit,
     ) -> None:
         self.gradients, self.optimizers, self.loader = gradients, optimizers, loader
         self.module = gradients.module
@@ -87,7 +91,8 @@ class PrivateTraining:
         self._paused = 0
         self._handles: list[RemovableHandle] = []
         self._own_steps: list[tuple[torch.optim.Optimizer, Any]] = []
-        self.records = records
+        self.count, self.unit = count, unit
+        """How many records, or persons, all ranks have, and which of them the guarantee is for."""
         self.record_shape: tuple[int, ...] = ()
         """The shape of what the network is given first of a record, once it was."""
         self._guard()
@@ -259,7 +264,7 @@ class PrivateTraining:
                         f"no tensor of the batch has {max(drawn.records, 1)} records in its first dimension; let the "
                         "collate_fn put one record after the other there."
                     )
-                self.gradients.hand_over(tensors, drawn.records, last=drawn.last)
+                self.gradients.hand_over(tensors, drawn.records, last=drawn.last, owners=drawn.owners)
                 yield batch
         except BaseException:  # the loop was left, or has failed: what it did not take stays unused
             self._forget()
@@ -518,6 +523,8 @@ def make_private(
     ranks: Ranks | None = None,
     journal: str | Path | None = None,
     prefetch: int = 0,
+    groups: Groups | None = None,
+    max_records_per_person: int = 8,
 ) -> PrivateTraining:
     """Make an ordinary training loop private, which stays as it is: `for batch in loader`, `loss.backward()`, `step()`.
 
@@ -563,6 +570,10 @@ def make_private(
         journal: A file in which every step is noted before its gradient exists, so that not even a crash, or a second
             process that goes on from the same checkpoint, forgets what was spent.
         prefetch: How many batches a framework takes from the loader before it trains on them.
+        groups: Whose each record of the loader's data set is, an id a record. The unit is then a person with all their
+            records: persons are sampled, the loader's batch size is the expected number of persons, and clipped is the mean
+            of a person's gradients.
+        max_records_per_person: With `groups`, how many records of a person a step takes at most, chosen uniformly.
 
     Returns:
         The engine: `epsilon()`, `state_dict()`, `release()`.
@@ -600,9 +611,11 @@ def make_private(
             "the ranks of a sharded network must run it equally often, but a sample may come in more pieces on one than on "
             "another; bound what is in memory by accumulation_steps instead of max_physical_batch_size."
         )
-    records = ranks.records(len(inner.dataset))  # type: ignore[arg-type]
+    records = len(inner.dataset)  # type: ignore[arg-type]
+    numbers = None if groups is None else group_array(groups, records, "the loader's data set")
+    count = ranks.records(records if numbers is None else int(numbers.max()) + 1)
     batch_size = (inner.batch_size or 1) * accumulation_steps * ranks.size
-    rate = min(1.0, batch_size / records)
+    rate = min(1.0, batch_size / count)
     steps = math.ceil(1 / rate)
     budget = None if epsilon is None else Budget(epsilon, delta or 0.0, neighbours)
     if noise_multiplier is None:
@@ -620,16 +633,17 @@ def make_private(
     )
     if ranks is not ALONE:
         gradients.join(ranks)
-    gradients.expected_batch = rate * records
+    gradients.expected_batch = rate * count
     gradients.most_steps = None if epochs is None else epochs * steps
     sampler = LoopSampler(
-        len(inner.dataset),  # type: ignore[arg-type]
+        records,
         rate,
         steps,
         gradients.randomness[0],
         ranks,
         pieces=accumulation_steps,
         most=max_physical_batch_size,
+        persons=None if groups is None else gradients.person_sampler(groups, records, max_records_per_person),
     )
     training = PrivateTraining(
         gradients,
@@ -641,16 +655,18 @@ def make_private(
         loss_reduction=loss_reduction,
         scaler=scaler,
         ahead=prefetch + (inner is not loader),
-        records=records,
+        count=count,
+        unit="record" if groups is None else "person",
     )
     if journal is not None and ranks.rank == 0:
         training.keep_journal(Path(journal))
     convert_loader(inner, sampler, training)
     _LOGGER.warning(
-        "noiseproof.make_private: the loader now draws Poisson samples of about %g of %d records, %d steps an epoch, in place "
+        "noiseproof.make_private: the loader now draws Poisson samples of about %g of %d %ss, %d steps an epoch, in place "
         "of its batches; noise multiplier %.4g, clipping norm %g.",
         batch_size,
-        records,
+        count,
+        training.unit,
         steps,
         noise_multiplier,
         max_grad_norm,

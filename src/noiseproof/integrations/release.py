@@ -48,6 +48,8 @@ def release_of(
     rng = gradients.randomness[-1]
     spent = accountants.epsilon(events.event, delta, neighbours=training.neighbours)
     proven = spent.proof(*ASSUMPTIONS, *_OWN_LOOP, *rng.assumptions)
+    if training.unit == "person":
+        proven = proven.for_persons
     why = None
     if preprocessing != "public":
         said = _UNDECLARED if preprocessing is None else _FROM_DATA
@@ -56,13 +58,16 @@ def release_of(
     card = Card(
         method="dp-sgd",
         place="gradients",
+        unit=training.unit,
         neighbours=training.neighbours,
         randomness=rng.kind,
-        claimed=None if training.budget is None else claim_of(training.budget),
+        claimed=None
+        if training.budget is None
+        else claim_of(training.budget).model_copy(update={"unit": training.unit}),
         proven=proven if why is None else None,
         why=why,
         ran={
-            "records": training.records,
+            f"{training.unit}s": training.count,
             "steps": len(events),
             "sample_rate": gradients.sample_rate,
             "sampler": "poisson",

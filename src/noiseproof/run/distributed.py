@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, get_args
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
+from noiseproof.data.persons import person_hashes
 from noiseproof.engine.ranks import Ranks
 from noiseproof.errors import NoiseproofError, SettingError
 
 if TYPE_CHECKING:
+    from noiseproof.data.persons import Groups
     from noiseproof.privacy import Randomness
 
 
@@ -37,7 +40,8 @@ class Group(Ranks):
     A step is the same mechanism as in one process, so that `PrivateGradients`'s guarantee holds as it is. *Sample:* with
     `whole` rank 0 draws one Poisson sample of all records and each rank takes every size-th of it; with `shards` each
     draws one of its own records, independently, whose union is a Poisson sample of all, provided that a record is in
-    one shard only. *Sensitivity:* a record's clipped gradient enters the sum over ranks once. *Noise:* the clipped sums
+    one shard only. Of persons it is the same: they are sampled, and a person with records in two shards is refused.
+    *Sensitivity:* a record's clipped gradient enters the sum over ranks once. *Noise:* the clipped sums
     are added up (all-reduce); then each rank adds noise of the full scale to its own part of the coordinates of the
     total, and the parts are gathered. So every coordinate is noised exactly once, whatever the number of ranks, after
     the last addition, as noise on a lattice (`Secure`) needs it. Assumes that all ranks are trusted and the network
@@ -97,6 +101,27 @@ class Group(Ranks):
         with _together():
             dist.all_reduce(count)
         return int(count)
+
+    def persons(self, ids: Groups) -> None:
+        """Refuse persons who have records in two shards; for `whole` all ranks must have the same ids."""
+        own = torch.from_numpy(person_hashes(ids, "the array groups").view(np.int64))
+        if self._whole:
+            self.agree("whose each record is", hashlib.sha256(own.numpy().tobytes()).hexdigest())
+            return
+        own = own.unique()
+        counts = [torch.zeros(1, dtype=torch.int64, device=self._device) for _ in range(self.size)]
+        with _together():
+            dist.all_gather(counts, torch.tensor([len(own)], device=self._device))
+        most = max(int(count) for count in counts)
+        every = [torch.zeros(most, dtype=torch.int64, device=self._device) for _ in counts]
+        with _together():
+            dist.all_gather(every, torch.nn.functional.pad(own, (0, most - len(own))).to(self._device))
+        found = torch.cat([part[: int(count)] for part, count in zip(every, counts, strict=True)])
+        if len(found.unique()) < len(found):
+            raise SettingError(
+                "a person has records on two ranks, or each rank numbers its persons anew; put all records of a person on one "
+                "rank, and give ids that mean the same person everywhere."
+            )
 
     def part(self, draw: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Every size-th record of the sample that rank 0 draws; of `shards`, this rank's own sample."""

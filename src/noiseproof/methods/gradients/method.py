@@ -13,7 +13,7 @@ from torch import nn
 
 from noiseproof.engine.batch_gradients import BatchGradients, Sampling
 from noiseproof.engine.ranks import ALONE, Ranks
-from noiseproof.errors import SettingError
+from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.methods.common import BelowOne, Count, Positive, Share, Supervised, initial_seed
 from noiseproof.methods.gradients.descent import (
     AfterStep,
@@ -127,6 +127,8 @@ class GradientMethod(Supervised):
         objective = self.objective(dataset.public)
         module = network.build(initial_seed(rng)).to(default_device())
         sampled = self._sampled(dataset, rng)
+        if sampled.group_size > 1 and ranks is not ALONE:
+            raise UnsupportedError("several ranks sample persons, not records; leave person_sampling at persons.")
         records = ranks.records(sampled.count)
         rate, steps = self.rate(records), self.steps(records)
         sampling: Sampling = {"sample_rate": rate, "rng": rng}
@@ -170,7 +172,7 @@ class GradientMethod(Supervised):
             "sample_rate": rate,
             "sampler": "poisson",
             "parameters": gradients.coordinates,
-            **({} if ranks is ALONE else {"ranks": ranks.size, "records": records}),
+            **({} if ranks is ALONE else {"ranks": ranks.size, f"{dataset.unit}s": records}),
             **({"lost steps": lost} if lost > 0 else {}),
         }
         card = self._card(gradients, dataset, budget, rng, ran)
