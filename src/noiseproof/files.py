@@ -1,14 +1,15 @@
-"""Writing files whole or not at all."""
+"""Files: written whole or not at all, and JSON that says one thing to every reader."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from noiseproof.errors import SettingError
 
@@ -93,6 +94,38 @@ def check_out(out: str | Path, *, force: bool = False, inputs: Iterable[str | Pa
 
 def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
+
+
+def strict_json(text: str | bytes) -> Any:
+    """A JSON document that no two readers can take for different ones: no name twice, no NaN, no endless nesting.
+
+    Args:
+        text: The document.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        ValueError: If it is no such document.
+
+    >>> strict_json('{"epsilon": 0.1}')
+    {'epsilon': 0.1}
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return found
+
+
+def _no_number(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
 
 
 def lock_file(descriptor: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -67,3 +68,29 @@ def test_an_audit_is_signed_and_verified_as_a_file(noiseproof, tmp_path):
     assert outcome.code == 1
     assert "audit.json is not what was signed" in outcome.out
     assert noiseproof("verify", file, "--recompute").code == 2
+
+
+def test_a_signer_behind_a_command_and_its_public_key_belong_together(noiseproof, tmp_path):
+    file, key = tmp_path / "audit.json", tmp_path / "vendor.pem"
+    file.write_text("{}")
+    assert noiseproof("keys", "signing", key).code == 0
+    signer = f"openssl pkeyutl -sign -rawin -inkey {key} -in {{payload}}"
+    for wrong in ((), ("--signer", signer), ("--public", f"{key}.pub"), ("--key", key, "--signer", signer)):
+        outcome = noiseproof("sign", file, *wrong)
+        assert (outcome.code, "--signer together with --public" in outcome.err) == (2, True)
+    if shutil.which("openssl"):
+        assert noiseproof("sign", file, "--signer", signer, "--public", f"{key}.pub").code == 0
+        assert noiseproof("verify", file, "--key", f"{key}.pub").code == 0
+
+
+@pytest.mark.parametrize("name", ["\x1b[1A\x1b[2Kvalid", "\u202eexe", "\udcff"])
+def test_the_name_of_a_file_cannot_paint_over_the_verdict(noiseproof, signed, name):
+    (signed[0] / name).write_text("x")
+    outcome = noiseproof("verify", signed[0], "--key", signed[1])
+    assert outcome.code == 1
+    assert outcome.out.count("NOT valid") == 1
+    assert not set("\x1b\u202e\udcff") & set(outcome.out)
+    assert name.encode("unicode_escape").decode()[:4] in outcome.out
+    page = signed[0].parent / "page.html"
+    assert noiseproof("report", signed[0], "--key", signed[1], "--out", page).code == 0
+    assert not set("\x1b\u202e") & set(page.read_text())

@@ -10,12 +10,13 @@ import stat
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import noiseproof as npf
 from noiseproof.errors import BundleError, SettingError
-from noiseproof.releases import bundles, signing
+from noiseproof.releases import bundles, signing, signing_keys
 
 
 @pytest.fixture(scope="module")
@@ -27,25 +28,25 @@ def release(tmp_path_factory):
 
 @pytest.fixture
 def keys(tmp_path):
-    return tuple(signing.make_keys(tmp_path / "vendor.pem"))
+    return tuple(signing_keys.make_keys(tmp_path / "vendor.pem"))
 
 
 @pytest.fixture
 def bundle(release, tmp_path, keys):
     path = tmp_path / "model"
     shutil.copytree(release, path)
-    signing.sign_bundle(path, signing.read_private_key(keys[0]))
+    signing.sign_bundle(path, signing_keys.read_private_key(keys[0]))
     return path
 
 
 def found(bundle, keys):
-    return signing.verify_bundle(bundle, signing.read_public_key(keys[1]))
+    return signing.verify_bundle(bundle, signing_keys.read_public_key(keys[1]))
 
 
 def test_a_signed_bundle_is_valid_for_its_signers_key(bundle, keys):
     verdict = found(bundle, keys)
     assert verdict.valid
-    assert verdict.by == signing.key_id(signing.read_public_key(keys[1]))
+    assert verdict.by == signing_keys.key_id(signing_keys.read_public_key(keys[1]))
     assert verdict.files == (bundles.CARD, bundles.SETTINGS, bundles.WEIGHTS)
     assert verdict.predicate["proven"]["epsilon"] == pytest.approx(bundles.read_card(bundle).proven.epsilon)
 
@@ -53,7 +54,7 @@ def test_a_signed_bundle_is_valid_for_its_signers_key(bundle, keys):
 def test_the_private_key_is_its_holders_alone(keys):
     assert stat.S_IMODE(os.stat(keys[0]).st_mode) == 0o600
     with pytest.raises(SettingError, match="exists"):
-        signing.make_keys(keys[0])
+        signing_keys.make_keys(keys[0])
 
 
 def test_an_unsigned_bundle_is_said_to_be_unsigned(release, keys):
@@ -75,18 +76,20 @@ def swap_weights(bundle, keys):
     (bundle / bundles.WEIGHTS).write_bytes(bytes(weights))
 
 
-def shorten_the_log(bundle, keys):
+def edit_settings(bundle, change):
+    """Settings with digests that fit, as a forger without the key would leave them."""
     document = json.loads((bundle / bundles.SETTINGS).read_text())
-    document["events"] = [[event, 1] for event, _ in document["events"]]
+    change(document)
     document["digests"].pop(bundles.SETTINGS)
     (bundle / bundles.SETTINGS).write_bytes(bundles._sealed(document))
+
+
+def shorten_the_log(bundle, keys):
+    edit_settings(bundle, lambda document: document.update(events=[[event, 1] for event, _ in document["events"]]))
 
 
 def downgrade_the_format(bundle, keys):
-    document = json.loads((bundle / bundles.SETTINGS).read_text())
-    document.pop("version")  # as 0.1 wrote it
-    document["digests"].pop(bundles.SETTINGS)
-    (bundle / bundles.SETTINGS).write_bytes(bundles._sealed(document))
+    edit_settings(bundle, lambda document: document.pop("version"))  # as 0.1 wrote it
 
 
 def put_a_link(bundle, keys):
@@ -108,26 +111,79 @@ def edit_the_statement(bundle, keys):
 
 
 def sign_with_another_key(bundle, keys):
-    other, _ = signing.make_keys(bundle.parent / "other.pem")
-    signing.sign_bundle(bundle, signing.read_private_key(other))
+    other, _ = signing_keys.make_keys(bundle.parent / "other.pem")
+    signing.sign_bundle(bundle, signing_keys.read_private_key(other))
 
 
 def claim_the_key(bundle, keys):
     sign_with_another_key(bundle, keys)
     envelope = json.loads((bundle / signing.SIGNATURE).read_text())
-    envelope["signatures"][0]["keyid"] = signing.key_id(signing.read_public_key(keys[1]))
+    envelope["signatures"][0]["keyid"] = signing_keys.key_id(signing_keys.read_public_key(keys[1]))
     (bundle / signing.SIGNATURE).write_text(json.dumps(envelope))
 
 
 def sign_something_else(bundle, keys):
     files = {name: (bundle / name).read_bytes() for name in (bundles.CARD, bundles.SETTINGS, bundles.WEIGHTS)}
-    text = signing.sign(files, "urn:noiseproof:release:v0", {}, signing.read_private_key(keys[0]))
+    text = signing.sign(files, "urn:noiseproof:release:v0", {}, signing_keys.read_private_key(keys[0]))
     (bundle / signing.SIGNATURE).write_text(text)
 
 
 def leave_a_file_out(bundle, keys):
     files = {name: (bundle / name).read_bytes() for name in (bundles.CARD, bundles.SETTINGS)}
-    text = signing.sign(files, signing.PREDICATE, {}, signing.read_private_key(keys[0]))
+    text = signing.sign(files, signing.PREDICATE, {}, signing_keys.read_private_key(keys[0]))
+    (bundle / signing.SIGNATURE).write_text(text)
+
+
+def reorder_the_log(bundle, keys):
+    edit_settings(bundle, lambda document: document["events"].insert(0, [{"kind": "NoOpDpEvent"}, 1]))
+
+
+def write_a_name_twice(bundle, keys):
+    text = (bundle / bundles.CARD).read_text()
+    (bundle / bundles.CARD).write_text(text.replace('"method"', '"unit": "person", "method"', 1))
+    edit_settings(bundle, lambda document: document["digests"].update(fitting(bundle)))
+
+
+def fitting(bundle):
+    return {bundles.CARD: bundles._digest((bundle / bundles.CARD).read_bytes())}
+
+
+def exchange_the_type(bundle, keys):
+    edit_envelope(bundle, lambda envelope: envelope.update(payloadType="application/json"))
+
+
+def hide_in_the_type(bundle, keys):
+    edit_envelope(bundle, lambda envelope: envelope.update(payloadType="\ud800"))
+
+
+def write_the_payload_twice(bundle, keys):
+    text = (bundle / signing.SIGNATURE).read_text()
+    (bundle / signing.SIGNATURE).write_text(text.replace('"payload":', '"payload": "e30=", "payload":', 1))
+
+
+def nest_without_end(bundle, keys):
+    (bundle / signing.SIGNATURE).write_text("[" * 100_000)
+
+
+def edit_envelope(bundle, change):
+    envelope = json.loads((bundle / signing.SIGNATURE).read_text())
+    change(envelope)
+    (bundle / signing.SIGNATURE).write_text(json.dumps(envelope))
+
+
+def add_a_file_that_looks_alike(bundle, keys):
+    (bundle / "\u0441ard.json").write_text("{}")  # a Cyrillic letter
+
+
+def add_a_folder(bundle, keys):
+    (bundle / "more").mkdir()
+
+
+def say_something_else_of_the_card(bundle, keys):
+    files = {name: (bundle / name).read_bytes() for name in (bundles.CARD, bundles.SETTINGS, bundles.WEIGHTS)}
+    says = json.loads(base64.b64decode(json.loads((bundle / signing.SIGNATURE).read_text())["payload"]))["predicate"]
+    key = signing_keys.read_private_key(keys[0])
+    text = signing.sign(files, signing.PREDICATE, {**says, "unit": "person"}, key)
     (bundle / signing.SIGNATURE).write_text(text)
 
 
@@ -150,6 +206,15 @@ def tear_the_envelope(bundle, keys):
         (sign_something_else, "something else"),
         (leave_a_file_out, "weights.safetensors is not covered"),
         (tear_the_envelope, "no DSSE envelope"),
+        (reorder_the_log, "settings.json is not what was signed"),
+        (write_a_name_twice, "unreadable settings.json or card.json"),
+        (exchange_the_type, "does not hold"),
+        (hide_in_the_type, "no DSSE envelope"),
+        (write_the_payload_twice, "no DSSE envelope"),
+        (nest_without_end, "no DSSE envelope"),
+        (add_a_file_that_looks_alike, "is not covered"),
+        (add_a_folder, "more is no file"),
+        (say_something_else_of_the_card, "says of the card"),
     ],
 )
 def test_every_forgery_is_named(forge, words, bundle, keys):
@@ -175,8 +240,8 @@ def test_what_a_service_notes_in_a_bundle_does_not_break_its_signature(bundle, k
 def test_an_audits_document_is_signed_like_a_bundle_and_no_byte_of_it_can_change(tmp_path, keys):
     file = tmp_path / "audit.json"
     file.write_text('{"verdict": "proven"}')
-    signing.sign_file(file, signing.read_private_key(keys[0]))
-    public = signing.read_public_key(keys[1])
+    signing.sign_file(file, signing_keys.read_private_key(keys[0]))
+    public = signing_keys.read_public_key(keys[1])
     assert signing.verify_file(file, public).status == "signed"
     assert signing.verify_file(file, None).status == "not checked"
     other = tmp_path / "other.json"
@@ -190,14 +255,14 @@ def test_an_audits_document_is_signed_like_a_bundle_and_no_byte_of_it_can_change
 
 def test_a_bundles_signature_is_none_of_a_file(bundle, tmp_path, keys):
     shutil.copy(bundle / signing.SIGNATURE, signing.signature_path(bundle / bundles.CARD))
-    verdict = signing.verify_file(bundle / bundles.CARD, signing.read_public_key(keys[1]))
+    verdict = signing.verify_file(bundle / bundles.CARD, signing_keys.read_public_key(keys[1]))
     assert any("something else" in finding for finding in verdict.findings)
 
 
 def test_a_private_key_that_others_can_read_is_refused(keys):
     os.chmod(keys[0], 0o640)
     with pytest.raises(SettingError, match="chmod 600"):
-        signing.read_private_key(keys[0])
+        signing_keys.read_private_key(keys[0])
 
 
 def test_a_signature_does_not_move_to_another_bundle(bundle, release, tmp_path, keys):
@@ -214,7 +279,7 @@ def test_a_rehearsal_is_not_signed(tmp_path, keys):
     made = npf.train("dp-sgd", data.train.take(torch.arange(100)), epsilon=3, epochs=1, network="linear", seed=0)
     path = made.save(tmp_path / "rehearsal")
     with pytest.raises(BundleError, match="rehearsal"):
-        signing.sign_bundle(path, signing.read_private_key(keys[0]))
+        signing.sign_bundle(path, signing_keys.read_private_key(keys[0]))
 
 
 def test_the_event_log_alone_gives_the_proven_epsilon(bundle):
@@ -225,22 +290,77 @@ def test_the_event_log_alone_gives_the_proven_epsilon(bundle):
 
 def test_a_card_that_promises_more_than_its_events_is_found_out(bundle, keys):
     forge_card(bundle, keys)
-    signing.sign_bundle(bundle, signing.read_private_key(keys[0]))  # a signer who lies
+    signing.sign_bundle(bundle, signing_keys.read_private_key(keys[0]))  # a signer who lies
     assert found(bundle, keys).valid
     assert not signing.recompute(bundle).holds
+
+
+LYING_LOGS = {
+    "cut short": lambda event: [[event, 1]],
+    "with smaller samples": lambda event: [
+        [{"kind": "PoissonSampledDpEvent", "sampling_probability": 1e-4, "event": event}, 3]
+    ],
+    "of nothing": lambda event: [[{"kind": "NoOpDpEvent"}, 1]],
+    "of negative noise": lambda event: [[{"kind": "GaussianDpEvent", "noise_multiplier": -5.0}, 3]],
+    "of noise that is no number": lambda event: [[{"kind": "GaussianDpEvent", "noise_multiplier": "5"}, 3]],
+    "of a part that never was": lambda event: [[{"kind": "SelfComposedDpEvent", "event": event, "count": -1}, 9]],
+    "left out": lambda event: [],
+}
+
+
+@pytest.mark.parametrize("log", LYING_LOGS)
+def test_a_signer_whose_event_log_contradicts_the_card_is_found_out(bundle, keys, log):
+    edit_settings(bundle, lambda document: document.update(events=LYING_LOGS[log](document["events"][0][0])))
+    signing.sign_bundle(bundle, signing_keys.read_private_key(keys[0]))
+    assert found(bundle, keys).valid
+    assert not signing.recompute(bundle).holds
+
+
+@pytest.mark.parametrize("count", [0, -2, 0.9, True, "1"])
+def test_an_event_that_did_not_happen_a_whole_number_of_times_is_no_event(bundle, count):
+    edit_settings(bundle, lambda document: document["events"].append([document["events"][0][0], count]))
+    with pytest.raises(BundleError, match="event that this version does not know"):
+        signing.recompute(bundle)
+    with pytest.raises(BundleError):
+        bundles.load(bundle)
+
+
+def test_a_second_signature_beside_the_signers_changes_nothing(bundle, keys):
+    own = (bundle / signing.SIGNATURE).read_text()
+    sign_with_another_key(bundle, keys)
+    other = json.loads((bundle / signing.SIGNATURE).read_text())["signatures"]
+    (bundle / signing.SIGNATURE).write_text(own)
+    edit_envelope(bundle, lambda envelope: envelope.update(signatures=other + envelope["signatures"]))
+    verdict = found(bundle, keys)
+    assert verdict.valid
+    assert verdict.by == signing_keys.key_id(signing_keys.read_public_key(keys[1]))
+    edit_envelope(bundle, lambda envelope: envelope.update(signatures=[]))
+    assert found(bundle, keys).status == "not signed"
+
+
+def test_a_signed_card_is_none_of_another_release(bundle, tmp_path, keys):
+    file = tmp_path / bundles.CARD
+    card = json.loads((bundle / bundles.CARD).read_text())
+    file.write_text(json.dumps({**card, "unit": "person"}))
+    signing.sign_file(file, signing_keys.read_private_key(keys[0]))
+    for name in (bundles.CARD, signing.signature_path(bundles.CARD).name):
+        shutil.copy(tmp_path / name, bundle)
+    assert not found(bundle, keys).valid
+    shutil.copy(tmp_path / signing.signature_path(bundles.CARD).name, bundle / signing.SIGNATURE)
+    assert any("something else" in finding for finding in found(bundle, keys).findings)
 
 
 @given(st.binary(max_size=300))
 @settings(max_examples=200, deadline=None)
 def test_no_bytes_are_taken_for_an_envelope(content):
-    key = signing.Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key()
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key()
     assert not signing.verify(content, {}, signing.PREDICATE, key).valid
 
 
 @given(st.integers(0, 10**6), st.integers(1, 255))
 @settings(max_examples=200, deadline=None)
 def test_no_byte_of_an_envelope_can_be_changed(place, mask):
-    key = signing.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     envelope = bytearray(signing.sign({"a": b"x"}, signing.PREDICATE, {"n": 1}, key).encode())
     place %= len(envelope)
     envelope[place] ^= mask
@@ -257,7 +377,8 @@ def test_securesystemslib_reads_and_verifies_the_envelope(bundle, keys):
     from securesystemslib.signer import SSlibKey
 
     envelope = dsse.Envelope.from_dict(json.loads((bundle / signing.SIGNATURE).read_text()))
-    key = SSlibKey.from_crypto(signing.read_public_key(keys[1]), keyid=signing.key_id(signing.read_public_key(keys[1])))
+    public = signing_keys.read_public_key(keys[1])
+    key = SSlibKey.from_crypto(public, keyid=signing_keys.key_id(public))
     assert envelope.verify([key], 1)
     assert json.loads(envelope.payload)["_type"] == "https://in-toto.io/Statement/v1"
 
@@ -280,7 +401,7 @@ names = st.dictionaries(st.text(min_size=1, max_size=8), st.binary(max_size=20),
 @given(names, names, st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_an_envelope_holds_for_its_own_files_and_its_own_key_and_for_no_others(files, others, secret, another):
-    key, stranger = (signing.Ed25519PrivateKey.from_private_bytes(one) for one in (secret, another))
+    key, stranger = (Ed25519PrivateKey.from_private_bytes(one) for one in (secret, another))
     envelope = signing.sign(files, signing.PREDICATE, {"n": 1}, key)
     assert signing.verify(envelope, files, signing.PREDICATE, key.public_key()).valid
     assert signing.verify(envelope, others, signing.PREDICATE, key.public_key()).valid == (files == others)
@@ -291,6 +412,6 @@ def test_an_envelope_holds_for_its_own_files_and_its_own_key_and_for_no_others(f
 @pytest.mark.parametrize("content", [b"", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])
 def test_what_is_no_key_is_refused_in_a_sentence(content, tmp_path):
     (tmp_path / "key").write_bytes(content)
-    for read in (signing.read_public_key, signing.read_private_key):
+    for read in (signing_keys.read_public_key, signing_keys.read_private_key):
         with pytest.raises(SettingError, match="key"):
             read(tmp_path / "key")

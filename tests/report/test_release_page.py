@@ -12,7 +12,7 @@ import noiseproof as npf
 from noiseproof import methods
 from noiseproof.errors import BundleError, DataError
 from noiseproof.privacy.card import Audit
-from noiseproof.releases import bundles, signing
+from noiseproof.releases import bundles, signing, signing_keys
 from noiseproof.report import evidence, render_audit, render_release
 from noiseproof.report.assumptions import ROLES, TRAINER, duty
 from tests.report.test_page import Tree
@@ -20,8 +20,8 @@ from tests.report.test_page import Tree
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory):
-    private, public = signing.make_keys(tmp_path_factory.mktemp("keys") / "vendor.pem")
-    return signing.read_private_key(private), signing.read_public_key(public)
+    private, public = signing_keys.make_keys(tmp_path_factory.mktemp("keys") / "vendor.pem")
+    return signing_keys.read_private_key(private), signing_keys.read_public_key(public)
 
 
 @pytest.fixture(scope="session")

@@ -154,7 +154,7 @@ def signing(
     json: Json = False,
 ) -> None:
     """Make a key to sign bundles with: FILE stays with you (mode 0600), FILE.pub goes to those who verify."""
-    from noiseproof.releases.signing import key_id, make_keys, read_public_key
+    from noiseproof.releases.signing_keys import key_id, make_keys, read_public_key
 
     private, public = make_keys(path)
     found = key_id(read_public_key(public))

@@ -160,7 +160,7 @@ def verify(
 
 
 def _fetch(where: str, key: Path | None, ledger: str) -> list[Checkpoint]:
-    from noiseproof.releases.signing import read_public_key
+    from noiseproof.releases.signing_keys import read_public_key
     from noiseproof.serve.ledger import heads
 
     if key is None:
@@ -190,7 +190,7 @@ def sign(
     Keep it where whoever can write to the ledger cannot: another machine, a page on the web, another ledger.
     """
     from noiseproof.files import check_out, write_whole
-    from noiseproof.releases.signing import key_id, read_private_key
+    from noiseproof.releases.signing_keys import key_id, read_private_key
 
     if out is None and into is None:
         raise SettingError("say where the signed head is to be kept: --out FILE, --into LEDGER, or both.")

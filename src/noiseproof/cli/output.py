@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from noiseproof.notebook import visible
 from noiseproof.plugins import need
 from noiseproof.progress import Progress, Task
 
@@ -79,11 +80,11 @@ def show(
     justify: Any = {"title_justify": "left", "caption_justify": "left"}
     frame: Any = {"box": SIMPLE_HEAD, "collapse_padding": True} if narrow else {}
     above, below = (
-        text and Text(text, style=f"table.{part}") for text, part in ((title, "title"), (caption, "caption"))
+        text and Text(visible(text), style=f"table.{part}") for text, part in ((title, "title"), (caption, "caption"))
     )
     table = Table(*headers, title=above, caption=below, **justify, **frame)
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(Text(visible(_cell(value))) for value in row))
     stdout.print(table)
 
 
@@ -95,13 +96,13 @@ def note(*sentences: str) -> None:
 
 def say(sentence: str) -> None:
     """Print a sentence for people on stdout, as it is."""
-    stdout.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    stdout.print(visible(sentence), markup=False, highlight=False, soft_wrap=True)
 
 
 def label(word: str, colour: str, sentence: str) -> None:
     """Print a coloured word and a sentence on stderr."""
     # Not as markup: paths and names may hold brackets.
-    stderr.print(Text.assemble((word, colour), " ", sentence), soft_wrap=True)
+    stderr.print(Text.assemble((word, colour), " ", visible(sentence)), soft_wrap=True)
 
 
 def need_serve() -> None:

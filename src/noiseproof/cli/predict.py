@@ -49,13 +49,14 @@ def run(
     from noiseproof.data.tables import answers_table, code_rows
     from noiseproof.files import check_out, whole_file
     from noiseproof.releases import bundles, signing
+    from noiseproof.releases.signing_keys import read_public_key
 
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise SettingError(f"predictions are written as .csv or .parquet, not {out.name}; rename --out.")
         check_out(out, force=force, inputs=(rows, bundle))
     release = bundles.load(bundle)
-    signed = signing.verify_bundle(bundle, None if key is None else signing.read_public_key(key))
+    signed = signing.verify_bundle(bundle, None if key is None else read_public_key(key))
     if key is not None and not signed.valid:
         raise BundleError(f"{bundle}: {signed.findings[0]}")
     if release.public.kind != "table":

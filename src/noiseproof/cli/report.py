@@ -13,7 +13,7 @@ from noiseproof.cli.registry import command
 from noiseproof.errors import DataError, SettingError
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from noiseproof.releases.signing_keys import PublicKey
 
 _FORMATS = (".html", ".pdf")
 
@@ -47,7 +47,7 @@ def run(
     method, and is for the data's owner alone.
     """
     from noiseproof.files import check_out, write_whole
-    from noiseproof.releases.signing import read_public_key
+    from noiseproof.releases.signing_keys import read_public_key
     from noiseproof.report.pdf import print_pdf
 
     if out.suffix not in _FORMATS:
@@ -62,7 +62,7 @@ def run(
     output.tell(json, {"out": str(out), **document}, f"{answer} The page: {out}" if answer else f"The page: {out}")
 
 
-def _page(subjects: list[Path], key: Ed25519PublicKey | None, ledger: str | None) -> tuple[str, dict[str, Any]]:
+def _page(subjects: list[Path], key: PublicKey | None, ledger: str | None) -> tuple[str, dict[str, Any]]:
     """The page, and what it says in short."""
     from noiseproof.releases import bundles
     from noiseproof.report import evidence, render, render_audit, render_release

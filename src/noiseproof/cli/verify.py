@@ -14,22 +14,45 @@ from noiseproof.cli.registry import command
 
 @command(
     "sign",
-    "Example: noiseproof sign digits-model --key vendor.pem\n\nExample: noiseproof sign audit.json --key vendor.pem",
+    "Example: noiseproof sign digits-model --key vendor.pem\n\n"
+    "Example: noiseproof sign audit.json --signer 'openssl pkeyutl -sign -rawin -inkey vendor.pem -in {payload}' "
+    "--public vendor.pem.pub",
 )
 def sign(
     subject: Annotated[
         Path,
         typer.Argument(metavar="BUNDLE|FILE", help="A bundle, or a file: a card, an audit's JSON, a ledger's export."),
     ],
-    key: Annotated[Path, typer.Option(help="The private key, as `noiseproof keys signing` makes it.")],
+    key: Annotated[
+        Path | None, typer.Option(help="The private key, as `noiseproof keys signing` makes it; or see --signer.")
+    ] = None,
+    signer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Instead of a key: a command that prints a signature of the file {payload}, for a key in a hardware "
+            "module or a key service.",
+        ),
+    ] = None,
+    public: Annotated[
+        Path | None, typer.Option(help="The public key of --signer, in PEM form: Ed25519, or P-256 with SHA-256.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Sign a bundle (its weights, card and settings with the event log) or a file. An audit changes the card: sign again."""
-    from noiseproof.releases.signing import key_id, read_private_key, sign_bundle, sign_file
+    from noiseproof.errors import SettingError
+    from noiseproof.releases.signing import sign_bundle, sign_file
+    from noiseproof.releases.signing_keys import CommandSigner, Signer, key_id, read_private_key, read_public_key
 
-    signer = read_private_key(key)
-    written = sign_bundle(subject, signer) if subject.is_dir() else sign_file(subject, signer)
-    by = key_id(signer.public_key())
+    who: Signer
+    if key is not None and signer is None and public is None:
+        who = read_private_key(key)
+    elif key is None and signer is not None and public is not None:
+        who = CommandSigner(signer, read_public_key(public))
+    else:
+        raise SettingError("give --key, or --signer together with --public.")
+    written = sign_bundle(subject, who) if subject.is_dir() else sign_file(subject, who)
+    by = key_id(who.public_key())
     output.tell(json, {"signature": str(written), "by": by}, f"{written}: signed by key {by[:16]}.")
 
 
@@ -49,8 +72,9 @@ def verify(
     """Say what is signed, by whom, over which bytes, and what a signature does not show; exit 1 if it is not valid."""
     from noiseproof.errors import SettingError
     from noiseproof.releases import signing
+    from noiseproof.releases.signing_keys import read_public_key
 
-    signer = None if key is None else signing.read_public_key(key)
+    signer = None if key is None else read_public_key(key)
     if recompute and not subject.is_dir():
         raise SettingError("only a bundle has an event log to recompute; leave --recompute away.")
     found = signing.verify_bundle(subject, signer) if subject.is_dir() else signing.verify_file(subject, signer)

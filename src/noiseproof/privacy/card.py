@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
 from noiseproof.errors import BundleError
+from noiseproof.files import strict_json
 from noiseproof.privacy.budget import Neighbours, check_delta, check_neighbours
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Card(_Frozen):
     def from_json(cls, text: str | bytes) -> Card:
         """Read a card, or raise a `BundleError`; the verdict is computed again, never trusted."""
         try:
-            fields = dict(json.loads(text))
+            fields = dict(strict_json(text))
             fields.pop("verdict", None)
             return cls.model_validate(fields)
         except (ValueError, TypeError) as error:

@@ -27,7 +27,7 @@ from torch import nn
 
 from noiseproof.data.dataset import Public
 from noiseproof.errors import BundleError, NoiseproofError, SettingError
-from noiseproof.files import lock_file, sync_folder, write_whole
+from noiseproof.files import lock_file, strict_json, sync_folder, write_whole
 from noiseproof.networks.network import names as network_names
 from noiseproof.privacy.card import Card
 from noiseproof.privacy.events import DpEvent
@@ -156,7 +156,7 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
             module=module,
         )
         release = _find_class(settings["class"]).restore(saved)
-        release.event_log = tuple((event_from_json(event), count) for event, count in settings.get("events", ()))
+        release.event_log = events_from_json(settings)
         release.margin = settings.get("margin")
     except NoiseproofError:
         raise
@@ -220,10 +220,9 @@ def read_events(path: str | Path) -> tuple[Card, list[tuple[DpEvent, int]]]:
     """
     settings, contents = _read(Path(path))
     try:
-        log = [(event_from_json(event), int(count)) for event, count in settings.get("events", ())]
+        return Card.from_json(contents[CARD]), list(events_from_json(settings))
     except (KeyError, ValueError, TypeError) as error:
         raise BundleError(f"the bundle {path} holds an event that this version does not know.") from error
-    return Card.from_json(contents[CARD]), log
 
 
 def write_card(path: str | Path, card: Card) -> None:
@@ -242,16 +241,16 @@ def _read(path: Path) -> tuple[dict[str, Any], Contents]:
     """A bundle's settings, without their own digest, and its files, after checking all digests."""
     if not path.is_dir():
         raise BundleError(f"there is no bundle at {path}; `noiseproof train ... --out {path}` makes one.")
-    contents = {name: _read_file(path, name) for name in (SETTINGS, CARD, WEIGHTS)}
+    contents = {name: read_file(path, name) for name in (SETTINGS, CARD, WEIGHTS)}
     try:
-        settings = json.loads(contents[SETTINGS], parse_constant=_no_number)
+        settings = strict_json(contents[SETTINGS])
         digests = settings["digests"]
         expected = {**digests}
         del digests[SETTINGS]
         version = settings["format"]
         canonical = _canonical(settings)
-        json.loads(contents[CARD], parse_constant=_no_number)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        strict_json(contents[CARD])
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise BundleError(f"the bundle {path} has an unreadable {SETTINGS} or {CARD}; make it again.") from None
     if version != FORMAT:
         raise BundleError(f"{path} has bundle format {version}; this version reads format {FORMAT}.")
@@ -300,7 +299,7 @@ def _mask() -> int:
     return mask
 
 
-def _read_file(path: Path, name: str) -> bytes:
+def read_file(path: Path, name: str) -> bytes:
     """A file of a bundle: one of its own, not too large and without holes, so that no memory is taken for nothing."""
     try:
         handle = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -321,10 +320,6 @@ def _read_file(path: Path, name: str) -> bytes:
         if found.st_size > _HOLES_BYTES and found.st_blocks * 512 < found.st_size // 10:
             raise BundleError(f"{name} of the bundle {path} is mostly holes; it was not copied whole, make it again.")
         return file.read()
-
-
-def _no_number(constant: str) -> float:
-    raise ValueError(f"{constant} is no number")
 
 
 def _swap(staging: Path, path: Path) -> None:
@@ -393,3 +388,11 @@ def event_from_json(document: Mapping[str, Any]) -> DpEvent:
 
     known = {kind.__name__: kind for kind in DpEvent.__subclasses__()}
     return known[document["kind"]](**{name: read(value) for name, value in document.items() if name != "kind"})
+
+
+def events_from_json(settings: Mapping[str, Any]) -> tuple[tuple[DpEvent, int], ...]:
+    """The event log in a bundle's settings: each event, and how often it happened in a row."""
+    log = tuple((event_from_json(event), count) for event, count in settings.get("events", ()))
+    if not all(type(count) is int and count > 0 for _, count in log):
+        raise ValueError("an event happens once or more often")
+    return log

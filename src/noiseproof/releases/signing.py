@@ -1,4 +1,4 @@
-"""Signed bundles and files: who vouches for which bytes, as an in-toto statement in a DSSE envelope signed with Ed25519.
+"""Signed bundles and files: who vouches for which bytes, as an in-toto statement in a DSSE envelope.
 
 A bundle's own digests guard against accidents; anybody can compute them anew. A signature can only be made with the key.
 It says that the holder of the key vouched for exactly these files. It does not say that the training ran as the card
@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import json
-import stat
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
-from noiseproof.errors import BundleError, SettingError
-from noiseproof.files import check_out, write_whole
-from noiseproof.privacy import accountants
-from noiseproof.privacy.events import EventLog
+from noiseproof.errors import BundleError, NoiseproofError
+from noiseproof.files import strict_json, write_whole
+from noiseproof.privacy import Card, accountants
+from noiseproof.privacy.events import DpEvent, EventLog, PoissonSampledDpEvent, SelfComposedDpEvent
 from noiseproof.releases import bundles
+from noiseproof.releases.signing_keys import PublicKey, Signer, holds, key_id
 
 SIGNATURE = "signature.json"
 PAYLOAD = "application/vnd.in-toto+json"
@@ -54,56 +50,7 @@ _SLACK = 1e-3
 """Accountants of another version may differ by so much of an epsilon."""
 
 
-def make_keys(path: str | Path) -> tuple[Path, Path]:
-    """Make a signing key: `path` for its holder alone (mode 0600), and `path`.pub for everybody.
-
-    Args:
-        path: Where the private key is to be; nothing is overwritten.
-
-    Returns:
-        The paths of the private and the public key, both PEM.
-
-    Raises:
-        SettingError: If one of the two exists.
-    """
-    private, public = Path(path), Path(f"{path}.pub")
-    for target in (private, public):
-        check_out(target)
-    key = Ed25519PrivateKey.generate()
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    write_whole(private, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain), mode=0o600)
-    write_whole(public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
-    return private, public
-
-
-def read_private_key(path: str | Path) -> Ed25519PrivateKey:
-    """The signing key in a PEM file that nobody but its owner can read."""
-    with contextlib.suppress(OSError):
-        if stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
-            raise SettingError(
-                f"others can read the private key {path}; take their rights away with `chmod 600 {path}`."
-            )
-    key = _read_key(path, lambda content: serialization.load_pem_private_key(content, None), "private")
-    if not isinstance(key, Ed25519PrivateKey):
-        raise SettingError(f"{path} holds no Ed25519 private key; `noiseproof keys signing FILE` makes one.")
-    return key
-
-
-def read_public_key(path: str | Path) -> Ed25519PublicKey:
-    """The key in a PEM file that signatures are checked with."""
-    key = _read_key(path, serialization.load_pem_public_key, "public")
-    if not isinstance(key, Ed25519PublicKey):
-        raise SettingError(f"{path} holds no Ed25519 public key; ask the signer for the file that ends in .pub.")
-    return key
-
-
-def key_id(key: Ed25519PublicKey) -> str:
-    """The name that a key is known by: the SHA-256 of its DER form."""
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
-
-
-def sign(files: Mapping[str, bytes], predicate_type: str, predicate: Mapping[str, Any], key: Ed25519PrivateKey) -> str:
+def sign(files: Mapping[str, bytes], predicate_type: str, predicate: Mapping[str, Any], key: Signer) -> str:
     """An envelope over files: an in-toto statement of their digests and of `predicate`, signed.
 
     Args:
@@ -181,7 +128,7 @@ class Verdict:
         return self.signed and not self.findings
 
 
-def verify(envelope: str | bytes, files: Mapping[str, bytes], predicate_type: str, key: Ed25519PublicKey) -> Verdict:
+def verify(envelope: str | bytes, files: Mapping[str, bytes], predicate_type: str, key: PublicKey) -> Verdict:
     """Check an envelope against a key and against the files that it is said to be for.
 
     Args:
@@ -194,20 +141,20 @@ def verify(envelope: str | bytes, files: Mapping[str, bytes], predicate_type: st
         What was found; nothing in the envelope is believed unless the signature is the key's.
     """
     try:
-        document = json.loads(envelope)
-        kind, payload = document["payloadType"], base64.b64decode(document["payload"], validate=True)
+        document = strict_json(envelope)
+        kind, payload = str(document["payloadType"]), base64.b64decode(document["payload"], validate=True)
+        signed = encoded(kind, payload)
         signatures = [
             (str(one.get("keyid", "")), base64.b64decode(one["sig"], validate=True)) for one in document["signatures"]
         ]
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
         return Verdict(True, findings=("the signature is no DSSE envelope that can be read.",))
-    by = next((name for name, signature in signatures if _holds(key, kind, payload, signature)), None)
-    if by is None:
+    if not any(holds(key, signed, signature) for _, signature in signatures):
         named = signatures[0][0] if signatures else None
         return Verdict(bool(signatures), named, findings=(_wrong_key(named, key),))
     by = key_id(key)  # the envelope's own word for it is not signed
     try:
-        statement = json.loads(payload)
+        statement = strict_json(payload)
         subjects = {str(one["name"]): str(one["digest"]["sha256"]) for one in statement["subject"]}
         types, predicate = (statement["_type"], statement["predicateType"]), dict(statement["predicate"])
     except (ValueError, KeyError, TypeError):
@@ -224,7 +171,7 @@ def verify(envelope: str | bytes, files: Mapping[str, bytes], predicate_type: st
     return Verdict(True, by, same, tuple(findings), predicate)
 
 
-def sign_bundle(path: str | Path, key: Ed25519PrivateKey) -> Path:
+def sign_bundle(path: str | Path, key: Signer) -> Path:
     """Sign a bundle as it is: its weights, card and settings, the event log among them.
 
     Args:
@@ -241,6 +188,12 @@ def sign_bundle(path: str | Path, key: Ed25519PrivateKey) -> Path:
     card = bundles.read_card(path)
     if card.verdict == "rehearsal":
         raise BundleError(f"{path} is a rehearsal: nothing of it may leave, so there is nothing to vouch for.")
+    write_whole(path / SIGNATURE, sign(_files(path), PREDICATE, _summary(card), key))
+    return path / SIGNATURE
+
+
+def _summary(card: Card) -> dict[str, Any]:
+    """What a signature says of a bundle, for tools that read nothing else: a card in short."""
     summary: dict[str, Any] = {
         "method": card.method,
         "verdict": card.verdict,
@@ -249,12 +202,12 @@ def sign_bundle(path: str | Path, key: Ed25519PrivateKey) -> Path:
     }
     for name in ("claimed", "proven", "audited"):
         promise = getattr(card, name)
-        summary[name] = None if promise is None else {"epsilon": promise.epsilon, "delta": promise.delta}
-    write_whole(path / SIGNATURE, sign(_files(path), PREDICATE, summary, key))
-    return path / SIGNATURE
+        finite = promise is not None and math.isfinite(promise.epsilon)  # JSON has no infinity
+        summary[name] = {"epsilon": promise.epsilon, "delta": promise.delta} if finite else None
+    return summary
 
 
-def verify_bundle(path: str | Path, key: Ed25519PublicKey | None) -> Verdict:
+def verify_bundle(path: str | Path, key: PublicKey | None) -> Verdict:
     """Who vouches for a bundle, and what is wrong with it.
 
     Args:
@@ -265,15 +218,18 @@ def verify_bundle(path: str | Path, key: Ed25519PublicKey | None) -> Verdict:
         The verdict, whose findings name every file that is not as it was signed.
     """
     path = Path(path)
-    findings = _strange(path)
+    findings, card = _strange(path), None
     try:
-        bundles.read_card(path)
+        card = bundles.read_card(path)
     except BundleError as error:
         findings.append(str(error))
     remarks = tuple(
         f"{name} is not signed: it tells {what}." for name, what in LOCAL.items() if (path / name).is_file()
     )
-    return replace(_verdict(path / SIGNATURE, _files(path), PREDICATE, key, findings), remarks=remarks)
+    found = _verdict(path / SIGNATURE, _files(path), PREDICATE, key, findings)
+    if card is not None and found.predicate and found.predicate != _summary(card):
+        found = replace(found, findings=(*found.findings, "what the signature says of the card is not what it says."))
+    return replace(found, remarks=remarks)
 
 
 def signature_path(file: str | Path) -> Path:
@@ -281,7 +237,7 @@ def signature_path(file: str | Path) -> Path:
     return Path(f"{file}.{SIGNATURE}")
 
 
-def sign_file(path: str | Path, key: Ed25519PrivateKey, about: Mapping[str, Any] | None = None) -> Path:
+def sign_file(path: str | Path, key: Signer, about: Mapping[str, Any] | None = None) -> Path:
     """Sign one file as it is: a card, an audit's document, the export of a ledger.
 
     Args:
@@ -300,7 +256,7 @@ def sign_file(path: str | Path, key: Ed25519PrivateKey, about: Mapping[str, Any]
     return signature_path(path)
 
 
-def verify_file(path: str | Path, key: Ed25519PublicKey | None) -> Verdict:
+def verify_file(path: str | Path, key: PublicKey | None) -> Verdict:
     """Who vouches for a file that was signed with `sign_file`, and what is wrong with it.
 
     Args:
@@ -316,7 +272,7 @@ def verify_file(path: str | Path, key: Ed25519PublicKey | None) -> Verdict:
 
 
 def _verdict(
-    signature: Path, files: Mapping[str, bytes], predicate_type: str, key: Ed25519PublicKey | None, findings: list[str]
+    signature: Path, files: Mapping[str, bytes], predicate_type: str, key: PublicKey | None, findings: list[str]
 ) -> Verdict:
     """What a signature's file says of files, with what was found wrong already."""
     digests = {name: _sha256(content) for name, content in files.items()}
@@ -355,23 +311,56 @@ def recompute(path: str | Path) -> Recomputed:
         return Recomputed(
             None, stated, False, "the bundle holds no event log, so its epsilon rests on the signer's word."
         )
+    if odd := _disagreement(card, log):
+        return Recomputed(None, stated, False, odd)
     events = EventLog()
     for event, count in log:
         events.append(event, count)
-    found = accountants.epsilon(events.event, card.proven.delta, neighbours=card.neighbours).epsilon
+    try:
+        found = accountants.epsilon(events.event, card.proven.delta, neighbours=card.neighbours).epsilon
+    except (NoiseproofError, TypeError, ValueError, ArithmeticError):
+        return Recomputed(None, stated, False, "the event log tells of something that cannot have happened.")
     told = f"by the event log alone epsilon is {found:.4g}, where the card states {stated:.4g}"
     if found <= stated * (1 + _SLACK) + 1e-9:
         return Recomputed(found, stated, True, f"{told}: the card promises no more than its log gives.")
     return Recomputed(found, stated, False, f"{told}: the card promises more than its log gives.")
 
 
+def _disagreement(card: Card, log: Iterable[tuple[DpEvent, int]]) -> str | None:
+    """How an event log contradicts what the card says ran; None if it does not.
+
+    A log that was cut, or whose samples were made smaller, gives too small an epsilon, and the card would seem to hold.
+    """
+    looks, rates = 0, [1.0]
+    for event, count in log:
+        while isinstance(event, SelfComposedDpEvent):
+            count *= event.count
+            event = event.event
+        looks += count
+        if isinstance(event, PoissonSampledDpEvent):
+            rates.append(event.sampling_probability)
+    steps, rate = card.ran.get("steps", 0), card.ran.get("sample_rate", 0.0)
+    try:
+        if looks < steps:
+            return f"the event log tells of {looks} looks at the records, where the card says that {steps} steps ran."
+        if min(rates) < rate * (1 - _SLACK):
+            return f"the event log samples records at a rate of {min(rates):.4g}, where the card says {rate:.4g}."
+    except (TypeError, ValueError):
+        return "what the card says of its steps and its sampling rate are no numbers."
+    return None
+
+
 def _files(path: Path) -> dict[str, bytes]:
     """All of a bundle's files but the signature and what is added after it; links are not followed."""
     found = (entry for entry in sorted(path.iterdir()) if entry.name != SIGNATURE and entry.name not in LOCAL)
-    return {entry.name: entry.read_bytes() for entry in found if entry.is_file() and not entry.is_symlink()}
+    return {
+        entry.name: bundles.read_file(path, entry.name) for entry in found if entry.is_file() and not entry.is_symlink()
+    }
 
 
 def _file(path: Path) -> dict[str, bytes]:
+    if not path.is_file():
+        raise BundleError(f"there is no file {path}.")
     try:
         return {path.name: path.read_bytes()}
     except OSError as error:
@@ -386,29 +375,12 @@ def _strange(path: Path) -> list[str]:
     return links + [f"{entry.name} is no file." for entry in entries if not entry.is_symlink() and not entry.is_file()]
 
 
-def _holds(key: Ed25519PublicKey, kind: Any, payload: bytes, signature: bytes) -> bool:
-    try:
-        key.verify(signature, encoded(str(kind), payload))
-    except InvalidSignature:
-        return False
-    return True
-
-
-def _wrong_key(named: str | None, key: Ed25519PublicKey) -> str:
+def _wrong_key(named: str | None, key: PublicKey) -> str:
     if named is None:
         return "the envelope holds no signature."
     if named == key_id(key):
         return "the signature does not hold: what was signed, or the signature, was changed."
     return "it is signed with another key than the given one."
-
-
-def _read_key(path: str | Path, read: Any, kind: str) -> Any:
-    try:
-        return read(Path(path).read_bytes())
-    except OSError as error:
-        raise SettingError(f"the {kind} key {path} cannot be read ({error.strerror}).") from error
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise SettingError(f"{path} holds no {kind} key in PEM form without a password.") from None
 
 
 def _sha256(content: bytes) -> str:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from noiseproof.errors import BundleError, DataError
 from noiseproof.privacy.card import Audit, Card, Claim, Proof
 from noiseproof.privacy.events import DpEvent
 from noiseproof.releases import bundles, signing
+from noiseproof.releases.signing_keys import PublicKey
 from noiseproof.report.assumptions import ROLES, Duty, duty
 from noiseproof.report.words import Meaning, plain
 from noiseproof.run.cautions import WEAK
@@ -185,7 +184,7 @@ class Evidence:
         return found
 
 
-def of_bundle(path: Path, key: Ed25519PublicKey | None = None, ledger: Sequence[str] | None = None) -> Evidence:
+def of_bundle(path: Path, key: PublicKey | None = None, ledger: Sequence[str] | None = None) -> Evidence:
     """What a bundle's folder tells. One that was changed is read as far as it can be, and said to be changed.
 
     Args:
@@ -208,7 +207,7 @@ def of_bundle(path: Path, key: Ed25519PublicKey | None = None, ledger: Sequence[
     try:
         card = Card.from_json((path / bundles.CARD).read_bytes())
         settings = dict(json.loads((path / bundles.SETTINGS).read_bytes()))
-        events = [(bundles.event_from_json(event), int(count)) for event, count in settings.get("events", ())]
+        events = bundles.events_from_json(settings)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path} holds no bundle that can be read; nothing can be said of it.") from error
     return Evidence(path.resolve().name, "bundle", card, signature, settings, events, recomputed, problem, ledger)
@@ -222,7 +221,7 @@ def is_card(path: Path) -> bool:
         return False
 
 
-def of_card(path: Path, key: Ed25519PublicKey | None = None, ledger: Sequence[str] | None = None) -> Evidence:
+def of_card(path: Path, key: PublicKey | None = None, ledger: Sequence[str] | None = None) -> Evidence:
     """What a card alone tells: nothing shows which release it belongs to.
 
     Args:
@@ -290,7 +289,7 @@ def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def of_audit(path: Path, key: Ed25519PublicKey | None = None) -> AuditEvidence:
+def of_audit(path: Path, key: PublicKey | None = None) -> AuditEvidence:
     """What the document of an audit tells.
 
     Args:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel
 
 from noiseproof import palette
+from noiseproof.notebook import visible
 from noiseproof.privacy.budget import Budget
 from noiseproof.privacy.card import Audit, Claim, Proof
 from noiseproof.releases.measures import NAMES, stated
@@ -74,6 +75,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: type(value)(visible(value)) if isinstance(value, str) else value,
     )
     environment.globals.update(marks=MARKS, names=NAMES, stated=stated, style=_markup(palette.style()))
     environment.filters.update(text=text, prose=prose, epsilon=epsilon, px="{:.1f}".format, percent="{:.2%}".format)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import select
 
 from noiseproof.errors import LedgerError, SettingError
 from noiseproof.releases import signing
+from noiseproof.releases.signing_keys import PublicKey, Signer
 from noiseproof.serve.ledger import grants as chain
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.replay import Position, Standing
@@ -48,7 +48,7 @@ class Checkpoint:
         """The place in a model's history to go on from."""
         return Position(*self.models[model], dict(self.standings[model]))
 
-    def signed(self, key: Ed25519PrivateKey) -> str:
+    def signed(self, key: Signer) -> str:
         """The checkpoint as a document: a DSSE envelope over the heads and a digest of the balances, and these."""
         balances = json.dumps(self.standings, sort_keys=True)
         head = {"ledger": self.ledger, "made_at": self.made_at, "grants": self.grants, "models": self.models}
@@ -56,7 +56,7 @@ class Checkpoint:
         return json.dumps({"head": json.loads(envelope), "balances": json.loads(balances)})
 
     @classmethod
-    def read(cls, document: bytes | str, key: Ed25519PublicKey, where: str) -> Checkpoint:
+    def read(cls, document: bytes | str, key: PublicKey, where: str) -> Checkpoint:
         """The checkpoint in a document, if the key's holder signed it.
 
         Raises:
@@ -85,7 +85,7 @@ class Checkpoint:
             raise LedgerError(f"{where} was signed, but is no head of a ledger that this version can read.") from None
 
 
-def fetch(where: str, key: Ed25519PublicKey, ledger: str) -> list[Checkpoint]:
+def fetch(where: str, key: PublicKey, ledger: str) -> list[Checkpoint]:
     """The checkpoints of a ledger that are kept in a file, in a URL's answer, or in another ledger.
 
     Args:
