@@ -14,15 +14,19 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+if TYPE_CHECKING:
+    from noiseproof.data.splits import Split
+
 EPSILONS = (1.0, 3.0, 10.0)
 SEEDS = (0, 1, 2)
-METHODS = ("functional", "dp-sgd", "dp-sgd-bounded", "dp-sgd-adaptive", "logits", "teachers", "shard-mean")
+METHODS = ("functional", "dp-sgd", "dp-mf", "dp-sgd-adaptive", "marginals", "logits", "teachers", "shard-mean")
 
 
 def homes(records: int = 20_000, seed: int = 0) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -86,17 +90,21 @@ def diabetes() -> tuple[pd.DataFrame, dict[str, Any]]:
 TABLES: dict[str, Callable[[], tuple[pd.DataFrame, dict[str, Any]]]] = {"diabetes": diabetes, "homes": homes}
 
 
-def run(table: str, methods: tuple[str, ...] = METHODS, python: str | None = None) -> dict[str, Any]:
-    """Every method at every epsilon and seed; the split of the records follows the seed."""
+def run(table: str, methods: tuple[str, ...], python: str | None, out: Path) -> None:
+    """Every method at every epsilon and seed; the split of the records follows the seed. What `out` has is not run again."""
     from noiseproof.data import load
-    from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease, Release, evaluate
+    from noiseproof.releases import DataRelease, Release, evaluate
     from noiseproof.run import train
 
-    def score(release: Release) -> float:
-        assert isinstance(release, ModelRelease | PredictionRelease)
-        return round(evaluate(release, split.test).value, 4)
+    stored: dict[str, dict[str, dict[str, float]]] = json.loads(out.read_text()) if out.is_file() else {}
+    rows = stored.setdefault(table, {})
 
-    rows: dict[str, dict[str, list[float]]] = {}
+    def fill(name: str, epsilon: str, seed: int, score: Callable[[], float]) -> None:
+        cell = rows.setdefault(name, {})
+        if f"{epsilon}/{seed}" not in cell:
+            cell[f"{epsilon}/{seed}"] = round(score(), 4)
+            out.write_text(json.dumps(stored, indent=1) + "\n")
+
     with tempfile.TemporaryDirectory() as folder:
         path, schema = Path(folder, f"{table}.csv"), Path(folder, "schema.json")
         frame, facts = TABLES[table]()
@@ -104,32 +112,35 @@ def run(table: str, methods: tuple[str, ...] = METHODS, python: str | None = Non
         schema.write_text(json.dumps(facts))
         for seed in SEEDS:
             split = load(path, schema=schema, seed=seed)
-            for name, r2 in _others(split).items():
-                rows.setdefault(name, {}).setdefault("none", []).append(r2)
+
+            def fitted(name: str, epsilon: float, split: Split = split, seed: int = seed) -> float:
+                release: Release = train(name, split.train, epsilon=epsilon, queries=100, seed=seed)
+                if isinstance(release, DataRelease):
+                    release = train("none", release.dataset, epsilon=1.0, seed=seed)
+                assert not isinstance(release, DataRelease)
+                return evaluate(release, split.test).value
+
+            for name, model in _peers().items():
+                fill(name, "none", seed, partial(_score, model, split))
+            fill("none", "none", seed, partial(fitted, "none", 1.0))
             for epsilon in EPSILONS:
                 if python is not None:
-                    r2 = _diffprivlib(python, split, epsilon, seed, Path(folder))
-                    rows.setdefault("diffprivlib", {}).setdefault(f"{epsilon:g}", []).append(r2)
+                    peer = partial(_diffprivlib, python, split, epsilon, seed, Path(folder))
+                    fill("diffprivlib 0.6.6", f"{epsilon:g}", seed, peer)
                 for name in methods:
-                    release = train(name, split.train, epsilon=epsilon, queries=100, seed=seed)
-                    if isinstance(release, DataRelease):
-                        release = train("none", release.dataset, epsilon=1.0, seed=seed)
-                    rows.setdefault(name, {}).setdefault(f"{epsilon:g}", []).append(score(release))
-            plain = train("none", split.train, epsilon=1.0, seed=seed)
-            rows.setdefault("none", {}).setdefault("none", []).append(score(plain))
-    return rows
+                    fill(name, f"{epsilon:g}", seed, partial(fitted, name, epsilon))
 
 
-def _others(split: Any) -> dict[str, float]:
+def _peers() -> dict[str, Any]:
     from sklearn.ensemble import HistGradientBoostingRegressor
     from sklearn.linear_model import RidgeCV
 
-    x, y = split.train.features.numpy(), split.train.labels.numpy()
-    test = (split.test.features.numpy(), split.test.labels.numpy())
-    return {
-        "ridge": round(float(RidgeCV(np.logspace(-4, 2, 13)).fit(x, y).score(*test)), 4),
-        "boosted trees": round(float(HistGradientBoostingRegressor(random_state=0).fit(x, y).score(*test)), 4),
-    }
+    return {"ridge": RidgeCV(np.logspace(-4, 2, 13)), "boosted trees": HistGradientBoostingRegressor(random_state=0)}
+
+
+def _score(model: Any, split: Split) -> float:
+    x, y, test, labels = (part.numpy() for half in (split.train, split.test) for part in (half.features, half.labels))
+    return float(model.fit(x, y).score(test, labels))
 
 
 _PROGRAM = """
@@ -143,7 +154,7 @@ print(json.dumps(model.fit(data["x"], data["y"]).predict(data["test"]).tolist())
 """
 
 
-def _diffprivlib(python: str, split: Any, epsilon: float, seed: int, folder: Path) -> float:
+def _diffprivlib(python: str, split: Split, epsilon: float, seed: int, folder: Path) -> float:
     """The R2 of its linear regression, with the same public bounds, in the interpreter that has it."""
     from sklearn.metrics import r2_score
 
@@ -153,11 +164,33 @@ def _diffprivlib(python: str, split: Any, epsilon: float, seed: int, folder: Pat
     np.savez(folder / "split.npz", x=x, y=y, test=test)
     command = [python, "-c", _PROGRAM, str(folder / "split.npz"), str(epsilon), str(seed)]
     found = subprocess.run(command, capture_output=True, text=True, check=True, env={})
-    return round(float(r2_score(split.test.labels.numpy(), np.clip(json.loads(found.stdout), 0, 1))), 4)
+    return float(r2_score(split.test.labels.numpy(), np.clip(json.loads(found.stdout), 0, 1)))
+
+
+def table_of(rows: dict[str, dict[str, float]]) -> str:
+    """The docs' table of one set: means over the seeds, best first."""
+    settings = [*(f"{epsilon:g}" for epsilon in EPSILONS), "none"]
+
+    def mean(cells: dict[str, float], setting: str) -> float:
+        found = [value for key, value in cells.items() if key.split("/")[0] == setting]
+        return float(np.mean(found)) if found else float("nan")
+
+    means = {name: [mean(cells, setting) for setting in settings] for name, cells in rows.items()}
+    order = sorted(
+        means, key=lambda name: (not np.isnan(means[name][-1]), -np.nan_to_num(means[name][1], nan=means[name][-1]))
+    )
+    lines = [
+        "| | " + " | ".join([*(f"ε = {epsilon:g}" for epsilon in EPSILONS), "no privacy"]) + " |",
+        "| --- " * 5 + "|",
+    ]
+    for name in order:
+        cells = ("" if np.isnan(value) else f"{value:.3f}".replace("-", "−") for value in means[name])
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Run both tables and write what was found."""
+    """Run both tables, store each score as soon as it is there, and print the tables of the docs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tables", default=",".join(TABLES))
@@ -165,12 +198,9 @@ def main() -> None:
     parser.add_argument("--diffprivlib", metavar="PYTHON", help="an interpreter that has diffprivlib")
     given = parser.parse_args()
     methods = tuple(filter(None, given.methods.split(",")))
-    found = {table: run(table, methods, given.diffprivlib) for table in given.tables.split(",")}
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
-    for table, rows in found.items():
-        for name, values in rows.items():
-            means = ", ".join(f"{epsilon}: {np.mean(each):.3f}" for epsilon, each in values.items())
-            print(f"{table} {name} {means}")
+    for table in given.tables.split(","):
+        run(table, methods, given.diffprivlib, given.out)
+        print(f"{table}\n{table_of(json.loads(given.out.read_text())[table])}")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def test_the_command_trains_exactly_what_the_comparison_showed(noiseproof, tmp_p
     from noiseproof import load_bundle
     from noiseproof.run import Plan, compare
 
-    row = compare(Plan("digits", methods=("shard-mean",), trials=5), tmp_path / "runs", jobs=1).rows[1]
+    row = compare(Plan("digits", methods=("shard-mean",), trials=5, fits=1), tmp_path / "runs", jobs=1).rows[1]
     arguments = ("--data", "digits", "--epsilon", "3", "--seed", "0", "--no-baseline", "--json")
     outcome = noiseproof("train", "shard-mean", *arguments, "--out", tmp_path / "release")
     assert load_bundle(tmp_path / "release").settings == row.settings

@@ -11,7 +11,7 @@ from sklearn import metrics
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import DataError
-from noiseproof.releases.measures import Measures, is_tie, measure, ranking, stated
+from noiseproof.releases.measures import Measures, combined, is_tie, measure, ranking, stated
 
 
 def records(labels, classes=2, shares=()):
@@ -144,6 +144,22 @@ def test_values_within_the_standard_error_of_their_difference_are_a_tie():
     assert not is_tie(made(0.80, 0.03), made(0.85, 0.03))
     assert not is_tie(made(0.80, None), made(0.80, 0.03))
     assert not is_tie(made(0.80, 0.1), made(0.80, 0.1, "accuracy"))
+
+
+def test_several_fits_have_their_mean_their_spread_and_their_ends():
+    found = combined([made(0.95, 0.003), made(0.96, 0.003), made(0.88, 0.003)])
+    assert (found.value, found.worst, found.best, found.fits) == (pytest.approx(0.93), 0.88, 0.96, 3)
+    assert found.spread == pytest.approx(np.std([0.95, 0.96, 0.88], ddof=1))
+    assert found.error == pytest.approx(np.hypot(0.003, found.spread))
+    one = made(0.95, 0.003)
+    assert combined([one]) == one
+    assert one.error == 0.003
+
+
+def test_methods_whose_noise_moves_them_further_than_they_differ_are_a_tie():
+    steady, shaky = made(0.95, 0.003), combined([made(0.96, 0.003), made(0.90, 0.003)])
+    assert not is_tie(steady, made(0.93, 0.003))
+    assert is_tie(steady, shaky)
 
 
 def test_measures_are_written_as_readers_do():

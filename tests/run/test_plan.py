@@ -62,17 +62,25 @@ def test_the_runs_name_cannot_be_computed_from_the_records_alone(tmp_path):
 # A plan says what to run, refuses what makes no sense, and survives the way to another process.
 
 
+KNOWN = {"none": False, "a": False, "b": True}
+
+
+def test_proven_stands_for_all_methods_with_a_proof():
+    assert Plan(methods=("proven",)).rows(KNOWN) == (RowKey("none", 3.0), RowKey("b", 3.0))
+    assert [key.method for key in Plan(methods=("a", "proven")).rows(KNOWN)] == ["none", "a", "b"]
+
+
 def test_without_methods_all_that_are_registered_run_and_the_baseline_once():
-    keys = Plan(epsilons=(1.0, 3.0)).rows(("none", "a", "b"))
+    keys = Plan(epsilons=(1.0, 3.0)).rows(KNOWN)
     assert keys == (RowKey("none", 1.0), RowKey("a", 1.0), RowKey("b", 1.0), RowKey("a", 3.0), RowKey("b", 3.0))
 
 
 def test_the_baseline_runs_though_it_was_not_asked_for():
-    assert Plan(methods=("b",)).rows(("none", "a", "b")) == (RowKey("none", 3.0), RowKey("b", 3.0))
+    assert Plan(methods=("b",)).rows(KNOWN) == (RowKey("none", 3.0), RowKey("b", 3.0))
 
 
 def test_rows_of_different_tasks_have_different_files():
-    keys = Plan(epsilons=(0.5, 1.0, 1.5)).rows(("none", "a", "a-1"))
+    keys = Plan(epsilons=(0.5, 1.0, 1.5)).rows(dict.fromkeys(("none", "a", "a-1"), True))
     assert len({key.name for key in keys}) == len(keys)
 
 
@@ -87,6 +95,7 @@ def test_rows_of_different_tasks_have_different_files():
         {"methods": ("a", "a")},
         {"queries": 0},
         {"trials": 4},
+        {"fits": 0},
     ],
 )
 def test_what_makes_no_sense_is_refused(change):
@@ -96,4 +105,4 @@ def test_what_makes_no_sense_is_refused(change):
 
 def test_an_unknown_method_is_refused_with_the_known_ones():
     with pytest.raises(SettingError, match="there are none, a"):
-        Plan(methods=("c",)).rows(("none", "a"))
+        Plan(methods=("c",)).rows({"none": False, "a": True})

@@ -97,6 +97,12 @@ def test_a_row_says_what_the_contract_asks(row):
     assert row.attack.roc.fpr[-1] == row.attack.roc.tpr[-1] == 1
 
 
+def test_a_proven_method_is_fitted_several_times_since_a_release_is_one_more_draw(row):
+    assert row.measures.fits == 3
+    assert row.measures.worst <= row.value <= row.measures.best
+    assert row.measures.error > row.measures.standard_error
+
+
 def test_the_course_of_the_budget_rises_to_the_cards_number(row):
     course = row.spending
     assert course.done[0] == course.epsilon[0] == 0

@@ -31,7 +31,12 @@ def run(
     ] = "3",
     delta: o.Delta = 1e-5,
     neighbours: o.NeighboursOption = "add-or-remove",
-    methods: Annotated[str | None, typer.Option(help="Methods as a,b; without it, all that there are.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods as a,b; `proven` for all that have a proof; without it every method.")
+    ] = None,
+    fits: Annotated[
+        int, typer.Option(help="Times each proven method is fitted: results are means, ± shows what its noise does.")
+    ] = 3,
     queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 100,
     attack: Annotated[str, typer.Option(help="shadow, loss, lira, lira-offline, gap or label-only.")] = "loss",
     recipe: o.RecipeOption = "auto",
@@ -67,6 +72,7 @@ def run(
         neighbours=neighbours,
         methods=tuple(name.strip() for name in methods.split(",") if name.strip()) if methods else (),
         queries=queries,
+        fits=fits,
         attack=attack,
         trials=trials,
         seed=seed,
@@ -95,7 +101,7 @@ def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
     from noiseproof.releases.measures import NAMES, stated
 
     several = len(comparison.epsilons) > 1
-    ranked_by = comparison.ranked_by
+    ranked_by, fits = comparison.ranked_by, comparison.plan.get("fits", 1)
     # Beside the measure that ranks the accuracy, where there is one: it is what people know.
     measures = list(dict.fromkeys((ranked_by, *(["accuracy"] if comparison.baseline is not None else []))))
     rows = []
@@ -105,7 +111,9 @@ def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
             cells += [*(["—"] * (3 + len(measures))), "failed", "—"]
         else:
             promises = map(output.guarantee, (row.card.claimed, row.card.proven, row.card.audited))
-            values = [stated(name, row.value if name == ranked_by else row.accuracy) for name in measures]
+            error = row.measures and row.measures.error
+            ranked = stated(ranked_by, row.value) + ("" if error is None else f" ± {stated(ranked_by, error)}")
+            values = [ranked if name == ranked_by else stated(name, row.accuracy) for name in measures]
             # With persons, it must be seen which methods state something for a person, and which for a record.
             of = f", for a {row.card.unit}" if comparison.plan.get("person") else ""
             cells += [*values, *promises, f"{row.verdict}{of}", f"{row.attack.auc:.3f}"]
@@ -118,7 +126,8 @@ def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
             *("claimed ε", "proven ε", "audited ε ≥", "verdict", "attack", "s"),
         ),
         rows,
-        caption="claimed: by the method's authors; proven and verdict: for what ran, had its randomness been secure; "
+        caption=f"±: standard error of a release, by other test records and by its own noise (over {fits} fits of each "
+        "proven method); claimed: by the method's authors; proven and verdict: for what ran, had its randomness been secure; "
         "audited: what an attack showed, at 95% confidence; "
         f"attack: AUC of the {comparison.plan['attack']} attack, 0.5 is guessing. Prediction methods: with the noise "
         f"of {comparison.queries} answers.",

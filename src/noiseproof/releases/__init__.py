@@ -1,7 +1,7 @@
 """What leaves the trusted side: release kinds, each with its card, and bundles, which are releases on disk."""
 
 from noiseproof.releases.bundles import load as load_bundle
-from noiseproof.releases.measures import Measures, evaluate, measure, ranking
+from noiseproof.releases.measures import Measures, combined, evaluate, measure, ranking
 from noiseproof.releases.release import (
     DataRelease,
     ModelRelease,
@@ -24,6 +24,7 @@ __all__ = [
     "Saved",
     "accuracy",
     "check_features",
+    "combined",
     "describe_network",
     "evaluate",
     "load_bundle",

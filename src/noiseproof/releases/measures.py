@@ -7,12 +7,13 @@
 commonest always is accurate, and of no use |
 | numbers and counts | R2 | it is free of units, and orders models as their squared errors do |
 
-Two values whose difference is within its standard error are a tie. The rule is fixed before any record is read.
+Two values whose difference is within its standard error are a tie. The rule is fixed before any record is read. Where a
+method was fitted several times (`combined`), that error includes how much its own noise moves a fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -65,6 +66,10 @@ class Measures(BaseModel):
     Attributes:
         ranked_by: The measure that models are to be compared by.
         standard_error: That of the measure that ranks, over test records drawn again.
+        fits: How many fits of the method every number is the mean of.
+        spread: The standard deviation of the measure that ranks, from fit to fit; None of a single fit.
+        worst: The worst of the fits, by the measure that ranks.
+        best: The best of them.
         records: How many test records there were.
         positive: Of two classes the rarer one, whose average precision is given.
         only_class: The class that every record was given, where the answers name one class alone.
@@ -88,6 +93,10 @@ class Measures(BaseModel):
 
     ranked_by: Ranking
     standard_error: float | None = None
+    fits: int = 1
+    spread: float | None = None
+    worst: float | None = None
+    best: float | None = None
     records: int
     positive: str | None = None
     only_class: str | None = None
@@ -109,6 +118,11 @@ class Measures(BaseModel):
     def value(self) -> float:
         """The measure that ranks."""
         return float(getattr(self, self.ranked_by))
+
+    @property
+    def error(self) -> float | None:
+        """How far the value of one more release may lie from `value`: by other test records, and by its own noise."""
+        return None if self.standard_error is None else float(np.hypot(self.standard_error, self.spread or 0.0))
 
     @property
     def shown(self) -> dict[str, float]:
@@ -150,14 +164,44 @@ def ranking(public: Public) -> Ranking:
 
 
 def is_tie(one: Measures, other: Measures) -> bool:
-    """Whether two releases differ by no more than the standard error of the difference.
+    """Whether two methods differ by no more than the standard error of the difference of two releases.
 
     Both were tested on the same records, so that their errors go together and the true standard error is smaller than the
     one that is taken here, sqrt(a^2 + b^2): what is called no tie is none.
     """
-    if one.ranked_by != other.ranked_by or one.standard_error is None or other.standard_error is None:
+    if one.ranked_by != other.ranked_by or one.error is None or other.error is None:
         return False
-    return abs(one.value - other.value) <= float(np.hypot(one.standard_error, other.standard_error))
+    return abs(one.value - other.value) <= float(np.hypot(one.error, other.error))
+
+
+def combined(fits: Sequence[Measures]) -> Measures:
+    """The means over several fits of one method, and how far the fits lie apart.
+
+    Args:
+        fits: The measures of each, by the same test records.
+
+    Returns:
+        The first itself where it is the only one.
+    """
+    first, values = fits[0], [one.value for one in fits]
+    if len(fits) == 1:
+        return first
+    means = {
+        name: float(np.mean(found))
+        for name in (*NAMES, "standard_error")
+        if None not in (found := [getattr(one, name) for one in fits])
+    }
+    same = all(one.only_class == first.only_class for one in fits)
+    return first.model_copy(
+        update={
+            **means,
+            "only_class": first.only_class if same else None,
+            "fits": len(fits),
+            "spread": float(np.std(values, ddof=1)),
+            "worst": min(values),
+            "best": max(values),
+        }
+    )
 
 
 def evaluate(release: ModelRelease | PredictionRelease, dataset: Dataset) -> Measures:

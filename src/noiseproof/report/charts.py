@@ -198,7 +198,7 @@ def _capital(text: str) -> str:
 
 
 def _error(row: Row) -> float:
-    return (row.measures.standard_error if row.measures else None) or 0.0
+    return (row.measures.error if row.measures else None) or 0.0
 
 
 def _epsilons(comparison: Comparison) -> Chart:

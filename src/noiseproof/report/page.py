@@ -202,7 +202,7 @@ def groups(comparison: Comparison) -> list[Group]:
 def _bar(row: Row, plain: Row | None) -> Bar | None:
     if row.value is None:
         return None
-    error = (row.measures.standard_error if row.measures else None) or 0.0
+    error = (row.measures.error if row.measures else None) or 0.0
     low, share, high = (min(1.0, max(0.0, value)) for value in (row.value - error, row.value, row.value + error))
     baseline = None if plain is None or plain.value is None else min(1.0, max(0.0, plain.value))
     return Bar(share, low, high, baseline)

@@ -153,8 +153,8 @@ def default_folder(data: str) -> Path:
     return Path("runs") / f"compare-{Path(data).stem}"
 
 
-def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
-    """The plan's records and the names of all methods; what the plan cannot run is refused before records are read."""
+def load_for(plan: Plan) -> tuple[Split, dict[str, bool]]:
+    """The plan's records, and which methods have a proof; what the plan cannot run is refused before records are read."""
     from noiseproof import methods
     from noiseproof.attacks import attack_names
     from noiseproof.data import load
@@ -164,7 +164,7 @@ def load_for(plan: Plan) -> tuple[Split, tuple[str, ...]]:
     if plan.attack not in attack_names("answers"):
         known = ", ".join(attack_names("answers"))
         raise SettingError(f"--attack must be one of {known}, not {plan.attack!r}.")
-    registered = tuple(methods.registry())
+    registered = {name: method.proves for name, method in methods.registry().items()}
     plan.rows(registered)
     recipes.check(plan.recipe)
     near = check_neighbours(plan.neighbours)

@@ -18,6 +18,9 @@ from noiseproof.files import write_whole
 from noiseproof.privacy.budget import Budget, check_neighbours
 from noiseproof.run.results import BASELINE, RESULTS, Row
 
+PROVEN = "proven"
+"""Instead of methods' names: all that have a proof."""
+
 REPORT, PRIVATE, ERRORS = "report.html", "private.json", "errors.log"
 
 
@@ -48,7 +51,8 @@ class Plan:
         skip: Columns of a table to leave alone.
         encoding: How a text file is encoded.
         epsilons: The budgets, each of which every method runs at.
-        methods: Names of methods; empty means every registered one.
+        methods: Names of methods; empty means every registered one, and `proven` those with a proof.
+        fits: How often each proven method is fitted, to show how much its noise moves the result; others once.
         queries: Answers that prediction methods must be able to give.
         attack: Which membership attack to run.
         trials: How often each method's game is played in each world.
@@ -72,6 +76,7 @@ class Plan:
     attack: str = "loss"
     trials: int = 1000
     seed: int = 0
+    fits: int = 3
     recipe: str = "auto"
     imports: tuple[str, ...] = ()
 
@@ -82,6 +87,8 @@ class Plan:
             raise SettingError("an epsilon or a method is given twice; give each once.")
         for epsilon in self.epsilons:
             self.budget(epsilon)
+        if self.fits < 1:
+            raise SettingError(f"a method is fitted at least once, not {self.fits} times.")
         if self.trials < 5:
             raise SettingError(f"an audit needs at least 5 trials in each world, not {self.trials}.")
 
@@ -89,12 +96,18 @@ class Plan:
         """The budget at one of the epsilons."""
         return Budget(epsilon, self.delta, check_neighbours(self.neighbours), self.queries)
 
-    def rows(self, registered: tuple[str, ...]) -> tuple[RowKey, ...]:
-        """The rows to compute, the baseline first; it has no budget, so that one row of it is enough."""
-        for name in self.methods:
+    def rows(self, registered: Mapping[str, bool]) -> tuple[RowKey, ...]:
+        """The rows to compute, the baseline first; it has no budget, so that one row of it is enough.
+
+        Args:
+            registered: Every method's name, and whether it has a proof.
+        """
+        asked = [each for name in self.methods for each in (registered if name == PROVEN else [name])]
+        asked = [name for name in asked if PROVEN not in self.methods or name in self.methods or registered[name]]
+        for name in asked:
             if name not in registered:
                 raise SettingError(f"there is no method {name!r}; there are {', '.join(registered)}.")
-        chosen = [name for name in self.methods or registered if name != BASELINE]
+        chosen = [name for name in dict.fromkeys(asked or registered) if name != BASELINE]
         return (
             RowKey(BASELINE, self.epsilons[0]),
             *(RowKey(name, epsilon) for epsilon in self.epsilons for name in chosen),

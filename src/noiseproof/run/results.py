@@ -378,6 +378,9 @@ def recommend(rows: Sequence[Row], budget: Budget, unit: str = "record") -> tupl
             why = f"best {NAMES[best.ranked_by]} of the {len(able)} proven at epsilon {budget.epsilon:g}"
             if ties:
                 why += f"; a tie with {', '.join(ties)}, within the standard error"
+            if best.measures and best.measures.worst is not None:
+                worst, top = (stated(best.ranked_by, each) for each in (best.measures.worst, best.measures.best))
+                why += f"; {worst} to {top} over {best.measures.fits} fits, of which a release is one more"
             if best.measures and best.measures.remark:
                 why += f"; it {best.measures.remark}"
             if best.kind != kinds[0]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from noiseproof.errors import NoiseproofError, SettingError
-from noiseproof.methods import recipes
-from noiseproof.privacy import Reproducible, accountants
+from noiseproof.methods import get, recipes
+from noiseproof.privacy import Randomness, Reproducible, accountants
 from noiseproof.privacy.events import EventLog
 from noiseproof.progress import Progress
-from noiseproof.releases.measures import Measures, evaluate, measure
+from noiseproof.releases.measures import Measures, combined, evaluate, measure
 from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease, Release, check_features
 from noiseproof.run.plan import Plan, RowKey
 from noiseproof.run.results import BASELINE, AttackSummary, AuditSummary, Curve, Row, Spending
@@ -58,7 +58,8 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
     The seed makes the row reproducible whatever ran before it. Measures, attack and audit are for the data's owner.
     Answers of a `PredictionRelease` are rehearsed: it is measured on the whole test part with the noise of
     `plan.queries` answers, its attacker asks `plan.queries` of them, and the release has all its queries left.
-    Synthetic records are measured by the baseline trained on them alone.
+    Synthetic records are measured by the baseline trained on them alone. A method with a proof is fitted `plan.fits`
+    times and its measures are means: a release is one more draw of its noise. The first fit is attacked and returned.
     """
     from noiseproof.audits import audit
 
@@ -66,9 +67,17 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
     budget = plan.budget(key.epsilon)
     recipe = plan.recipe if key.method == recipes.METHOD else "none"
     fitting = resolve(key.method, split.train, epsilon=key.epsilon, recipe=recipe)
-    release = fitting.fit(split.train, budget, rng=Reproducible(plan.seed), progress=progress)
+
+    def fit(number: int) -> Release:
+        rng: Randomness = Reproducible(plan.seed)
+        return fitting.fit(split.train, budget, rng=rng.spawn(number) if number else rng, progress=progress)
+
+    release = fit(0)
     fitted = time.perf_counter()
-    measured = _measure(release, split, plan)
+    again = range(1, plan.fits if get(key.method).proves else 1)
+    measured = combined(
+        [_measure(release, split, plan), *(_measure(fit(number), split, plan, number) for number in again)]
+    )
     attacked = _attack(release, split, plan)
     audited, problem = None, None
     try:
@@ -104,11 +113,11 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
     return row, release
 
 
-def _measure(release: Release, split: Split, plan: Plan) -> Measures:
+def _measure(release: Release, split: Split, plan: Plan, number: int = 0) -> Measures:
     if isinstance(release, ModelRelease):
         return evaluate(release, split.test)
     if isinstance(release, PredictionRelease):
-        answers = Rehearsal(release, plan.seed).predict(split.test.features)
+        answers = Rehearsal(release, plan.seed + 2 * number).predict(split.test.features)
         return measure(answers, split.test, release.settings.get("threshold"))
     assert isinstance(release, DataRelease)
     baseline = resolve(BASELINE, release.dataset, epsilon=1.0)

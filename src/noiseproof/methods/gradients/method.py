@@ -41,7 +41,13 @@ if TYPE_CHECKING:
 
 
 _NUMERIC_LR = 0.5
-"""Of a numeric target: the best of five on Friedman's function and on the ages of Adult, where no result is reported."""
+"""For a numeric target: the best of five on Friedman's function and on the ages of Adult, where no result is reported."""
+
+_NUMERIC_STEPS = 60
+"""For a numeric target, at least so many steps: on 330 records of Friedman's function R2 at epsilon 3 is 0.67, not 0.53."""
+
+_ENOUGH = 8
+"""Records for each feature from which on that holds: with 3, on 330 of Adult, the noise of more steps is worse than 30."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,8 @@ class GradientMethod(Supervised):
         if public.task != "classification" and suited.lr == type(self).lr:
             # The squared error's curvature is some four times that of cross-entropy, and its mean is what is wanted.
             suited = replace(suited, lr=_NUMERIC_LR, averaging=0.5)
+            if records >= _ENOUGH * math.prod(public.shape):
+                suited = replace(suited, epochs=max(suited.epochs, _NUMERIC_STEPS * suited.rate(records)))
         if not self.proves:
             return suited
         return replace(suited, batch_size=int(min(4096, max(512, 2 ** round(math.log2(max(1, records / 24)))))))
