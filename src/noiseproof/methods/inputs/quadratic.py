@@ -178,17 +178,12 @@ class Quadratic:
 def solve(second: torch.Tensor, first: torch.Tensor, ridge: float, *, numeric: bool = False) -> torch.Tensor:
     """W = 4 (S + ridge)^-1 c as (width, classes), of numbers a quarter of it.
 
-    Where noise left S + ridge indefinite, negative eigenvalues of S are taken as 0; of numbers always, since one small
-    eigenvalue, which would leave most classes as they are, can make a prediction arbitrarily large.
+    Negative eigenvalues of S, which are noise, are taken as 0: one that the ridge leaves just above 0 would make weights
+    and predictions arbitrarily large.
 
     Formal guarantee
     ----------------
     None is needed: post-processing of released coefficients.
     """
-    if not numeric:
-        raised = second + ridge * torch.eye(len(second), dtype=second.dtype)
-        factor, failed = torch.linalg.cholesky_ex(raised)
-        if not int(failed):
-            return 4 * torch.cholesky_solve(first.T, factor)
     values, vectors = torch.linalg.eigh(second)
     return (1 if numeric else 4) * vectors @ ((vectors.T @ first.T) / (values.clamp(min=0) + ridge)[:, None])
