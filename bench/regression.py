@@ -93,7 +93,7 @@ TABLES: dict[str, Callable[[], tuple[pd.DataFrame, dict[str, Any]]]] = {"diabete
 def run(table: str, methods: tuple[str, ...], python: str | None, out: Path) -> None:
     """Every method at every epsilon and seed; the split of the records follows the seed. What `out` has is not run again."""
     from noiseproof.data import load
-    from noiseproof.releases import DataRelease, Release, evaluate
+    from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease, Release, evaluate
     from noiseproof.run import train
 
     stored: dict[str, dict[str, dict[str, float]]] = json.loads(out.read_text()) if out.is_file() else {}
@@ -117,7 +117,7 @@ def run(table: str, methods: tuple[str, ...], python: str | None, out: Path) -> 
                 release: Release = train(name, split.train, epsilon=epsilon, queries=100, seed=seed)
                 if isinstance(release, DataRelease):
                     release = train("none", release.dataset, epsilon=1.0, seed=seed)
-                assert not isinstance(release, DataRelease)
+                assert isinstance(release, ModelRelease | PredictionRelease)
                 return evaluate(release, split.test).value
 
             for name, model in _peers().items():

@@ -111,7 +111,7 @@ def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
             cells += [*(["—"] * (3 + len(measures))), "failed", "—"]
         else:
             promises = map(output.guarantee, (row.card.claimed, row.card.proven, row.card.audited))
-            error = row.measures and row.measures.error
+            error = row.measures.error if row.measures else None
             ranked = stated(ranked_by, row.value) + ("" if error is None else f" ± {stated(ranked_by, error)}")
             values = [ranked if name == ranked_by else stated(name, row.accuracy) for name in measures]
             # With persons, it must be seen which methods state something for a person, and which for a record.
