@@ -23,6 +23,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Throughput, latencies and processor time over those without noise and ledger and of a FastAPI app; then checks of keys."""
     found = []
-    for batch in batches:
-        seen = throughput(max(1, repeats // 6), seconds, batch, connections, workers)
+    for batch, seen in throughput(max(1, repeats // 6), seconds, batches, connections, workers).items():
         others = {"no noise, no ledger": seen.pop("plain"), "a FastAPI app with pydantic bodies": seen.pop("fastapi")}
         for way, turns in seen.items():
             for other, plain in others.items():
@@ -99,8 +99,10 @@ def soak(requests: int = REQUESTS, connections: int = CONNECTIONS, workers: int 
     ]
 
 
-def throughput(rounds: int, seconds: float, batch: int, connections: int, workers: int) -> dict[str, Turns]:
-    """Rates and times without noise and ledger (`plain`), of a FastAPI app, and with both in each database, in turns."""
+def throughput(
+    rounds: int, seconds: float, batches: Sequence[int], connections: int, workers: int
+) -> dict[int, dict[str, Turns]]:
+    """By batch: rates and times without noise and ledger (`plain`), of a FastAPI app, and with both in each database."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_bundles(folder / "made")
@@ -117,18 +119,18 @@ def throughput(rounds: int, seconds: float, batch: int, connections: int, worker
         fastapi = stack.enter_context(contextlib.closing(RunningService(folder / "SQLite", None, workers)))
         ways = {"plain": (services["SQLite"], "public"), "fastapi": (fastapi, "public")}
         ways |= {name: (one, "private") for name, one in services.items()}
-        seen = {way: Turns() for way in ways}
-        for turn in range(rounds + 1):
-            for way, (service, model) in ways.items():
-                before = service.seconds
-                # The first turn warms everything up.
-                took = asyncio.run(
-                    ask(service.port, service.request(model, batch), connections, seconds=seconds if turn else 1.0)
-                )
-                if turn:
-                    seen[way].rates.append(len(took) / seconds)
-                    seen[way].seconds += took
-                    seen[way].work += service.seconds - before
+        seen = {batch: {way: Turns() for way in ways} for batch in batches}
+        for turn, batch, (way, (service, model)) in product(range(rounds + 1), batches, ways.items()):
+            before = service.seconds
+            # The first turn warms everything up.
+            took = asyncio.run(
+                ask(service.port, service.request(model, batch), connections, seconds=seconds if turn else 1.0)
+            )
+            if turn:
+                turns = seen[batch][way]
+                turns.rates.append(len(took) / seconds)
+                turns.seconds += took
+                turns.work += service.seconds - before
         for ledger in ledgers.values():
             with Database(ledger) as database:
                 if not all(result.holds for result in History(database).verify()):

@@ -137,7 +137,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._expected = 0  # written by the event loop's thread only
         self._ended = False
-        self._hold_seconds = 0.0
+        self._hold_seconds, self._last = 0.0, 0
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
         self.last_commit: float | None = None
         """When a spend was last committed, by the monotonic clock."""
@@ -202,20 +202,20 @@ class Batcher:
             self.answer(taken)
             self.busy_since = None
             self._tell(taken)
-            self._hold_seconds = (time.monotonic() - began) / 2 if len(taken) > 1 else 0.0
+            self._hold_seconds, self._last = (time.monotonic() - began) / 2, len(taken)
 
     def _collect(self) -> list[PredictionRequest]:
         """The next requests: those that wait, and those that are about to; none when it is time to end.
 
-        A commit costs the same for one as for many. So while requests are being read, and, if several came together last
-        time, for half as long as that batch took, others may join.
+        A commit costs the same for one as for many. So while requests are being read, and until as many are there as last
+        time, though at most for half as long as that batch took, others may join.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             now = time.monotonic()
             short, long = now + min(self._hold_seconds, _MOST_SECONDS), now + _MOST_SECONDS
             while len(self._waiting) < _MOST_REQUESTS and not self._ended and now < long:
-                if now >= short and self._expected == 0:
+                if self._expected == 0 and (now >= short or len(self._waiting) >= self._last):
                     break
                 self._changed.wait((short if now < short else long) - now)
                 now = time.monotonic()
@@ -314,7 +314,7 @@ def _digest(content: bytes, secret: bytes) -> str:
 
 def _compute(requests: Sequence[PredictionRequest], rng: Randomness) -> Sequence[torch.Tensor]:
     """The scores of each request's fresh rows."""
-    fresh = torch.cat([request.features[request.fresh] for request in requests])
+    fresh = torch.cat([one.features[one.fresh] if one.memoise else one.features for one in requests])
     scores = requests[0].model.answer(fresh, rng).contiguous() if len(fresh) else torch.empty(0)
     return scores.split([len(request.fresh) for request in requests])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -154,7 +156,45 @@ def test_a_server_that_does_not_answer_is_said_so_without_the_password():
     assert "nothing was released" in str(caught.value)
 
 
-def test_a_plain_path_is_a_sqlite_file_that_survives_a_power_failure(tmp_path):
-    with Database(str(tmp_path / "ledger.db")) as database, database.reading() as connection:
-        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
-        assert connection.execute(text("PRAGMA synchronous")).scalar_one() == 2  # FULL
+def test_a_plain_path_is_a_sqlite_file_whose_commits_are_flushed_after_the_lock_is_released(tmp_path, monkeypatch):
+    file = tmp_path / "ledger.db"
+    flushed = []
+
+    def note(descriptor):
+        assert os.fstat(descriptor).st_ino == (tmp_path / "ledger.db-wal").stat().st_ino
+        with sqlite3.connect(file, timeout=0) as other:  # which fails while somebody holds the lock
+            other.execute("BEGIN IMMEDIATE")
+        other.close()
+        flushed.append(descriptor)
+
+    with Database(str(file)) as database:
+        with database.reading() as connection:
+            assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+            assert (
+                connection.execute(text("PRAGMA synchronous")).scalar_one() == 1
+            )  # NORMAL: a whole file after anything
+        monkeypatch.setattr("noiseproof.serve.ledger.database._to_disk", note)
+        with database.writing():
+            assert flushed == []
+        assert len(flushed) == 1
+
+
+def test_a_commit_that_cannot_be_brought_to_disk_is_no_commit_to_rely_on(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with Database(str(tmp_path / "ledger.db")) as database:
+        monkeypatch.setattr("noiseproof.serve.ledger.database._to_disk", fail)
+        with pytest.raises(LedgerError, match="cannot be brought to disk"), database.writing():
+            pass
+
+
+def test_a_commit_to_postgresql_is_in_the_log_on_disk_when_the_block_ends(postgres):
+    with Database(postgres.get_uri()) as database:
+        for _ in range(3):
+            with database.writing() as connection:
+                connection.execute(text("INSERT INTO properties VALUES (md5(random()::text), 'x')"))
+                written = connection.execute(text("SELECT pg_current_wal_insert_lsn()")).scalar_one()
+            with database.reading() as connection:
+                on_disk = text("SELECT pg_current_wal_flush_lsn() >= CAST(:written AS pg_lsn)")
+                assert connection.execute(on_disk, {"written": written}).scalar_one()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, func, insert, or_, select, update
 
 from noiseproof.errors import SettingError
 from noiseproof.serve.ledger import answers, grants
@@ -34,6 +34,7 @@ from noiseproof.serve.ledger.tables import (
     balances,
     clients,
     entries,
+    keys,
     models,
     spending,
     upsert,
@@ -49,11 +50,24 @@ _ADVANCE = update(models).where(models.c.model == bindparam("m")).values(sequenc
 _SET_BALANCES = {name: upsert(name, balances, "capacity", "spent") for name in ("sqlite", "postgresql")}
 _ADD_SPENDING = {name: upsert(name, spending, "answers", add=True) for name in ("sqlite", "postgresql")}
 _RIGHTS = (
-    select(clients, allowances.c.model, allowances.c.answers.label("own"), allowances.c.period.label("own_period"))
+    select(
+        clients,
+        keys.c.id.label("key"),
+        allowances.c.model,
+        *(allowances.c[name].label(f"own_{name}") for name in ("answers", "period")),
+    )
     .select_from(
         clients.outerjoin(
             allowances,
             and_(allowances.c.client == clients.c.client, allowances.c.model.in_(bindparam("names", expanding=True))),
+        ).outerjoin(
+            keys,
+            and_(
+                keys.c.client == clients.c.client,
+                keys.c.id.in_(bindparam("keys", expanding=True)),
+                keys.c.revoked_at.is_(None),
+                or_(keys.c.expires_at.is_(None), keys.c.expires_at > bindparam("now")),
+            ),
         )
     )
     .where(clients.c.client.in_(bindparam("clients", expanding=True)))
@@ -226,14 +240,19 @@ class Share:
         return spent + each * max(0, self.answers - self.used)
 
 
-def shares(connection: Connection, places: Collection[tuple[str, str]]) -> dict[tuple[str, str], Share]:
-    """The shares of clients that have a right of their own, by model and client."""
+def shares(
+    connection: Connection, places: Collection[tuple[str, str]], keys: Collection[str] = ()
+) -> tuple[dict[tuple[str, str], Share], set[str]]:
+    """The shares of clients that have a right of their own, by model and client; and which of some keys of theirs are live."""
+    now = time.time_ns() // 1000
     asked = {"names": list({model for model, _ in places}), "clients": list({client for _, client in places})}
-    general, special = {}, {}
-    for row in connection.execute(_RIGHTS, asked):
+    general, special, live = {}, {}, set()
+    for row in connection.execute(_RIGHTS, {**asked, "keys": list(keys), "now": now}):
         general[row.client] = Right(row.answers, row.period)
         if row.model is not None:
-            special[row.model, row.client] = Right(row.own, row.own_period)
+            special[row.model, row.client] = Right(row.own_answers, row.own_period)
+        if row.key is not None:
+            live.add(row.key)
     found = {}
     for place in set(places):
         right = special.get(place, general.get(place[1]))
@@ -241,10 +260,10 @@ def shares(connection: Connection, places: Collection[tuple[str, str]]) -> dict[
             continue
         used = 0
         if right.period is not None:
-            since = period_start(right.period, time.time_ns() // 1000)
+            since = period_start(right.period, now)
             used = connection.execute(_USED, {"m": place[0], "c": place[1], "since": since}).scalar_one() or 0
         found[place] = Share(right, int(used))
-    return found
+    return found, live
 
 
 def under(limit: Amount | None, everyone: Balance, own: Balance | None) -> Balance:

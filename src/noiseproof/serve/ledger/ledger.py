@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection, bindparam, func, or_, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
 from noiseproof.serve.ledger import answers, grants
@@ -23,20 +22,12 @@ from noiseproof.serve.ledger.tables import (
     data_sets,
     draw_units,
     draws,
-    keys,
     lock,
     models,
     names,
     properties,
     weights,
 )
-
-_LIVE_KEYS = select(keys.c.id).where(
-    keys.c.id.in_(bindparam("ids", expanding=True)),
-    keys.c.revoked_at.is_(None),
-    or_(keys.c.expires_at.is_(None), keys.c.expires_at > bindparam("now")),
-)
-
 
 _WEIGHTS = weights
 _ACCOUNT_OF_WEIGHTS = select(weights.c.model).where(weights.c.weights == bindparam("weights"))
@@ -196,11 +187,8 @@ class Ledger:
         with self.database.writing() as connection:
             places = [(spend.model, spend.client) for spend in spends]
             accounts = self._lock(connection, {model for model, _ in places}, {client for _, client in places})
-            ids = {spend.key for spend in spends if spend.key is not None}
-            now = {"ids": list(ids), "now": time.time_ns() // 1000}
-            live = set(connection.execute(_LIVE_KEYS, now).scalars()) if ids else set()
+            limited, live = shares(connection, places, {spend.key for spend in spends if spend.key is not None})
             earlier = answers.paid_before(connection, spends)
-            limited = shares(connection, places)
             outcomes = []
             promised = []
             for spend in spends:
@@ -250,7 +238,7 @@ class Ledger:
             own = found.get(client, Balance(everyone.capacity, everyone.spent * 0))
             if each is None:
                 return everyone, own
-            share = shares(connection, [(model, client)]).get((model, client))
+            share = shares(connection, [(model, client)])[0].get((model, client))
             return everyone, under(limit if share is None else share.limit(each, own.spent), everyone, own)
 
     def balances(self, model: str, most: int | None = None) -> dict[str, Balance]:
