@@ -6,7 +6,7 @@ import pytest
 
 from noiseproof.audits import audit
 from noiseproof.methods.parameters import DpPg, DpPgp, ShardMean, ShardPg, training
-from noiseproof.privacy import Budget
+from noiseproof.privacy import Budget, Proof
 
 
 def bound(game, trials=200):
@@ -51,16 +51,26 @@ def test_shard_means_game_comes_near_its_proof():
     assert bound(ShardMean().game(Budget(4.0)), trials=20_000).epsilon > 3.5
 
 
+@pytest.mark.parametrize(("epsilon", "share"), [(1.0, 0.3), (4.0, 0.5)])
+def test_shard_pgs_game_shows_much_of_its_proof(epsilon, share):
+    """Draws of three values are counted, not fitted by a normal curve: more trials would show more."""
+    assert bound(ShardPg().game(Budget(epsilon)), trials=50_000).epsilon > share * epsilon
+
+
+def test_draws_that_each_spend_the_whole_budget_are_caught(monkeypatch):
+    """The game draws two parameters, so that it sees how their draws are composed."""
+    honest = ShardPg.mechanism
+    monkeypatch.setattr(ShardPg, "mechanism", lambda self, budget, shards, parameters: honest(self, budget, shards, 1))
+    monkeypatch.setattr(
+        ShardPg, "proof", lambda self, *_: Proof(epsilon=4.0, delta=0.0, accountant="of one of two draws")
+    )
+    assert bound(ShardPg().game(Budget(4.0)), trials=50_000).contradicts_proof
+
+
 @pytest.mark.parametrize("method", [ShardMean(), ShardPg()], ids=lambda m: m.name)
 def test_networks_that_learn_from_each_others_shards_are_caught(method, monkeypatch):
-    """The games train: here every network also moves as the last one does."""
+    """The games train: here every network moves as the last one does."""
     honest = training._train
-
-    def leaking(*arguments):
-        rows = honest(*arguments)
-        start = arguments[-1][1]
-        return rows + (rows - start)[-1]
-
-    monkeypatch.setattr(training, "_train", leaking)
-    result = bound(method.game(Budget(4.0)), trials=20_000)
+    monkeypatch.setattr(training, "_train", lambda *arguments: honest(*arguments)[-1:].expand_as(arguments[-1][1]))
+    result = bound(method.game(Budget(1.0)), trials=20_000)
     assert result.contradicts_proof

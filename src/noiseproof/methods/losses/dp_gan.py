@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -12,11 +12,11 @@ from annotated_types import Ge
 from torch import nn
 from torch.nn import functional
 
-from noiseproof.data import Dataset
+from noiseproof.data import Dataset, Public
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.methods import register
-from noiseproof.methods.common import Count, Positive, Rate, claim_of, clipped_sum_game
-from noiseproof.methods.losses.critics import LinearCritic, features_for
+from noiseproof.methods.common import Count, Positive, Rate, claim_of, crowded, each_trial, proven_game
+from noiseproof.methods.losses.critics import Fourier, LinearCritic, features_for
 from noiseproof.methods.losses.gan import (
     Gan,
     GanMethod,
@@ -30,7 +30,17 @@ from noiseproof.methods.losses.gan import (
     update_generator,
 )
 from noiseproof.networks import Network
-from noiseproof.privacy import EventLog, Filter, Game, Gaussian, Proof, Randomness, accountants, calibration
+from noiseproof.privacy import (
+    EventLog,
+    Filter,
+    Game,
+    Gaussian,
+    Proof,
+    Randomness,
+    Reproducible,
+    accountants,
+    calibration,
+)
 from noiseproof.privacy.budget import Budget
 from noiseproof.privacy.events import ComposedDpEvent, DpEvent, GaussianDpEvent, sampled_gaussian
 from noiseproof.progress import SILENT, Progress, Task
@@ -157,7 +167,8 @@ class DpGan(GanMethod):
         gan = self._start(dataset, model, rng, relaxed=None if model == "features" else 0.5)
         run = self._prepare(gan, dataset, budget, rng, model)
         run.reference, run.callback = reference, callback
-        self._release_shares(run, budget)
+        noised = self._count_labels(run, budget).clamp_min(0.5)
+        gan.shares = noised / noised.sum()
         with gan.seeded(), progress.task(self.name, run.limit) as task:
             self._train(run, task)
         card = self.card(
@@ -199,13 +210,12 @@ class DpGan(GanMethod):
         epsilon, delta, near = _SHARE * budget.epsilon, budget.delta, budget.neighbours
         return calibration.sigma(epsilon, delta, 1.0, 1, accountant="gdp", neighbours=near).sigma
 
-    def _release_shares(self, run: Run, budget: Budget) -> None:
+    def _count_labels(self, run: Run, budget: Budget) -> torch.Tensor:
         """Release the labels' noised histogram; what is generated follows it."""
         sigma = self._label_sigma(budget)
         counts = torch.bincount(run.dataset.labels, run.dataset.weights, minlength=run.gan.classes).double()
         run.spend(GaussianDpEvent(sigma))
-        noised = Gaussian(1.0, sigma).release(counts, run.rng).clamp_min(0.5)
-        run.gan.shares = noised / noised.sum()
+        return Gaussian(1.0, sigma).release(counts, run.rng)
 
     def _train(self, run: Run, task: Task) -> None:
         if run.model == "features":
@@ -236,20 +246,26 @@ class DpGan(GanMethod):
             module, run.filter, run.tuning, max_grad_norm=self.max_grad_norm, sample_rate=run.sample_rate, rng=run.rng
         )
 
-    def _train_critic(self, run: Run, task: Task) -> None:
-        gan = run.gan
-        critic = LinearCritic(features_for(gan.coding, width=self.width), gan.classes).to(gan.device)
+    def _critic(self, gan: Gan) -> LinearCritic:
+        return LinearCritic(features_for(gan.coding, width=self.width), gan.classes).to(gan.device)
+
+    def _looks(self, run: Run, critic: LinearCritic) -> Iterator[torch.Tensor]:
+        """Each step's noised mean of the real records' features, by class."""
         gradients = self._gradients(run, critic)
-        training = CriticTraining(run, critic, self.generated)
         for records, labels in self._batches(run, gradients):
-            sigma = run.tuning.sigma
             losses = -critic(records, labels) if len(labels) else None
-            if not gradients.backward(losses):
-                continue
-            gradient = critic.weights.weight.grad
-            assert gradient is not None
-            # Features have norm 1: a smaller clipping norm shrinks all of them alike, which is undone.
-            training.add(-gradient / min(1.0, self.max_grad_norm), 1 / sigma**2)
+            if gradients.backward(losses):
+                gradient = critic.weights.weight.grad
+                assert gradient is not None
+                # Features have norm 1: a smaller clipping norm shrinks all of them alike, which is undone.
+                yield -gradient / min(1.0, self.max_grad_norm)
+
+    def _train_critic(self, run: Run, task: Task) -> None:
+        critic = self._critic(run.gan)
+        training = CriticTraining(run, critic, self.generated)
+        for noised in self._looks(run, critic):
+            sigma = run.tuning.sigma
+            training.add(noised, 1 / sigma**2)
             self._after_step(run, sigma, task, *training.update(run.updates))
         training.finish()
 
@@ -319,19 +335,56 @@ class DpGan(GanMethod):
         }
 
     def game(self, budget: Budget) -> Game:
-        """A canary at the clipping norm in one filtered step that sees every record."""
+        """A whole training with a canary of a class of its own: the labels' noised histogram and all noised steps.
+
+        The generator and its records are made of these, so that none of them tells more. Two others have opposite features,
+        whose sums are 0; under replace-one the canary's features turn to their opposite.
+        """
         return self._game(budget, 1)
 
     def _game(self, budget: Budget, canaries: int) -> Game:
+        near, public = budget.neighbours, Public((8,), ("others", "canary"))
+        method = replace(self, model="features", width=1, rows=None)
+        gan = Gan(public, "features", latent=1, seed=0)
+        critic = method._critic(gan)
+        assert isinstance(critic.features, Fourier)
+        # Features are the cosine and sine of one angle: 0 of an empty record, and half a turn of the other.
+        slopes = critic.features.directions[:, 0].clamp_min(0)
+        opposite = torch.stack([torch.zeros(8), slopes * (math.pi / slopes.square().sum())])
+        features, labels = torch.cat([opposite, opposite.flip(0)]), torch.tensor([0, 0, 1, 1])
+        everyone = Dataset("game", features, labels, public)
+        without = [0, 1] if near == "add-or-remove" else [0, 1, 3]
+        worlds = [
+            crowded(everyone.take(torch.tensor(taken)), 2, canaries if len(taken) > 2 else 1)
+            for taken in (without, [0, 1, 2])
+        ]
+        label_sigma = method._label_sigma(budget)
+        planned = method._prepare(gan, worlds[1], budget, Reproducible(0), "features")
+        method = replace(method, noise_multiplier=planned.tuning.sigma)
 
-        def gradients(module: nn.Module, noise_multiplier: float, rng: Randomness) -> FilteredGradients:
-            # Every step is a trial of its own, so that the filter of this object must let many pass.
-            wide = Filter(Budget(1e4 * budget.epsilon, budget.delta, budget.neighbours))
-            tuning = NoiseTuning("constant", noise_multiplier)
-            clip = self.max_grad_norm
-            return FilteredGradients(module, wide, tuning, max_grad_norm=clip, sample_rate=1.0, rng=rng)
+        def train(world: int, rng: Randomness) -> tuple[float, Run]:
+            run = method._prepare(gan, worlds[world], budget, rng, "features")
+            # The likelihood ratio, but for a constant: what the canary would add, weighed by how exact each release is.
+            score = float(method._count_labels(run, budget)[1]) / label_sigma**2
+            for look in method._looks(run, critic):
+                sigma = run.tuning.sigma
+                score += method._evidence(look, critic, features[2]) * run.expected_batch / sigma**2
+                method._after_step(run, sigma, Task(), 0.0, 0.0)
+            return score, run
 
-        return clipped_sum_game(self.name, gradients, budget, canaries=canaries)
+        proven = self._proof(train(1, Reproducible(0))[1], budget)
+        return proven_game(
+            f"{self.name}: a canary of its own class, in a whole training",
+            each_trial(lambda world, rng: train(world, rng)[0]),
+            budget,
+            proven,
+            gaussian=planned.sample_rate == 1 and self.tuning != "ant",
+            unit="person" if canaries > 1 else "record",
+        )
+
+    def _evidence(self, look: torch.Tensor, critic: LinearCritic, canary: torch.Tensor) -> float:
+        """What a look says of the canary, in units of what it adds."""
+        return float(look[1].double() @ critic.features(canary[None])[0].double())
 
 
 class FilteredGradients(PrivateGradients):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
-from noiseproof.engine.persons import Owners, PersonSampler
+from noiseproof.engine.persons import PersonSampler
 from noiseproof.methods import register
-from noiseproof.methods.common import Count, Positive, proven_game, seeded_by
+from noiseproof.methods.common import Count, Positive
 from noiseproof.methods.losses.critics import LinearCritic, LowFrequencies, features_for
 from noiseproof.methods.losses.dp_gan import CriticTraining, DpGan, Run
-from noiseproof.methods.losses.gan import Model
-from noiseproof.privacy import Budget, Game, Gaussian, Randomness, accountants, calibration
-from noiseproof.privacy.card import Unit
+from noiseproof.methods.losses.gan import Gan, Model
+from noiseproof.privacy import Budget, Game, Gaussian, Randomness
 from noiseproof.privacy.events import sampled_gaussian
 from noiseproof.progress import Task
 
@@ -53,27 +52,35 @@ class ZeroGan(DpGan):
     width: Count = 100
     """Pairs of random Fourier features, for what is neither a table nor a picture."""
 
-    def _train(self, run: Run, task: Task) -> None:
-        gan = run.gan
+    def _critic(self, gan: Gan) -> LinearCritic:
         # One number a step: pairs of columns, or a thousand features, would be more directions than a budget can look along.
         shape = gan.coding.shape
         features = LowFrequencies(shape) if len(shape) == 3 else features_for(gan.coding, pairs=False, width=self.width)
-        critic = LinearCritic(features, gan.classes).to(gan.device)
-        training = DirectionTraining(run, critic, self.generated)
+        return LinearCritic(features, gan.classes).to(gan.device)
+
+    def _looks(self, run: Run, critic: LinearCritic) -> Iterator[tuple[torch.Tensor, float]]:  # type: ignore[override]
+        """Each step's direction, and the real records' noised mean slope along it."""
+        gan = run.gan
         records = gan.coding.encode(run.dataset.features).to(gan.device)
         labels = run.dataset.labels.to(gan.device)
         groups = torch.arange(len(labels)) if run.dataset.groups is None else run.dataset.groups
         persons = PersonSampler(groups, self.max_records_per_person, run.rng)
         looks = directions(critic.weights.weight.shape, run.rng)
         while run.steps < run.limit and run.filter.fits(sampled_gaussian(run.sample_rate, run.tuning.sigma)):
-            sigma = run.tuning.sigma
             direction = next(looks).to(gan.device)
             index, owners = persons.draw(run.sample_rate)
             slopes = critic_slopes(critic, direction, records[index.to(gan.device)], labels[index.to(gan.device)])
             slopes = owners.summed(slopes.cpu()) / owners.counts
-            run.spend(sampled_gaussian(run.sample_rate, sigma))
-            noised = noised_sum(slopes, self.max_grad_norm, sigma, run.rng)
-            training.learn(direction, float(noised) / run.expected_batch, 1 / sigma**2)
+            run.spend(sampled_gaussian(run.sample_rate, run.tuning.sigma))
+            noised = noised_sum(slopes, self.max_grad_norm, run.tuning.sigma, run.rng)
+            yield direction, float(noised) / run.expected_batch
+
+    def _train(self, run: Run, task: Task) -> None:
+        critic = self._critic(run.gan)
+        training = DirectionTraining(run, critic, self.generated)
+        for direction, slope in self._looks(run, critic):
+            sigma = run.tuning.sigma
+            training.learn(direction, slope, 1 / sigma**2)
             self._after_step(run, sigma, task, *training.update(run.updates))
         training.finish()
 
@@ -81,26 +88,22 @@ class ZeroGan(DpGan):
         return {**super()._ran(run, budget), "numbers released": run.steps}
 
     def game(self, budget: Budget) -> Game:
-        """A canary whose loss is steep, in one step that sees every record: it adds `clip` to one noised number, or not."""
+        """`dp-gan`'s: a whole training, here of four numbers unless `steps` is set, and slopes that are all clipped.
+
+        At the usual C a record adds less than it may wherever its slope is smaller; at a hundredth of it nearly none is.
+        """
         return self._game(budget, 1)
 
     def _game(self, budget: Budget, canaries: int) -> Game:
-        near, clip = budget.neighbours, self.max_grad_norm
-        sigma = calibration.sigma(budget.epsilon, budget.delta, 1.0, 1, neighbours=near).sigma
+        steep = replace(self, steps=self.steps or 4, max_grad_norm=0.01)
+        return super(ZeroGan, steep)._game(budget, canaries)
 
-        def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-            rng = seeded_by(generator)
-            slope = 1e3 * clip * (1 if world else -1)
-            own = torch.tensor([0.0, *[slope] * canaries] if world or near == "replace-one" else [0.0])
-            owners = Owners(torch.arange(len(own)).clamp(max=1), min(len(own), 2))
-            slopes = owners.summed(own) / owners.counts
-            return torch.stack([noised_sum(slopes, clip, sigma, rng).double() for _ in range(trials)])
-
-        proven = accountants.epsilon(sampled_gaussian(1.0, sigma), budget.delta, neighbours=near).proof()
-        name = f"{self.name}: a canary with a steep loss"
-        unit: Unit = "person" if canaries > 1 else "record"
-        source = "the accountant, for one step"
-        return proven_game(name, play, budget, proven, source=source, gaussian=True, unit=unit)
+    def _evidence(  # type: ignore[override]
+        self, look: tuple[torch.Tensor, float], critic: LinearCritic, canary: torch.Tensor
+    ) -> float:
+        direction, slope = look
+        own = critic_slopes(critic, direction, canary[None], torch.ones(1, dtype=torch.int64))
+        return slope * float(own.clamp(-self.max_grad_norm, self.max_grad_norm)) / self.max_grad_norm**2
 
 
 def directions(shape: torch.Size, rng: Randomness) -> Iterator[torch.Tensor]:

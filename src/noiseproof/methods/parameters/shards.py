@@ -141,7 +141,14 @@ class ShardMethod(Method):
         """The update to publish, from one of each shard; what is proven of it, what ran, what a reader must know."""
 
     def _both_worlds(
-        self, features: torch.Tensor, labels: torch.Tensor, lr: float, budget: Budget, canaries: int
+        self,
+        features: torch.Tensor,
+        labels: torch.Tensor,
+        lr: float,
+        budget: Budget,
+        canaries: int,
+        *,
+        bias: bool = True,
     ) -> list[torch.Tensor]:
         """The updates of a training without and with the first record, for games.
 
@@ -152,7 +159,10 @@ class ShardMethod(Method):
         count = len(labels) - 1
         method = replace(self, shards=count, epochs=1, batch_size=2, lr=lr, workers=1)
         public = Public(tuple(features.shape[1:]), ("0", "1"))
-        network, there = Network("linear", public.shape, 2), Dataset("game", features, labels, public)
+        module = nn.Linear(public.shape[0], 2, bias=bias)
+        for parameter in module.parameters():
+            nn.init.zeros_(parameter)
+        network, there = Network.of(module, public.shape, 2), Dataset("game", features, labels, public)
         where = torch.cat([torch.tensor([count - 1]), torch.arange(count)])
         everyone = torch.arange(count + 1)
         without = (
@@ -353,24 +363,29 @@ class ShardPg(ShardMethod):
         return drawn.values, proven, ran, notes
 
     def game(self, budget: Budget) -> Game:
-        """A record moves its shard's update from one side of 0 to the other, at nearly every parameter.
+        """A record turns its shard's two weights from one end of a public grid to the other, where no other shard's are.
 
-        The updates of half of the other shards lie on each side. The score is the likelihood ratio of what was drawn,
-        but for a constant: how much more world 1 likes it.
+        The few others agree, so that what was drawn at the far end for both weights accuses the record: the nearer the others'
+        end is to certain, the nearer that comes to the proof. The score is the likelihood ratio of what was drawn, but for
+        a constant.
         """
         return self._game(budget, 1)
 
     def _game(self, budget: Budget, canaries: int) -> Game:
-        shards, inputs = 50, 7
-        density = self.density()
-        features = torch.cat([torch.full((1, inputs), 3.0), torch.ones(shards, inputs)])
-        # Each probability starts near one half: an update is about half of the learning rate.
+        parameters = 2
+        # Three points with windows so wide that a network, 12 bandwidths from the start, counts at one of them alone.
+        method = replace(self, window=16.0, resolution=2, radius=8 * self.bandwidth)
+        density = method.density()
+        shards = max(2, min(4, round(4 * parameters / budget.epsilon)))
+        features = torch.cat([torch.full((1, 1), 3.0), torch.ones(shards, 1)])
+        # Each probability starts at one half: an update is half of the learning rate.
         worlds = torch.stack(
-            self._both_worlds(features, torch.arange(shards + 1) % 2, density.radius, budget, canaries)
+            method._both_worlds(
+                features, torch.arange(shards + 1).clamp(max=1), 24 * self.bandwidth, budget, canaries, bias=False
+            )
         ).double()
         values = worlds.transpose(1, 2).contiguous()
-        parameters = values.shape[1]
-        mechanism = self.mechanism(budget, shards, parameters)
+        mechanism = method.mechanism(budget, shards, parameters)
         # The grid is public, and so the same in both worlds.
         grid, width = density.grid(values[0])
         scored = torch.stack([scores(each, grid, width, density) for each in values])
@@ -380,6 +395,6 @@ class ShardPg(ShardMethod):
             gains = (scored[1] - scored[0]).expand(trials, -1, -1).gather(2, chosen[..., None])
             return gains.sum((1, 2)) / mechanism.sensitivity
 
-        proven = self.proof(budget, mechanism, parameters, ())
+        proven = method.proof(budget, mechanism, parameters, ())
         unit: Unit = "person" if canaries > 1 else "record"
         return proven_game(f"{self.name}: an update changes sides", play, budget, proven, unit=unit)
