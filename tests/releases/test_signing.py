@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import shutil
@@ -55,6 +56,21 @@ def test_the_private_key_is_its_holders_alone(keys):
     assert stat.S_IMODE(os.stat(keys[0]).st_mode) == 0o600
     with pytest.raises(SettingError, match="exists"):
         signing_keys.make_keys(keys[0])
+
+
+def test_the_signature_of_records_that_stay_inside_confirms_no_guess_of_them(tmp_path, keys):
+    """Of the votes' bundle, whose weights are the records, whoever guesses all of them could compute the digest."""
+    votes = npf.train("votes", npf.load("breast-cancer").train, epsilon=3, queries=5)
+    for name in ("one", "again"):
+        votes.save(tmp_path / name)
+        signing.sign_bundle(tmp_path / name, signing.read_private_key(keys[0]))
+    said = [signing.verify_bundle(tmp_path / name, signing.read_public_key(keys[1])) for name in ("one", "again")]
+    assert all(one.valid for one in said)
+    for file in (bundles.WEIGHTS, bundles.SETTINGS):
+        assert said[0].digests[file] != said[1].digests[file]
+    guessed = hashlib.sha256(bundles.save_tensors(votes.tensors())).hexdigest()
+    assert guessed not in (said[0].digests[bundles.WEIGHTS], said[1].digests[bundles.WEIGHTS])
+    assert bundles.load(tmp_path / "one").tensors().keys() == votes.tensors().keys()
 
 
 def test_an_unsigned_bundle_is_said_to_be_unsigned(release, keys):
