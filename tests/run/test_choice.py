@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from noiseproof.data import from_arrays, load
+from noiseproof.data.dataset import Bought
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.methods import build
 from noiseproof.privacy import Budget, Gaussian, Reproducible, accountants
@@ -133,3 +134,21 @@ def test_shard_mean_says_its_event_beforehand_and_can_be_chosen(cancer):
         assert found == pytest.approx(release.card.proven.epsilon)
     chosen = choose([("shard-mean", {}), ("functional", {})], cancer, Budget(3.0), rng=Reproducible(0))
     assert chosen.release.card.proven.epsilon <= 3.0 * (1 + 1e-6)
+
+
+def test_bounds_that_were_bought_are_paid_for_beside_the_choice(cancer):
+    """They were bought of the held-out records, too, whose scores cost all that a choice among trainings may."""
+    bought = Bought(columns=("a",), epsilon=2.0, delta=0.0, unit="record", neighbours="add-or-remove")
+    split = replace(cancer, train=replace(cancer.train, public=replace(cancer.train.public, bought=bought)))
+    candidates = [("functional", {}), ("functional", {"ridge": 0.1})]
+    found = choose(candidates, split, Budget(6.0), rng=Reproducible(1)).release
+    plain = choose(candidates, cancer, Budget(4.0), rng=Reproducible(1)).release
+    assert found.card.ran["score's noise"] == plain.card.ran["score's noise"]
+    assert found.card.proven.epsilon == pytest.approx(plain.card.proven.epsilon + 2.0)
+    assert found.card.proven.epsilon <= found.card.claimed.epsilon == 6.0
+    assert "bought from the records" in found.card.notes[-1]
+    assert found.public.bought == bought
+    with pytest.raises(SettingError, match="on the run's terms"):
+        choose(candidates, split, Budget(6.0, 1e-5, "replace-one"))
+    with pytest.raises(UnsupportedError, match="intervals"):
+        choose([("functional", {"interval": 0.9})] * 2, cancer, Budget(3.0))

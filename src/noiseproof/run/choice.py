@@ -15,6 +15,7 @@ from noiseproof.privacy import Budget, EventLog, Gaussian, Randomness, Secure, a
 from noiseproof.privacy.events import DpEvent, SelectionDpEvent, Stopping
 from noiseproof.privacy.selection import Candidate, select
 from noiseproof.releases.release import ModelRelease
+from noiseproof.run import spends
 from noiseproof.run.training import Fitting, resolve
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def choose(
 
     Formal guarantee
     ----------------
-    (epsilon, delta)-DP for a record of either part, by `select`'s theorem (Papernot and Steinke 2022): a run is its
+    (epsilon, delta)-DP for a record of either part, what its bounds have cost included, by `select`'s theorem (Papernot and Steinke 2022): a run is its
     training, whose event the method states beforehand, and its score, a Gaussian mechanism on a table of counts (or on a
     sum of squared errors, each at most 1). A record is in one part alone, so that a run is to it either the training or
     the score, and both are among the events that the selection is accounted with; what ran is checked against what was
@@ -100,6 +101,10 @@ def choose(
             "a paid choice is accounted for records, not for persons; leave the person's column away."
         )
     rng = Secure() if rng is None else rng
+    # Bounds were bought once, of the records of both parts: they are paid for beside the choice, not within its runs.
+    public = split.train.public
+    budget = spends.after_bounds(split.train, budget)
+    split = replace(split, train=replace(split.train, public=replace(public, bought=None)))
     fittings = [resolve(name, split.train, epsilon=budget.epsilon, settings=given) for name, given in candidates]
     expected = 3.0 * len(fittings) if runs is None else runs
 
@@ -154,7 +159,8 @@ def choose(
         update = {"proven": proven.proof(*card.proven.assumptions, *_ASSUMPTIONS)}
     update |= {"claimed": claim_of(budget, "the budget that the choice was calibrated to"), "ran": {**card.ran, **told}}
     release.card = card.model_copy(update=update)
-    release.event_log = log.runs
+    release.event_log, release.public = log.runs, public
+    spends.add_bounds(release, public.bought, budget.neighbours)
     return Choice(release, best.index, best.score, "R2" if split.train.public.task != "classification" else "ROC AUC")
 
 
@@ -163,6 +169,8 @@ def _named(method: str, settings: Mapping[str, Any]) -> str:
 
 
 def _stated(fitting: Fitting, split: Split, budget: Budget) -> DpEvent:
+    if getattr(fitting.method, "interval", 0.0):
+        raise UnsupportedError("a paid choice does not account for intervals; leave `interval` away.")
     event = fitting.method.planned_event(split.train, budget)
     if event is None:
         raise UnsupportedError(

@@ -48,18 +48,26 @@ def before(method: Method, dataset: Dataset, budget: Budget) -> tuple[Budget, fl
                 f"{method.name} is paid for answer by answer, which does not account for bounds that were bought from the "
                 "records; take a method that gives a model, or public bounds."
             )
-        if (bought.unit, bought.neighbours) != (dataset.unit, budget.neighbours):
-            raise SettingError(
-                f"the bounds were bought for a {bought.unit} under {bought.neighbours}, and the run is for a {dataset.unit} "
-                f"under {budget.neighbours}; buy them on the run's terms."
-            )
-        budget = budget.less(bought.epsilon, bought.delta)
+        budget = after_bounds(dataset, budget)
     if not getattr(method, "interval", 0.0):
         return budget, 0.0
     if dataset.public.task == "classification":
         raise SettingError("intervals are for regressions and counts, not for classes.")
     width = SHARE * budget.epsilon
     return budget.less(width), width
+
+
+def after_bounds(dataset: Dataset, budget: Budget) -> Budget:
+    """What a budget leaves where bounds were bought from the records; it refuses bounds that were bought on other terms."""
+    bought = dataset.public.bought
+    if bought is None:
+        return budget
+    if (bought.unit, bought.neighbours) != (dataset.unit, budget.neighbours):
+        raise SettingError(
+            f"the bounds were bought for a {bought.unit} under {bought.neighbours}, and the run is for a {dataset.unit} "
+            f"under {budget.neighbours}; buy them on the run's terms."
+        )
+    return budget.less(bought.epsilon, bought.delta)
 
 
 def after(
@@ -88,7 +96,11 @@ def after(
         if not exact:
             _spent(release, quantile.event, width, 0.0, f"Epsilon {width:.3g} of it paid for the width of intervals.")
         release.margin = found
-    bought = _paid(method, dataset)
+    add_bounds(release, _paid(method, dataset), neighbours)
+
+
+def add_bounds(release: Release, bought: Bought | None, neighbours: Neighbours) -> None:
+    """Add to a release's card and events what bounds have cost that were bought from its records."""
     if bought is not None:
         event = None if bought.delta else PureDpEvent(bought.epsilon, neighbours)
         what = f"the bounds or categories of {len(bought.columns)} columns, which were bought from the records."
