@@ -149,6 +149,40 @@ def test_the_trainer_takes_the_planned_steps_and_spends_its_budget(tmp_path):
     assert private.state.log_history[0]["epsilon"] > 0
 
 
+def test_nothing_that_the_trainer_writes_tells_a_long_record_from_a_short_one(tmp_path):
+    """Sizes of private batches: the Trainer adds up operations, and tokens where it is asked to."""
+
+    def padded(batch):
+        length = max(len(record["input_ids"]) for record in batch)
+        fill = {"input_ids": 0, "attention_mask": 0, "labels": -100}
+        return {
+            name: torch.stack(
+                [nn.functional.pad(one[name], (0, length - len(one[name])), value=fill[name]) for one in batch]
+            )
+            for name in fill
+        }
+
+    told = []
+    for length in (4, 16):
+        private = trainer(tmp_path / str(length), noise_seed=3, logging_steps=1, save_strategy="epoch")
+        private.data_collator = padded
+        private.train_dataset[5] = {
+            name: value.repeat(2)[:length] if name != "attention_mask" else torch.ones(length, dtype=torch.int64)
+            for name, value in private.train_dataset[5].items()
+        }
+        output = private.train()
+        state = json.loads(next(tmp_path.glob(f"{length}/checkpoint-6/trainer_state.json")).read_text())
+        # The norm of a noised gradient may be told; times are no numbers of the batch's.
+        lines = [{key: value for key, value in line.items() if key != "grad_norm"} for line in state.pop("log_history")]
+        timeless = {
+            key: value for key, value in output.metrics.items() if "runtime" not in key and "per_second" not in key
+        }
+        told.append((state, lines, timeless))
+    assert told[0] == told[1]
+    with pytest.raises(UnsupportedError, match="tokens of private records"):
+        trainer(tmp_path / "tokens", include_num_input_tokens_seen="all")
+
+
 def test_the_trainers_gradients_are_those_of_single_records(tmp_path, monkeypatch):
     from noiseproof.integrations import huggingface
 

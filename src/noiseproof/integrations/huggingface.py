@@ -41,7 +41,8 @@ class PrivateTrainer(Trainer):
     `args` mean what they do in any Trainer, but for `max_grad_norm`, which is the norm that each record's gradient is clipped
     to (the noised gradient is not clipped again), and batch sizes, which are expected ones: batches are Poisson samples.
     `gradient_accumulation_steps` batches are pieces of one sample. A record's loss is the mean over its own labels. Training
-    losses are neither logged nor returned, since nothing has noised them. Every step is noted in `privacy.jsonl` in the
+    losses are neither logged nor returned, since nothing has noised them, and neither are counts of operations or tokens, which
+    tell how long the sampled records are. Every step is noted in `privacy.jsonl` in the
     `output_dir` before it is taken, so that resuming from a checkpoint there, however often, forgets nothing that was spent.
 
     Args:
@@ -89,6 +90,10 @@ class PrivateTrainer(Trainer):
         if self.args.auto_find_batch_size:
             raise UnsupportedError(
                 "auto_find_batch_size would start again after steps that were spent; set it to False."
+            )
+        if getattr(self.args, "include_num_input_tokens_seen", "no") not in ("no", False):
+            raise UnsupportedError(
+                "include_num_input_tokens_seen counts the tokens of private records exactly; set it to 'no'."
             )
 
     def get_train_dataloader(self) -> Any:
@@ -150,6 +155,10 @@ class PrivateTrainer(Trainer):
         if self.engine is not None and self.engine.budget is not None and len(kept) < len(logs) and self.engine.steps:
             kept["epsilon"] = self.engine.epsilon()
         super().log(kept, *args, **kwargs)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """0: the Trainer counts by the sizes of private batches, and writes the sum into its state and metrics."""
+        return 0
 
     def _clip_grad_norm(self, model: Any) -> Any:
         return None
