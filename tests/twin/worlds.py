@@ -55,8 +55,8 @@ OTHERS = 140
 Record = Mapping[str, Any]
 
 ALWAYS: Mapping[str, str] = {
-    r"stdout:(accuracy|measures|baseline_accuracy|baseline_measures|quality|disagreement|warnings)\b.*": "for the owner's eyes",
-    r"stdout:seconds": "time",
+    r"(\d+ )?stdout:((baseline_)?(accuracy|measures)|quality|disagreement|warnings)\b.*": "for the owner's eyes",
+    r"(\d+ )?stdout:seconds": "time",
     r".*\.private\.json:.*": "for the eyes of the records' owner: it lies beside the bundle, readable by nobody else",
     r".*settings\.json:digests\..*": "digests of files that are compared by themselves, or stay inside",
 }
