@@ -320,6 +320,16 @@ def test_operations_that_mix_records_are_refused(kind):
         engine.backward(module(given).sin().sum(1))
 
 
+@pytest.mark.parametrize("kind", MIXING)
+def test_so_they_are_by_gradients_that_know_no_batches(kind):
+    torch.manual_seed(0)
+    module = of(MIXING[kind], layer=nn.Linear(4, 4))
+    with PerRecordGradients(module) as engine:
+        for _ in range(2):  # a refusal is no permission for the next batch
+            with pytest.raises(UnsupportedError, match=r"mixes records|other records"):
+                engine.backward(module(torch.randn(6, 4)).sin().sum(1))
+
+
 def test_an_operation_of_the_users_own_that_mixes_records_is_refused():
     class Centred(torch.autograd.Function):
         @staticmethod

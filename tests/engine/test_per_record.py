@@ -246,7 +246,8 @@ def test_forward_passes_that_are_never_followed_by_a_backward_pass_leave_nothing
         del losses, batch
         watcher.remove()
         gc.collect()
-        assert [reference() for reference in hidden] == [None] * 4
+        assert len(hidden) >= 4
+        assert all(reference() is None for reference in hidden)
 
 
 def test_losses_without_a_graph_or_of_another_network_are_refused():

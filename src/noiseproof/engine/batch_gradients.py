@@ -82,7 +82,7 @@ class BatchGradients(ABC):
         module, self._wrapped = unwrapped(module)
         self._shards = Shards(module) if is_sharded(module) else None
         with self._whole():
-            self._engine = PerRecordGradients(module)
+            self._engine = PerRecordGradients(module, check=False)  # checked here, batch by batch, up to the losses
         self.coordinates = sum(parameter.numel() for parameter in self._engine.parameters)
         self._reduction: Reduction = "mean"
         self._waiting: deque[Waiting] = deque()

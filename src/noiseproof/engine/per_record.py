@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import checkpoint
+from torch.utils._pytree import tree_leaves
 
 from noiseproof.engine.checks import Separation, check_gradient, refuse_mixing_layers
 from noiseproof.engine.clipping import Flat, RecordGradients
@@ -18,6 +19,7 @@ from noiseproof.engine.contributions import Contribution, Explicit, added
 from noiseproof.engine.graph import Following
 from noiseproof.engine.recorder import Recorder
 from noiseproof.engine.rules import rules_for
+from noiseproof.engine.twins import MIXED, TwinBatch
 from noiseproof.engine.walk import Plans
 from noiseproof.errors import SettingError, UnsupportedError
 
@@ -38,8 +40,9 @@ class PerRecordGradients:
     No operation may mix records. What is known to is refused at once. Beyond that, the first backward pass of two records or
     more is run twice, with other weights on the losses: every error must scale with its own record's weight alone, else
     `UnsupportedError` names the layer (`check=False` trusts you). What is made of many records and has lost their dimension
-    (the mean of a batch, added to each) looks like a parameter from here and is not seen; `PrivateGradients` and
-    `make_private` see it, since they follow twin batches in which the other records differ.
+    (the mean of a batch, added to each) looks like a parameter to that test, so that the forward pass is also run on a twin
+    batch in which other records differ, records first. What is done to the losses outside of the network, by numbers without a
+    gradient, is not seen from here; `PrivateGradients` and `make_private` follow their twins up to the losses.
 
     Args:
         module: The network.
@@ -87,6 +90,10 @@ class PerRecordGradients:
         self._frozen_norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
         self._unchecked = check
         self._handles = [handle for rule in rules_for(module, self._recorder) for handle in rule.attach()]
+        self._mixed: int | None = None
+        """How many records the last forward pass had, if what it gives for one depends on others."""
+        if check:
+            self._handles.append(module.register_forward_pre_hook(self._before_forward, with_kwargs=True))
 
     def backward(self, losses: torch.Tensor, *, check: bool = False) -> RecordGradients:
         """Every record's gradient of its own loss; `param.grad` stays as it is, and the graph is freed.
@@ -117,6 +124,10 @@ class PerRecordGradients:
                 expected = self._by_autograd(losses[record], retain_graph=True)
             for index, part in followed.contributions(self._errors(losses, followed, look=check or self._unchecked)):
                 parts[index].append(part)
+        mixed, self._mixed = self._mixed, None
+        if mixed == records:
+            self._unchecked = True
+            raise UnsupportedError(MIXED)
         contributions = [added(those) if those else None for those in parts]
         gradients = RecordGradients(records, self._flat, list(self.layers.values()), contributions)
         if expected is not None:
@@ -148,6 +159,13 @@ class PerRecordGradients:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+        records = len(given[0]) if given else 0
+        if self._unchecked and self._recorder.recording and records > 1:
+            twin = TwinBatch([tensor for tensor in given if len(tensor) == records], records, 0, module)
+            self._mixed = records if twin.tells_apart(args, kwargs) else None
 
     def _check_parameters(self, *, thoroughly: bool) -> None:
         """Refuse parameters that were replaced, frozen or unfrozen: they would get noise and no gradient, or neither."""

@@ -27,6 +27,10 @@ from torch.utils.weak import WeakIdRef, WeakTensorKeyDictionary
 
 from noiseproof.errors import UnsupportedError
 
+MIXED = (
+    "a record's loss depends on which other records are in the batch (normalised, ranked, weighted or mixed with them, in the "
+    "network, its inputs or the losses), so clipping bounds nothing; compute each by itself."
+)
 _SECRET = SystemRandom()
 _FACTORIES = ("empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full", "scalar_tensor")
 """Operations that take of a tensor its shape alone (these, and with "_like")."""
@@ -117,10 +121,7 @@ class TwinBatch(TorchDispatchMode):
                 )
         twin = None if self.failed else self._twins.get(losses)
         if self._differs or (twin is not None and not self._same(losses, twin)):
-            raise UnsupportedError(
-                "a record's loss depends on which other records are in the batch (normalised, ranked, weighted or mixed with "
-                "them, in the network, its inputs or the losses), so clipping bounds nothing; compute each by itself."
-            )
+            raise UnsupportedError(MIXED)
 
     def _same(self, found: torch.Tensor, twin: torch.Tensor) -> bool:
         """Whether kept records have the same values."""
@@ -158,6 +159,24 @@ class TwinBatch(TorchDispatchMode):
                 self._differs = self._differs or not self._same(left, right)
                 self._twins[left] = right
         self.failed = False
+
+    def tells_apart(self, args: Any, kwargs: Any) -> bool:
+        """Whether what the network makes of a record depends on others, by passes of its own that leave nothing behind."""
+        outputs = []
+        for given in ((args, kwargs), self._twin_of((args, kwargs))):
+            buffers = {name: buffer.detach().clone() for name, buffer in self._network.named_buffers()}
+            with torch.no_grad(), torch.random.fork_rng():
+                try:
+                    outputs.append(tree_leaves(torch.func.functional_call(self._network, buffers, *given)))
+                except Exception:  # the network's own trouble, or the twin's
+                    return False
+        return any(
+            isinstance(left, torch.Tensor)
+            and left.shape == right.shape
+            and left.shape[:1] == (self._records,)
+            and not self._same(left, right)
+            for left, right in zip(*outputs, strict=False)
+        )
 
     def _let_go(self, *_: Any) -> None:
         """Drop the twins of what nobody can compute with any more, though the graph keeps it for the backward pass.
