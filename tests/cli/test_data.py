@@ -23,6 +23,7 @@ def test_a_drafted_schema_proves_nothing_until_a_person_removes_its_mark(noisepr
     assert "replace its bounds" in outcome.err
     drafted = json.loads(schema.read_text())
     assert drafted["columns"]["age"]["high"] == 69
+    assert schema.stat().st_mode & 0o777 == 0o600  # it holds exact values of records
     command = (
         "train",
         "dp-sgd",

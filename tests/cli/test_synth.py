@@ -121,6 +121,7 @@ def test_the_quality_goes_to_a_page_that_fetches_nothing(noiseproof, tmp_path):
     quick = ("--set", "steps=1", "--set", "generator_steps=2", "--set", "width=20")
     made = noiseproof("synth", "dp-gan", "--data", "breast-cancer", "--rows", "60", *quick, "--page", page, "--json")
     assert made.document["page"] == str(page)
+    assert page.stat().st_mode & 0o777 == 0o600  # measured on private records: its owner's alone
     text = page.read_text()
     assert "60 synthetic records of dp-gan" in text
     assert f"{made.document['quality']['synthetic_to_real']:.3f}" in text

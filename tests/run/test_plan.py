@@ -20,6 +20,12 @@ def opened(path, *, resume=False, fingerprint="f", **change):
     return folder
 
 
+def test_a_comparisons_folder_is_its_owners_alone(tmp_path):
+    """Exact accuracies and attacks: the page says for whom it is, and so must the folder."""
+    opened(tmp_path / "run")
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_row_is_kept_for_the_same_run(tmp_path):
     opened(tmp_path / "run").keep(KEY, ROW)
     assert opened(tmp_path / "run", resume=True).kept(KEY) == ROW

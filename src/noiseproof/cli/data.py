@@ -81,7 +81,7 @@ def _draft(
     check_file(file)
     schema = draft(read_table(file, encoding=encoding), target, name=file.name, **about, skip_unusable=True)
     schema = (without_values(schema) if private else schema).model_copy(update={"encoding": encoding})
-    write_whole(out, schema.to_json() + "\n")
+    write_whole(out, schema.to_json() + "\n", mode=None if private else 0o600)
     instead = "check the kinds of its columns" if private else "replace its bounds and categories by public ones"
     output.note(
         f'{out} was read off the records: {instead}, then remove its mark `"drafted": true`; until then nothing is proven '

@@ -107,6 +107,6 @@ def run(
         files=written,
     )
     if found is not None and page is not None:
-        write_whole(page, render_quality(release, found))
+        write_whole(page, render_quality(release, found), mode=0o600)
     for table in quality_tables(found) if found is not None and not json else ():
         output.show(*table)

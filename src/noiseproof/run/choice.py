@@ -81,12 +81,12 @@ def choose(
 
     Formal guarantee
     ----------------
-    (epsilon, delta)-DP for a record of either part, what bought bounds have cost included, by `select`'s theorem
-    (Papernot and Steinke 2022): a run is its training, whose event the method states beforehand, and its score, a Gaussian
-    mechanism on a table of counts (or on a sum of squared errors, each at most 1). A record is in one part alone, so that a run is to it either the training or
-    the score, and both are among the events that the selection is accounted with; what ran is checked against what was
-    stated. Unit: record. Neighbours: the budget's, which the split must have been made for. Assumptions: those of the
-    methods, and that neither the number of runs nor anything of the others is released.
+    (epsilon, delta)-DP for a record of either part, what bought bounds have cost included, by `select`'s theorem (Papernot
+    and Steinke 2022): a run is its training, whose event the method states beforehand, and its score, a Gaussian mechanism on
+    a table of counts (or on a sum of squared errors, each at most 1). A record is in one part alone, so that a run is to it
+    either the training or the score, and both are among the events that the selection is accounted with; what ran is checked
+    against what was stated. Unit: record. Neighbours: the budget's, which the split must have been made for. Assumptions:
+    those of the methods, and that neither the number of runs nor anything of the others is released.
 
     >>> import noiseproof as npf
     >>> from noiseproof.run.choice import choose

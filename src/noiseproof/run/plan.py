@@ -134,7 +134,7 @@ class Folder:
         self.rows, self.bundles = self.path / "rows", self.path / "bundles"
         self._resume = resume
         self.run = ""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             self._salt = str(json.loads((self.path / PRIVATE).read_text())["salt"])
         except (OSError, ValueError, KeyError, TypeError):
