@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
+from noiseproof.methods.parameters.density import sheather_jones
 from papers import pictures
 from papers.mao.leakage import Leak
 from papers.mao.quality import Quality
@@ -16,8 +20,25 @@ _BARS = {"none": "#666666", "dp-pg": BLUE, "dp-pgp": SKY, "dp-sgd": RED}
 
 def every_figure(found: Sequence[Quality], leaks: Sequence[Leak], folder: Path) -> tuple[Path, ...]:
     """Draw all figures into `folder`."""
-    figures = [path for one in found for path in (epoch_figure(one, folder), epsilon_figure(one, folder))]
+    figures = [slice_figure(one, folder) for one in found if one.slices]
+    figures += [path for one in found for path in (epoch_figure(one, folder), epsilon_figure(one, folder))]
     return (*figures, attack_figure(leaks, folder)) if leaks else tuple(figures)
+
+
+def slice_figure(one: Quality, folder: Path) -> Path:
+    """Figure 3: histogram and density estimate of three parameters over the networks."""
+    figure, axes = pictures.figure(2, len(one.slices), height=2.2)
+    for part, (left, right) in zip(one.slices, zip(axes[::2], axes[1::2], strict=True), strict=True):
+        values = torch.tensor(part.values, dtype=torch.float64)
+        left.hist(part.values, bins=12, color=BLUE)
+        left.set(ylabel="networks", title=part.name)
+        width = sheather_jones(values[None])[0]
+        at = torch.linspace(float(values.min() - 3 * width), float(values.max() + 3 * width), 300, dtype=torch.float64)
+        kernels = torch.exp(-(((at[:, None] - values) / width) ** 2) / 2) / (width * math.sqrt(2 * math.pi))
+        right.plot(at.tolist(), kernels.mean(1).tolist(), color=RED)
+        right.set(ylabel="density", title=f"bandwidth {float(width):.2g}", xlim=left.get_xlim())
+    figure.suptitle(f"Figure 3: three parameters of {one.models} of {one.network} on {one.data}")
+    return pictures.save(figure, folder, f"fig-3-{one.data}")
 
 
 def epoch_figure(one: Quality, folder: Path) -> Path:
@@ -59,7 +80,7 @@ def epsilon_figure(one: Quality, folder: Path) -> Path:
         values = [point.test for point in one.of(curve)]
         right.plot(one.epsilons(curve), values, color=colour, marker="s", markersize=3, label=label)
     right.axhline(mean.test, color=BLACK, linewidth=0.8)
-    right.set(xscale="log", xlabel="one of DP-PGP's ε, the others at 5", ylim=(0, 1.02))
+    right.set(xscale="log", xlabel="one of DP-PGP's ε", ylim=(0, 1.02))
     right.set_xticks(one.epsilons("draw"), [f"{epsilon:g}" for epsilon in one.epsilons("draw")])
     right.minorticks_off()
     right.legend(frameon=False, fontsize=7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from noiseproof.data import Dataset
 
 
-FIXED = 5.0
-"""The two epsilons of DP-PGP that a sweep over the third leaves alone."""
-
-
 @dataclass(frozen=True)
 class Point:
     """One published network (or the mean of several draws): what made it, when, at which epsilon, how accurate it is."""
@@ -42,8 +39,16 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """One parameter's values in all networks after the last epoch: what figure 3 shows."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Quality:
-    """All points of one data set."""
+    """All points of one data set, and the slices of three of its parameters."""
 
     data: str
     network: str
@@ -51,6 +56,7 @@ class Quality:
     models: int
     records: int
     points: tuple[Point, ...]
+    slices: tuple[Slice, ...] = ()
 
     def of(self, curve: str, epoch: int | None = None, epsilon: float | None = None) -> list[Point]:
         """The points of a curve, at one epoch or epsilon if given."""
@@ -82,9 +88,11 @@ def measure(
     network = Network(plan.network, train.public.shape, train.classes, dict(plan.options))
     module = network.build(seed)
 
+    measured = _some(train, plan.measured, seed)
+
     def accuracies(vector: torch.Tensor) -> tuple[float, float]:
         layout.load(module, vector)
-        return accuracy(module, train), accuracy(module, test)
+        return accuracy(module, measured), accuracy(module, test)
 
     points: list[Point] = []
     collection: Collection | None = None
@@ -107,7 +115,8 @@ def measure(
     assert collection is not None
     points += _sweeps(plan, collection, done, accuracies, seed)
     points += _dp_sgd(plan, whole, network, train, test, seed)
-    return Quality(plan.data, plan.network, collection.parameters, plan.models, len(train), tuple(points))
+    slices = _slices(collection)
+    return Quality(plan.data, plan.network, collection.parameters, plan.models, len(train), tuple(points), slices)
 
 
 def accuracy(module: nn.Module, dataset: Dataset) -> float:
@@ -121,13 +130,20 @@ def _some(dataset: Dataset, count: int | None, seed: int) -> Dataset:
     return dataset.take(torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))[:count])
 
 
+def _slices(collection: Collection) -> tuple[Slice, ...]:
+    """Three parameters, as in figure 3: the middle one of each of the last three layers' weights."""
+    weights = [(name, math.prod(shape)) for name, shape in collection.layout.tensors if len(shape) > 1][-3:]
+    places = [(name, size // 2, collection.layout.slices[name].start + size // 2) for name, size in weights]
+    return tuple(Slice(f"{name}[{index}]", tuple(collection.rows[:, place].tolist())) for name, index, place in places)
+
+
 _Accuracies = Callable[[torch.Tensor], tuple[float, float]]
 
 
 def _stage(plan: QualityPlan, collection: Collection, epoch: int, accuracies: _Accuracies, seed: int) -> list[Point]:
     own = torch.tensor([accuracies(row) for row in collection.rows], dtype=torch.float64).mean(0).tolist()
     points = [Point("none", epoch, None, own[0], own[1]), Point("mean", epoch, None, *accuracies(collection.mean()))]
-    method = DpPg(resolution=plan.resolution)
+    method = DpPg(resolution=plan.resolution, bandwidth=plan.bandwidth)
     epsilons = plan.by_epoch if epoch != plan.stages[-1] else sorted({*plan.by_epoch, *plan.epsilons})
     return points + [
         _published("dp-pg", method, epsilon, epsilon, plan, collection, epoch, accuracies, seed) for epsilon in epsilons
@@ -137,7 +153,14 @@ def _stage(plan: QualityPlan, collection: Collection, epoch: int, accuracies: _A
 def _sweeps(plan: QualityPlan, collection: Collection, epoch: int, accuracies: _Accuracies, seed: int) -> list[Point]:
     """DP-PGP by each of its epsilons; and by the last one with line 21 as printed."""
     points = []
-    base = DpPgp(resolution=plan.resolution, epsilon_draw=FIXED, epsilon_cluster=FIXED, epsilon_shift=FIXED)
+    draw, cluster, shift = plan.fixed
+    base = DpPgp(
+        resolution=plan.resolution,
+        bandwidth=plan.bandwidth,
+        epsilon_draw=draw,
+        epsilon_cluster=cluster,
+        epsilon_shift=shift,
+    )
     for epsilon in plan.sweep:
         for curve, method in (
             ("draw", replace(base, epsilon_draw=epsilon)),
@@ -145,7 +168,8 @@ def _sweeps(plan: QualityPlan, collection: Collection, epoch: int, accuracies: _
             ("shift", replace(base, epsilon_shift=epsilon)),
             ("shift, as printed", replace(base, epsilon_shift=epsilon, as_printed=True)),
         ):
-            points.append(_published(curve, method, 2 * FIXED, epsilon, plan, collection, epoch, accuracies, seed))
+            enough = 2 * max(*plan.fixed, epsilon)
+            points.append(_published(curve, method, enough, epsilon, plan, collection, epoch, accuracies, seed))
     return points
 
 

@@ -74,7 +74,7 @@ def run_invented(out, **options):
 def test_every_table_and_figure_is_written_and_theirs_stand_beside_ours(two_sets, tmp_path):
     result = run_invented(tmp_path)
     names = [table.name for table in result.tables]
-    assert names[:3] == ["table-5", "table-6", "figure-2"]
+    assert names[:5] == ["table-1", "table-5", "table-6", "figure-2", "findings"]
     assert {"figure-3", "figure-8", "siblings", "accountings", "queries", "slips"} <= set(names)
     for table in result.tables:
         assert (tmp_path / f"{table.name}.csv").stat().st_size > 0
@@ -83,7 +83,7 @@ def test_every_table_and_figure_is_written_and_theirs_stand_beside_ours(two_sets
     assert all(path.stat().st_size > 1000 for path in result.figures)
     document = json.loads(json.dumps(result.to_json()))
     assert document["out"] == str(tmp_path)
-    table5 = result.tables[0]
+    table5 = result.tables[1]
     assert [row[0] for row in table5.rows] == ["location", "retail-10, for Purchase-10"]
     assert any(column.theirs for column in table5.columns)
     assert "Texas Hospital" in " ".join(table5.notes)
@@ -92,7 +92,7 @@ def test_every_table_and_figure_is_written_and_theirs_stand_beside_ours(two_sets
 
 def test_one_data_set_can_be_run_alone(two_sets, no_figures, tmp_path):
     found = papers.get("lu").only(["Location"]).run("small", tmp_path, runner=invented, workers=1, plan=TINY)
-    assert [row[0] for row in found.tables[0].rows] == ["location"]
+    assert [row[0] for row in found.tables[1].rows] == ["location"]
 
 
 def test_a_study_is_taken_up_where_it_was_left(two_sets, no_figures, tmp_path):
@@ -246,3 +246,20 @@ def test_on_location_the_baseline_is_the_paper_s_and_losses_fall_to_0(real_data)
     for epsilon in (1.0, 5.0, 10.0):
         best = min(one.losses(sibling)[epsilon] for sibling in SIBLINGS)
         assert best < min(one.losses(curve)[epsilon] for curve in ("neuron-laplace", "neuron-gaussian"))
+
+
+def test_table_1_s_bounds_are_the_papers_own_where_conditions_meet_and_looser_elsewhere(two_sets, no_figures, tmp_path):
+    table = run_invented(tmp_path).tables[0]
+    for row, this_work, two_classes, any_classes, constant in table.rows:
+        assert two_classes is None or two_classes == this_work
+        assert (two_classes is None) == (row not in ("Purchase-2", "US Adult"))
+        assert any_classes > this_work
+        assert constant > this_work  # 1 - (1 - x)^n is below n x
+
+
+def test_every_finding_is_checked_by_a_number_for_every_set(two_sets, no_figures, tmp_path):
+    table = next(table for table in run_invented(tmp_path).tables if table.name == "findings")
+    assert [row[0] for row in table.rows] == ["1", *("2", "3", "4") * 2, "5"]
+    assert "too few" in table.rows[0][3]
+    by_rho, by_size = (float(part.split()[-1]) for part in table.rows[-1][3].split(","))
+    assert table.rows[-1][4] is (abs(by_size) > abs(by_rho))

@@ -20,6 +20,7 @@ from noiseproof.methods.parameters.density import (
     draw,
     published_sensitivity,
     scores,
+    sheather_jones,
     true_sensitivity,
 )
 from noiseproof.privacy import Exponential, Reproducible
@@ -274,3 +275,44 @@ def test_more_coordinates_than_a_block_are_all_drawn(monkeypatch, collection):
 def test_an_epsilon_too_small_to_draw_by_is_refused(collection):
     with pytest.raises(SettingError, match="at least 1e-06"):
         draw(collection, DENSITY, Exponential(published_sensitivity(20), 1e-7), Reproducible(0))
+
+
+def direct_sheather_jones(x: np.ndarray) -> float:
+    """Sheather and Jones's equation by sums over all pairs, solved by bisection; the end that is nearer where it has no root."""
+    n = len(x)
+    apart = (x[:, None] - x) ** 2
+
+    def fourth(h: float) -> float:
+        u = apart / h**2
+        return float((np.exp(-u / 2) * (u**2 - 6 * u + 3)).sum() / (n * (n - 1) * h**5 * math.sqrt(2 * math.pi)))
+
+    def sixth(h: float) -> float:
+        u = apart / h**2
+        polynomial = u**3 - 15 * u**2 + 45 * u - 15
+        return float((np.exp(-u / 2) * polynomial).sum() / (n * (n - 1) * h**7 * math.sqrt(2 * math.pi)))
+
+    quarter, three = np.quantile(x, [0.25, 0.75])
+    scale = min(x.std(ddof=1), (three - quarter) / 1.349)
+    pilot = 1.357 * (fourth(1.24 * scale * n ** (-1 / 7)) / -sixth(1.23 * scale * n ** (-1 / 9))) ** (1 / 7)
+    high = 1.144 * scale * n**-0.2
+    low = 0.1 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        rough = fourth(pilot * middle ** (5 / 7))
+        if (1 / (2 * math.sqrt(math.pi) * n * rough)) ** 0.2 > middle:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+@pytest.mark.parametrize("models", [10, 50])
+def test_sheather_and_joness_bandwidth_is_that_of_the_sums_over_all_pairs(models):
+    rng = np.random.default_rng(models)
+    normal = rng.normal(size=models)
+    rows = np.stack(
+        [normal, 1e-3 * normal + 5, np.sign(normal) * 4 + rng.normal(size=models), rng.standard_t(2, size=models)]
+    )
+    found = sheather_jones(torch.from_numpy(rows))
+    np.testing.assert_allclose(found, [direct_sheather_jones(row) for row in rows], rtol=2e-4)
+    assert float(sheather_jones(torch.full((1, models), 3.0, dtype=torch.float64))[0]) == 0

@@ -10,7 +10,7 @@ import torch
 from noiseproof import accuracy, load_bundle, methods
 from noiseproof.data import load
 from noiseproof.errors import DataError, NoiseproofError, SettingError
-from noiseproof.methods.parameters import Collection, DpPg, DpPgp, true_sensitivity
+from noiseproof.methods.parameters import Collection, DpPg, DpPgp, dp_pg, train_collection, true_sensitivity
 from noiseproof.methods.parameters.collection import ParameterLayout
 from noiseproof.methods.parameters.dp_pgp import select_largest
 from noiseproof.networks import Network
@@ -207,3 +207,21 @@ def test_a_bundle_answers_as_the_release_did(releases, digits, tmp_path):
 def test_impossible_settings_are_refused(name, settings):
     with pytest.raises(SettingError):
         methods.build(name, settings)
+
+
+def test_a_threshold_is_measured_on_records_that_no_network_was_trained_on(digits, network, monkeypatch):
+    sizes = {}
+
+    def taught(network, dataset, *arguments, **options):
+        sizes["taught"] = len(dataset)
+        return train_collection(network, dataset, *arguments, **options)
+
+    def measured(network, layout, dataset):
+        sizes["measured"] = len(dataset)
+        return lambda vector: 1.0
+
+    monkeypatch.setattr(dp_pg, "train_collection", taught)
+    monkeypatch.setattr(dp_pg, "accuracy_of", measured)
+    DpPg(**QUICK, threshold=0.5, tested=0.2).fit(network, digits.train, BUDGET, rng=Reproducible(0))
+    assert sizes["taught"] + sizes["measured"] == len(digits.train)
+    assert 0.1 < sizes["measured"] / len(digits.train) < 0.3  # of 1,300 coins: a false alarm is below 1e-6

@@ -261,3 +261,45 @@ def test_impossible_settings_are_refused(alpha, form):
 def test_as_many_alphas_as_networks_are_needed():
     with pytest.raises(SettingError, match="3 networks"):
         Convexified((1.0, 2.0))(torch.zeros(3, 2, 2), torch.zeros(3, 2, dtype=torch.int64), torch.full((3, 2), 0.5))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 5.0, 100.0])
+def test_theorem_5_does_not_hold_the_convexified_loss_of_a_network_is_not_convex(alpha):
+    """On a line between two networks that only differ in the order of their hidden neurons the middle one is worse."""
+    first = torch.tensor([[6.0, 0.0], [0.0, 6.0]]), torch.tensor([[4.0, -4.0], [-4.0, 4.0]])
+    second = first[0].flip(0), first[1].flip(1)
+    records = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    labels = torch.tensor([[0, 1]])
+
+    def loss(share: float) -> float:
+        hidden, out = (torch.lerp(own, other, share) for own, other in zip(first, second, strict=True))
+        logits = torch.tanh(records @ hidden.T) @ out.T
+        return float(Convexified(alpha)(logits[None], labels, torch.full((1, 2), 0.5))[0])
+
+    assert loss(0.5) > (loss(0.0) + loss(1.0)) / 2 + 0.5
+
+
+def test_corollary_3_puts_noise_on_one_side_of_a_difference_on_both_it_changes_nothing():
+    """Ridge regression with output noise N(0, s^2): the noise's expected loss, s^2 ||x||^2, is the same with and without."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((30, 3), (30,)))
+
+    def fitted(kept: torch.Tensor) -> torch.Tensor:
+        eye = torch.eye(3, dtype=torch.float64)
+        return torch.linalg.solve(x[kept].T @ x[kept] / len(kept) + 0.1 * eye, x[kept].T @ y[kept] / len(kept))
+
+    def expected_loss(weights: torch.Tensor, record: int, noise: float) -> float:
+        return float((x[record] @ weights - y[record]) ** 2 + noise**2 * x[record].square().sum())
+
+    everyone = torch.arange(30)
+    trained = fitted(everyone)
+    left_out = [fitted(everyone[everyone != record]) for record in range(30)]
+
+    def stability(noise: float, noise_left_out: float) -> float:
+        return (
+            sum(expected_loss(left_out[i], i, noise_left_out) - expected_loss(trained, i, noise) for i in range(30))
+            / 30
+        )
+
+    assert stability(1.0, 1.0) == pytest.approx(stability(0.0, 0.0), rel=1e-9)
+    assert stability(1.0, 0.0) < stability(0.0, 0.0)  # the corollary's comparison

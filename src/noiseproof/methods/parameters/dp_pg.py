@@ -14,9 +14,10 @@ from annotated_types import Ge
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import BelowOne, Count, NonNegative, Positive, Share, initial_seed, seeded_by
+from noiseproof.methods.common import BelowOne, Count, NonNegative, Positive, Share, Within, initial_seed, seeded_by
 from noiseproof.methods.parameters.collection import Collection, ParameterLayout
 from noiseproof.methods.parameters.density import (
+    BandwidthRule,
     Drawn,
     FittedDensity,
     Resolution,
@@ -66,8 +67,9 @@ class PublishingMethod(Method):
     batch_size: Count = 128
     lr: Positive = 0.05
     momentum: BelowOne = 0.9
-    bandwidth: Positive | None = None
-    """Of the density estimate; None takes Scott's rule for each parameter."""
+    bandwidth: Positive | BandwidthRule = "scott"
+    """Of the density estimate: a number for all parameters, or a rule for each: `scott`, or `sheather-jones`, which the paper
+    cites and which takes longer."""
     window: Positive = 1.0
     """The window of the score, in bandwidths."""
     resolution: Resolution = 4
@@ -77,6 +79,8 @@ class PublishingMethod(Method):
     """`paper`: 1 / (M (M - 1)); `true`: erf(window / (2 sqrt 2)) / M."""
     threshold: Share | None = None
     """Redraw while the accuracy is not above it; None publishes the first draw."""
+    tested: Within = 0.1
+    """Share of the records that is kept from training where there is a threshold, to measure draws on (the paper's step 7)."""
     most_draws: Count = 20
     workers: Count = 1
     """Processes that train networks which cannot be trained as one (convolutions)."""
@@ -106,14 +110,18 @@ class PublishingMethod(Method):
     ) -> ModelRelease:
         """Train a collection (or take the one that is given) and publish a network drawn from it.
 
-        Accuracies for `threshold` are measured on the private records, which no guarantee accounts for.
+        Accuracies for `threshold` are measured on private records, which no guarantee accounts for.
         """
+        taught = held_out = dataset
         if collection is None:
+            if self.threshold is not None:
+                aside = rng.uniform((len(dataset),)) < self.tested
+                held_out, taught = (dataset.take(part.nonzero().flatten()) for part in (aside, ~aside))
             seed = initial_seed(rng)
             collection = train_collection(
-                network, dataset, self.models, self._training(), seed=seed, workers=self.workers, progress=progress
+                network, taught, self.models, self._training(), seed=seed, workers=self.workers, progress=progress
             )
-        accuracy = accuracy_of(network, collection.layout, dataset)
+        accuracy = accuracy_of(network, collection.layout, held_out)
         published = self.publish(collection, budget, rng=rng, accuracy=accuracy, dataset=dataset, progress=progress)
         module = collection.layout.load(network.build(), published.vector)
         return ModelRelease(module, network, published.card, dataset.public, self.settings())
