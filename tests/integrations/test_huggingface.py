@@ -150,7 +150,7 @@ def test_the_trainer_takes_the_planned_steps_and_spends_its_budget(tmp_path):
 
 
 def test_nothing_that_the_trainer_writes_tells_a_long_record_from_a_short_one(tmp_path):
-    """Sizes of private batches: the Trainer adds up operations, and tokens where it is asked to."""
+    """Sizes of private batches: the Trainer adds up operations and tokens, and a release states the shape of a record."""
 
     def padded(batch):
         length = max(len(record["input_ids"]) for record in batch)
@@ -177,8 +177,11 @@ def test_nothing_that_the_trainer_writes_tells_a_long_record_from_a_short_one(tm
         timeless = {
             key: value for key, value in output.metrics.items() if "runtime" not in key and "per_second" not in key
         }
-        told.append((state, lines, timeless))
+        released = private.release(preprocessing="public").save(tmp_path / f"bundle-{length}")
+        shape = json.loads((released / "settings.json").read_text())["public"]["shape"]
+        told.append((state, lines, timeless, shape))
     assert told[0] == told[1]
+    assert private.release(preprocessing="public", shape=(16,)).public.shape == (16,)
     with pytest.raises(UnsupportedError, match="tokens of private records"):
         trainer(tmp_path / "tokens", include_num_input_tokens_seen="all")
 

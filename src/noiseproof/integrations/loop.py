@@ -19,7 +19,7 @@ from torch import nn
 from torch.autograd import Variable
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 from torch.utils.hooks import RemovableHandle
 
 from noiseproof.data.persons import Groups, group_array
@@ -94,7 +94,9 @@ class PrivateTraining:
         self.count, self.unit = count, unit
         """How many records, or persons, all ranks have, and which of them the guarantee is for."""
         self.record_shape: tuple[int, ...] = ()
-        """The shape of what the network is given first of a record, once it was."""
+        """The shape of what the network is given first of a record, once it was; () where records might be padded, since how
+        long a batch is then tells how long its longest record is."""
+        self._padded = getattr(loader, "collate_fn", None) is not default_collate
         self._guard()
 
     # ---- what users call ------------------------------------------------------------------------------------------
@@ -207,6 +209,7 @@ class PrivateTraining:
         preprocessing: Preprocessing | None = None,
         classes: Iterable[str] = (),
         notes: Iterable[str] = (),
+        shape: tuple[int, ...] | None = None,
         module: nn.Module | None = None,
     ) -> ModelRelease:
         """The network as it is now, with the card of what ran; `save` writes its bundle.
@@ -217,6 +220,8 @@ class PrivateTraining:
                 vocabulary, scale, starting weight or setting. Otherwise nothing is proven, and the card says why.
             classes: The names of the outputs, where they are classes.
             notes: What a reader of the card must know besides.
+            shape: The public shape of a record, as the network is given it. Needed where the loader has a collate_fn of its
+                own, which may pad records: how long they are is private, and nothing is stated then.
             module: Where the network is sharded: one of the same architecture that is not, to hold its weights. All ranks
                 must come here then.
 
@@ -230,7 +235,7 @@ class PrivateTraining:
         from noiseproof.integrations.release import release_of
 
         given = {"preprocessing": preprocessing, "classes": tuple(classes), "notes": tuple(notes), "module": module}
-        return release_of(self, self._delta(delta), **given)  # type: ignore[arg-type]
+        return release_of(self, self._delta(delta), self.record_shape if shape is None else shape, **given)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Take everything off the model, the optimizers and the loader's batches: they are ordinary again, the loader empty."""
@@ -334,7 +339,7 @@ class PrivateTraining:
         self._settle()
         if self._watches() and self.gradients.waiting is not None:
             records = self._physical()
-            if not self.record_shape:
+            if not self.record_shape and not self._padded:
                 self.record_shape = next(
                     (tuple(leaf.shape[1:]) for leaf in record_tensors((args, kwargs), records)), ()
                 )

@@ -37,6 +37,7 @@ _OWN_LOOP = (
 def release_of(
     training: PrivateTraining,
     delta: float,
+    shape: tuple[int, ...],
     *,
     preprocessing: Preprocessing | None,
     classes: tuple[str, ...],
@@ -81,7 +82,7 @@ def release_of(
         notes=(*notes, *((_SEEDED,) if rng.kind == "reproducible" else ())),
     )
     bounds = "public" if preprocessing == "public" else "data"
-    public = Public(training.record_shape, classes, bounds=bounds)  # type: ignore[arg-type]
+    public = Public(shape, classes, bounds=bounds)  # type: ignore[arg-type]
     if is_sharded(training.module):
         if module is None:
             raise SettingError("the network is sharded; give a module of the same architecture that is not, module=...")
