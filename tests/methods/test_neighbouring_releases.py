@@ -54,6 +54,7 @@ CASES = [
     Case("zero-gan", GAN),
     Case("zero-gan", {**GAN, **ANT}, FOLLOWS),
     Case("marginals", {"steps": 3, "components": 8, "rows": 10}),
+    Case("moments", {"rows": 10}),
     Case("rdp-gan", {"iterations": 3, "rows": 10}, declared="Labels are generated in the exact shares"),
     Case(
         "rdp-gan",

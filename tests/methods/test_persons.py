@@ -26,6 +26,7 @@ QUICK = {
     "dp-gan": {"generator_steps": 2, "steps": 2},
     "zero-gan": {"generator_steps": 1, "steps": 3},
     "marginals": {"steps": 3, "components": 8},
+    "moments": {},
     "shard-mean": {"epochs": 1},
     "shard-pg": {"epochs": 1},
     "teachers": {"epochs": 2},

@@ -11,7 +11,7 @@ from noiseproof.errors import SettingError
 
 VECTORS = Public(shape=(5,), classes=("a", "b"))
 PICTURES = Public(shape=(1, 28, 28), classes=("a", "b"), kind="image")
-TAKE_NONE = {"functional", "dp-gan", "marginals", "rdp-gan", "zero-gan", "logits", "votes"}
+TAKE_NONE = {"functional", "dp-gan", "marginals", "moments", "rdp-gan", "zero-gan", "logits", "votes"}
 
 
 @pytest.mark.parametrize("records", [50, 30_000, 200_000])

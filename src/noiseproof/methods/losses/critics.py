@@ -60,7 +60,7 @@ class LowFrequencies(Features):
     def __init__(self, shape: tuple[int, ...], reach: int = 7) -> None:
         super().__init__()
         channels, *sides = shape
-        waves = [_cosines(side) for side in sides]
+        waves = [cosines(side) for side in sides]
         places = [(i, j) for i in range(sides[0]) for j in range(sides[1]) if i + j < reach]
         pictures = torch.stack([torch.outer(waves[0][i], waves[1][j]) for i, j in places])
         # Orthonormal pictures, and grey is at most half of the root of the pixels away.
@@ -73,7 +73,7 @@ class LowFrequencies(Features):
         return (records.flatten(1) - 0.5) @ self.basis
 
 
-def _cosines(side: int) -> torch.Tensor:
+def cosines(side: int) -> torch.Tensor:
     """Orthonormal cosines, (frequencies, places)."""
     angles = torch.outer(torch.arange(side), torch.arange(side) + 0.5) * (math.pi / side)
     return functional.normalize(angles.cos(), dim=1)
