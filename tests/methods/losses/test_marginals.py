@@ -15,7 +15,7 @@ from noiseproof.data.tables import decode
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses import Marginals
 from noiseproof.methods.losses.conditions import Conditions
-from noiseproof.methods.losses.marginals import Counts, Groups, View, _on_simplex
+from noiseproof.methods.losses.counts import Counts, Groups, View, _on_simplex, count_event, smoothed
 from noiseproof.methods.losses.mixture import Measurement, Mixture
 from noiseproof.privacy import Budget, EventLog, Reproducible, accountants
 from noiseproof.privacy.events import GaussianDpEvent, PureDpEvent
@@ -50,7 +50,7 @@ def test_the_cards_epsilon_is_the_accountants_for_the_events_and_within_the_budg
     proven = release.card.proven
     assert proven.epsilon <= 5
     event = Marginals(**QUICK).plan(View(release.public).sizes, 2000, Budget(5.0, 1e-5)).event
-    assert proven.epsilon == pytest.approx(accountants.epsilon(event, 1e-5, accountant="rdp").epsilon, rel=1e-9)
+    assert proven.epsilon == pytest.approx(accountants.epsilon(event, 1e-5, accountant="gdp").epsilon, rel=1e-9)
     noted = sum(count for _, count in release.event_log)
     assert noted == 5 + release.card.ran["pairs counted"] + release.card.ran["pairs chosen"]
 
@@ -65,7 +65,7 @@ def test_the_cards_epsilon_is_the_accountants_for_the_events_and_within_the_budg
 def test_a_plan_spends_no_more_than_the_budget_whatever_the_table(neighbours, epsilon, records, sizes):
     budget = Budget(epsilon, 1e-6, neighbours)
     plan = Marginals().plan(tuple(sizes), records, budget)
-    spent = accountants.epsilon(plan.event, 1e-6, accountant="rdp", neighbours=neighbours)
+    spent = plan.spent(plan.event, 1e-6)
     assert spent.epsilon <= epsilon
     assert plan.chosen <= plan.pairs <= len(sizes) * (len(sizes) - 1) / 2
 
@@ -99,7 +99,7 @@ def test_a_person_counts_for_one_however_many_records_they_have(table):
 
 def test_what_is_given_out_was_noted_before(table):
     log = EventLog()
-    counts = Counts(table, View(table.public), Budget(1.0), _Broken(0), log)
+    counts = Counts(table, View(table.public), "add-or-remove", _Broken(0), log)
     with pytest.raises(RuntimeError):
         counts.noised((0,), 7.0)
     assert log.runs == ((GaussianDpEvent(7.0), 1),)
@@ -108,15 +108,13 @@ def test_what_is_given_out_was_noted_before(table):
 def test_pairs_are_chosen_where_the_model_is_most_wrong_and_the_choice_is_noted(table):
     log = EventLog()
     view = View(table.public)
-    method = Marginals(pairs=5)
-    plan = method.plan(view.sizes, len(table), Budget(50.0))
-    counts = Counts(table, view, Budget(50.0), Reproducible(0), log)
+    counts = Counts(table, view, "add-or-remove", Reproducible(0), log)
     mixture = Mixture(view.sizes, 16, torch.Generator().manual_seed(0))
     shares = [counts._exact((column,)).float() / len(table) for column in range(5)]
     mixture.start_at(shares, spread=0.0)
     # Of the pairs without age, whose many cells drown in noise, city and income alone depend on each other.
     pairs = [(1, 2), (1, 4), (2, 4)]
-    assert counts.choose(pairs, 1, mixture, replace(plan, pair=0.1, choice=1.0)) == [(1, 4)]
+    assert counts.choose(pairs, 1, mixture.pairs(), sigma=0.1, epsilon=1.0) == [(1, 4)]
     assert pairs == [(1, 2), (2, 4)]
     assert log.runs == ((PureDpEvent(1.0, bounded_range=True), 1),)
 
@@ -144,13 +142,35 @@ def test_a_mixture_takes_on_the_marginals_that_it_is_fitted_to():
 def test_rare_values_are_joined_and_drawn_by_their_own_shares():
     numbers = torch.tensor([500.0, 0.0, 2.0, 3.0, 495.0])
     names = torch.tensor([900.0, 1.0, 98.0, 1.0])
-    groups = Groups([numbers, names], (True, False), 1.0, 1000, 24)
-    assert groups.of_slot[0].tolist() == [0, 1, 1, 1, 1]
+    groups = Groups([numbers, names], (torch.full((4,), 0.25), None), 2.0, 1000, 24)
+    # The last slot of a number's is for what is missing, which is never joined with numbers.
+    assert groups.of_slot[0].tolist() == [0, 0, 0, 0, 1]
     assert groups.of_slot[1].tolist() == [0, 2, 1, 2]
-    drawn = groups.slot(0, torch.ones(10_000, dtype=torch.int64), torch.Generator().manual_seed(0))
+    drawn = groups.slot(0, torch.zeros(10_000, dtype=torch.int64), torch.Generator().manual_seed(0))
     shares = torch.bincount(drawn, minlength=5) / 10_000
-    assert shares[0] == 0
-    assert abs(shares[4] - 0.99) < 0.01
+    assert shares[4] == 0
+    assert abs(shares[0] - 0.99) < 0.01
+
+
+def test_differences_that_noise_explains_are_smoothed_away_and_others_stay():
+    widths = torch.full((8,), 1 / 8)
+    noise = torch.tensor([3.0, -4.0, 2.0, 1.0, -3.0, 0.0, 4.0, -3.0], dtype=torch.float64)
+    flat = smoothed(100 + noise, widths, sigma=4.0)
+    assert torch.allclose(flat, torch.full((8,), 100.0, dtype=torch.float64))
+    peak = torch.tensor([0.0, 0.0, 0.0, 900.0, 0.0, 0.0, 0.0, 0.0, 50.0], dtype=torch.float64)
+    kept = smoothed(peak, widths, sigma=4.0)
+    assert kept[3] > 880
+    assert kept[8] == 50  # missing
+    assert kept[:8].sum().item() == pytest.approx(900)
+
+
+def test_exchanging_two_records_moves_counts_by_no_more_than_the_event_says(table):
+    features, labels = table.features.clone(), table.labels.clone()
+    features[0], labels[0] = table.features[1], table.labels[1]
+    counts = [_counts(one, 0) for one in (table, replace(table, features=features, labels=labels))]
+    moved = max(float((counts[0]._exact(pair) - counts[1]._exact(pair)).norm()) for pair in [(0, 1), (1, 4), (0, 4)])
+    assert moved == pytest.approx(2**0.5)
+    assert count_event(3.0, "replace-one").event.noise_multiplier * moved == pytest.approx(3.0)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=20))
@@ -219,7 +239,7 @@ def test_an_audit_comes_near_the_proof_and_never_above():
 
 
 def _counts(dataset, seed):
-    return Counts(dataset, View(dataset.public), Budget(1.0), Reproducible(seed), EventLog())
+    return Counts(dataset, View(dataset.public), "add-or-remove", Reproducible(seed), EventLog())
 
 
 class _Broken(Reproducible):

@@ -20,6 +20,7 @@ _STEPS, _HALVINGS, _MANY_HALVINGS = 16, 12, 20
 FEWEST = 50
 """Records below which no generator is trained: the noise would be larger than all there is to learn."""
 MOST_SLOTS = 4096
+_ROWS = 1 << 16
 MOST_VALUES = 256
 """Whole numbers of no more than so many values have a slot for each: forty hours a week are not between 38 and 43."""
 
@@ -65,8 +66,11 @@ class Coding:
                 f"the columns have {sum(self.sizes)} categories and bins together, and at most {MOST_SLOTS} can be "
                 "generated; drop columns or join categories."
             )
-        self.ordered: tuple[bool, ...] = tuple(column.numeric for column, _ in self._places)
-        """Whether neighbouring slots of a column are neighbouring numbers."""
+        self.widths: tuple[torch.Tensor | None, ...] = tuple(
+            torch.cat([torch.zeros(1), self._edges[column.name], torch.ones(1)]).diff() if column.numeric else None
+            for column, _ in self._places
+        )
+        """Of each column of numbers, how wide its slots are, as shares of the range; the one for missing values is none."""
         self.shape: tuple[int, ...] = (sum(self.sizes),) if self.table else public.shape
         """A coded record's shape."""
 
@@ -241,12 +245,14 @@ def write(release: DataRelease, out: Path, *, force: bool = False) -> list[Path]
         if out.suffix == ".npz":
             arrays = {"x": records.features.numpy(), "y": records.labels.numpy()}
             np.savez_compressed(file, allow_pickle=False, class_names=np.array(records.public.classes), **arrays)
+        elif out.suffix == ".csv":
+            # Part by part: a coded table takes many times the memory of the file.
+            for start in range(0, max(1, len(records)), _ROWS):
+                part = slice(start, start + _ROWS)
+                frame = decode(records.public, records.features[part], records.labels[part])
+                frame.to_csv(file, index=False, header=start == 0)
         else:
-            frame = decode(records.public, records.features, records.labels)
-            if out.suffix == ".csv":
-                frame.to_csv(file, index=False)
-            else:
-                frame.to_parquet(file, index=False)
+            decode(records.public, records.features, records.labels).to_parquet(file, index=False)
     if not records.public.is_picture:
         return [out, card_path(out)]
     return [out, card_path(out), write_sheet(records, sheet_path(out))]

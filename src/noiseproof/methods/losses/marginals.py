@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-import numpy as np
 import torch
 
 from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import BelowOne, Count, Positive, claim_of, initial_seed, proven_game, seeded_by
-from noiseproof.methods.losses.coding import Coding, check_records
+from noiseproof.methods.losses.coding import check_records
 from noiseproof.methods.losses.conditions import Conditions
+from noiseproof.methods.losses.counts import Counts, Groups, View, count_event
 from noiseproof.methods.losses.gan import BINS, Synthesizer, as_classes
-from noiseproof.methods.losses.mixture import Columns, Measurement, Mixture
+from noiseproof.methods.losses.mixture import Columns, Mixture
 from noiseproof.networks import Network
-from noiseproof.privacy import Budget, EventLog, Exponential, Game, Gaussian, Randomness, accountants, calibration
+from noiseproof.privacy import Budget, EventLog, Game, Randomness, accountants, calibration
+from noiseproof.privacy.accountants import Spend
 from noiseproof.privacy.budget import Neighbours
 from noiseproof.privacy.card import Unit
-from noiseproof.privacy.events import ComposedDpEvent, DpEvent, GaussianDpEvent, PureDpEvent, SelfComposedDpEvent
+from noiseproof.privacy.events import ComposedDpEvent, DpEvent, PureDpEvent, SelfComposedDpEvent
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import DataRelease
 from noiseproof.tensors import seeded_generator
@@ -32,15 +33,8 @@ ASSUMPTIONS = (
     "the number of records is public: how many pairs are counted and the number of rows follow from it",
     "counts and the errors that pairs are chosen by are exact up to a millionth of a record",
 )
-_FINE, _COARSE = 64, 16
-"""Equal parts of a number's range: of few columns, and of so many that their slots would be too many otherwise."""
-_MOST_FEATURES, _LEVELS = 128, 8
-"""Features of a vector or a picture that make columns, at most, and the levels that each of them has."""
-_SLACK = 1 + 1e-6
-"""What one record moves a pair's error by, rounding included."""
-_NOISE_FLOOR = 3.0
-"""Slots whose noisy count is below so many standard deviations are joined with others."""
 _ROWS = 1 << 16
+"""Synthetic rows that are drawn at a time."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +61,27 @@ class Plan:
         """How many of the pairs are with the target."""
         return min(self.pairs, self.columns - 1)
 
+    def sigma(self, pair: Columns) -> float:
+        """The noise on the counts of a pair."""
+        return self.target if pair[1] == self.columns - 1 else self.pair
+
     @property
     def event(self) -> DpEvent:
         """All that is done to the records."""
-        parts: list[DpEvent] = [SelfComposedDpEvent(GaussianDpEvent(self.one_way), self.columns)]
-        if self.with_target:
-            parts.append(SelfComposedDpEvent(GaussianDpEvent(self.target), self.with_target))
-        if self.pairs > self.with_target:
-            parts.append(SelfComposedDpEvent(GaussianDpEvent(self.pair), self.pairs - self.with_target))
+        others = self.pairs - self.with_target
+        tables = ((self.one_way, self.columns), (self.target, self.with_target), (self.pair, others))
+        parts: list[DpEvent] = [
+            SelfComposedDpEvent(count_event(sigma, self.neighbours), count) for sigma, count in tables if count
+        ]
         if self.chosen:
-            parts.append(
-                SelfComposedDpEvent(PureDpEvent(self.choice, self.neighbours, bounded_range=True), self.chosen)
-            )
+            choice = PureDpEvent(self.choice, self.neighbours, bounded_range=True)
+            parts.append(SelfComposedDpEvent(choice, self.chosen))
         return ComposedDpEvent(parts)
+
+    def spent(self, event: DpEvent, delta: float) -> Spend:
+        """What an event like the plan's costs, by the tightest accountant: Gaussian noise alone composes exactly."""
+        accountant = "rdp" if self.chosen else "gdp"
+        return accountants.epsilon(event, delta, accountant=accountant, neighbours=self.neighbours)
 
 
 @register
@@ -124,7 +126,7 @@ class Marginals(Synthesizer):
     values: Count = 24
     """Groups of a number's values that pairs are counted over, at most about so many."""
     steps: Count = 120
-    """Steps of fitting in a round; three times as many at the end."""
+    """Steps of fitting in a round, at most; three times as many at the end. It ends where only noise is left to fit."""
     lr: Positive = 0.1
 
     def __post_init__(self) -> None:
@@ -145,22 +147,24 @@ class Marginals(Synthesizer):
         """Count within the budget, fit the mixture and release `rows` synthetic records."""
         given, dataset = dataset, as_classes(dataset)
         check_records(dataset)
-        view = View(dataset.public)
         conditions = Conditions.read(self.where).of(given.public)
+        view = View(dataset.public)
         plan = self.plan(view.sizes, dataset.persons, budget)
         log = EventLog()
-        counts = Counts(dataset, view, budget, rng, log)
-        groups, measured = self._one_way(counts, plan, view)
+        counts = Counts(dataset, view, budget.neighbours, rng, log)
+        noisy = [counts.noised((column,), plan.one_way)[0] for column in range(plan.columns)]
+        groups = Groups(noisy, view.widths, plan.one_way, counts.records, self.values)
+        measured = groups.measured(plan.one_way / counts.records)
         counts.group(groups)
         mixture = Mixture(groups.sizes, self.components, seeded_generator(initial_seed(rng)))
         mixture.start_at([one.shares for one in measured])
         with progress.task(self.name, self.rounds + 1) as task:
             for pairs in self._pairs(counts, plan, mixture):
-                measured += counts.measure(pairs, plan)
+                measured += [counts.measure(pair, plan.sigma(pair)) for pair in pairs]
                 loss = mixture.fit(measured, self.steps, self.lr)
                 task.advance(pairs=len(measured) - plan.columns, loss=loss)
             task.advance(loss=mixture.fit(measured, 3 * self.steps, self.lr))
-        spent = accountants.epsilon(log.event, budget.delta, accountant="rdp", neighbours=budget.neighbours)
+        spent = plan.spent(log.event, budget.delta)
         card = self.card(
             dataset,
             budget,
@@ -208,19 +212,10 @@ class Marginals(Synthesizer):
             )
 
         def epsilon(noise: float) -> float:
-            near = budget.neighbours
-            return accountants.epsilon(at(noise).event, budget.delta, accountant="rdp", neighbours=near).epsilon
+            found = at(noise)
+            return found.spent(found.event, budget.delta).epsilon
 
         return at(calibration.calibrate(epsilon, budget.epsilon, low=1e-3))
-
-    def _one_way(self, counts: Counts, plan: Plan, view: View) -> tuple[Groups, list[Measurement]]:
-        """Every column's noisy counts, and its rare values joined."""
-        noisy = [counts.noised((column,), plan.one_way)[0] for column in range(plan.columns)]
-        groups = Groups(noisy, view.ordered, plan.one_way, counts.records, self.values)
-        return groups, [
-            Measurement((column,), shares, plan.one_way * math.sqrt(joined) / counts.records)
-            for column, (shares, joined) in enumerate(zip(groups.shares, groups.joined, strict=True))
-        ]
 
     def _pairs(self, counts: Counts, plan: Plan, mixture: Mixture) -> Iterator[list[Columns]]:
         """The pairs to count, some at a time: all with the target first."""
@@ -234,7 +229,7 @@ class Marginals(Synthesizer):
         rounds = min(self.rounds, plan.chosen)
         for turn in range(rounds):
             take = plan.chosen // rounds + (turn < plan.chosen % rounds)
-            yield counts.choose(others, take, mixture, plan)
+            yield counts.choose(others, take, mixture.pairs(), plan.pair, plan.choice)
 
     def game(self, budget: Budget) -> Game:
         """A canary whose value nobody else has, in every count of a training that counts four columns and their pairs."""
@@ -258,7 +253,7 @@ class Marginals(Synthesizer):
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
             rng = seeded_by(generator)
-            one = Counts(counted(world), view, budget, rng, EventLog())
+            one = Counts(counted(world), view, near, rng, EventLog())
             tables: list[tuple[Columns, float]] = [((column,), plan.one_way) for column in range(4)]
             tables += [((column, 3), plan.target) for column in range(plan.with_target)]
             others: list[Columns] = [(0, 1), (0, 2), (1, 2)]
@@ -269,181 +264,21 @@ class Marginals(Synthesizer):
                 start=torch.zeros(trials, dtype=torch.float64),
             )
 
-        spent = accountants.epsilon(plan.event, budget.delta, accountant="rdp", neighbours=near)
+        spent = plan.spent(plan.event, budget.delta)
         unit: Unit = "person" if canaries > 1 else "record"
         name = f"{self.name}: a canary with values that nobody else has"
         return proven_game(name, play, budget, spent.proof(), source="the accountant", gaussian=True, unit=unit)
-
-
-class View:
-    """Records as places of slots, one a column, the target last; of vectors and small pictures, every feature a column."""
-
-    def __init__(self, public: Public) -> None:
-        if public.kind == "table" and public.columns:
-            described = public
-        elif math.prod(public.shape) <= _MOST_FEATURES:
-            names = (f"feature {place}" for place in range(math.prod(public.shape)))
-            columns = tuple(Column(name, low=0.0, high=_LEVELS - 1, integer=True) for name in names)
-            described = replace(public, kind="table", columns=columns, shape=(len(columns),))
-        else:
-            raise DataError(
-                f"marginals counts every pair of columns, and {math.prod(public.shape)} features are more than "
-                f"{_MOST_FEATURES}; take dp-gan for pictures."
-            )
-        try:
-            self.coding = Coding(described, steps=_FINE)
-        except SettingError:
-            self.coding = Coding(described, steps=_COARSE)
-        self.sizes: tuple[int, ...] = (*self.coding.sizes, len(public.classes))
-        self.ordered: tuple[bool, ...] = (*self.coding.ordered, False)
-
-    def slots(self, dataset: Dataset) -> torch.Tensor:
-        """(records, columns), the smallest whole numbers that hold them."""
-        parts = [self.coding.slots(part.flatten(1)).short() for part in dataset.features.split(_ROWS)]
-        features = torch.cat(parts) if parts else torch.zeros(0, len(self.sizes) - 1, dtype=torch.int16)
-        return torch.cat([features, dataset.labels.short().unsqueeze(1)], dim=1)
-
-
-class Groups:
-    """Slots that are told apart in pairs: rare ones are joined, and neighbouring numbers until enough records have them.
-
-    Formal guarantee
-    ----------------
-    None is needed: it reads noisy counts and public sizes.
-    """
-
-    def __init__(
-        self, noisy: list[torch.Tensor], ordered: tuple[bool, ...], sigma: float, records: int, most: int
-    ) -> None:
-        self.fine = [_on_simplex(counts / max(1, records)) for counts in noisy]
-        """The shares of every slot."""
-        self.of_slot = [
-            _neighbours_joined(counts, max(_NOISE_FLOOR * sigma, records / most))
-            if in_order
-            else _rare_joined(counts, _NOISE_FLOOR * sigma)
-            for counts, in_order in zip(noisy, ordered, strict=True)
-        ]
-        """The group of every slot, by column."""
-        self.sizes = tuple(int(groups.max()) + 1 for groups in self.of_slot)
-        self.joined = [len(groups) / size for groups, size in zip(self.of_slot, self.sizes, strict=True)]
-        """How many slots a group has on average."""
-
-    @property
-    def shares(self) -> list[torch.Tensor]:
-        """The shares of every group."""
-        found = zip(self.fine, self.of_slot, self.sizes, strict=True)
-        return [torch.zeros(size).index_add(0, groups, fine.float()) for fine, groups, size in found]
-
-    def slot(self, column: int, group: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """A slot for every group that was drawn, by the slots' own shares."""
-        order = self.of_slot[column].argsort(stable=True)
-        shares = self.fine[column][order] + 1e-12
-        ends = shares.cumsum(0)
-        size = torch.zeros(self.sizes[column], dtype=torch.float64).index_add(0, self.of_slot[column][order], shares)
-        high = size.cumsum(0)
-        drawn = high[group] - size[group] * torch.rand(len(group), dtype=torch.float64, generator=generator)
-        return order[torch.searchsorted(ends, drawn.clamp(max=float(ends[-1]))).clamp(max=len(order) - 1)]
-
-
-def _neighbours_joined(counts: torch.Tensor, floor: float) -> torch.Tensor:
-    """Groups of neighbouring slots with at least `floor` records each, by their noisy counts."""
-    groups, group, mass = torch.zeros(len(counts), dtype=torch.int64), 0, 0.0
-    for place, count in enumerate(counts.clamp_min(0).tolist()):
-        groups[place] = group
-        mass += count
-        if mass >= floor:
-            group, mass = group + 1, 0.0
-    last = int(groups.max())
-    return groups.clamp(max=max(0, last - 1)) if mass and last == group else groups
-
-
-def _rare_joined(counts: torch.Tensor, floor: float) -> torch.Tensor:
-    """A group for every slot above the floor, and one for all the others."""
-    rare = counts < floor
-    if int(rare.sum()) <= 1:
-        return torch.arange(len(counts))
-    common = len(counts) - int(rare.sum())
-    return torch.where(rare, common, (~rare).cumsum(0) - 1)
-
-
-def _on_simplex(values: torch.Tensor) -> torch.Tensor:
-    """The nearest shares: not negative, and 1 together."""
-    ordered = values.double().sort(descending=True).values
-    over = ordered.cumsum(0) - 1
-    places = torch.arange(1, len(values) + 1)
-    last = int((ordered - over / places > 0).sum())
-    return (values.double() - over[last - 1] / last).clamp_min(0)
-
-
-class Counts:
-    """The private records' counts; each is noted in the log before it is given out with noise."""
-
-    def __init__(self, dataset: Dataset, view: View, budget: Budget, rng: Randomness, log: EventLog) -> None:
-        self._slots = view.slots(dataset)
-        self._sizes = view.sizes
-        weights = dataset.weights
-        self._weights = None if weights is None else weights.numpy()
-        self._near, self._rng, self._log = budget.neighbours, rng, log
-        self.records = dataset.persons
-        self._counted: dict[Columns, torch.Tensor] = {}
-
-    def group(self, groups: Groups) -> None:
-        """Tell only groups of slots apart from now on."""
-        parts = [groups.of_slot[place].short()[column.long()] for place, column in enumerate(self._slots.unbind(1))]
-        self._slots, self._sizes = torch.stack(parts, dim=1), groups.sizes
-        self._counted.clear()
-
-    def _exact(self, columns: Columns) -> torch.Tensor:
-        """The count of every cell: a record, or a person, adds 1 to one cell, or shares of 1 to several."""
-        if columns not in self._counted:
-            sizes = [self._sizes[column] for column in columns]
-            cells = np.ravel_multi_index([self._slots[:, column].numpy() for column in columns], sizes)
-            counted = np.bincount(cells, self._weights, minlength=math.prod(sizes)).astype(np.float64)
-            self._counted[columns] = torch.from_numpy(counted).view(*sizes)
-        return self._counted[columns]
-
-    def noised(self, columns: Columns, sigma: float, times: int = 1) -> torch.Tensor:
-        """The noisy counts of every cell of some columns, so many times over."""
-        self._log.append(GaussianDpEvent(sigma), times)
-        exact = self._exact(columns)
-        return Gaussian(1.0, sigma).release(exact.expand(times, *exact.shape).contiguous(), self._rng)
-
-    def measure(self, pairs: list[Columns], plan: Plan) -> list[Measurement]:
-        """The noisy counts of some pairs, as shares of the records."""
-        found = []
-        for pair in pairs:
-            sigma = plan.target if pair[1] == plan.columns - 1 else plan.pair
-            shares = self.noised(pair, sigma)[0] / self.records
-            found.append(Measurement(pair, shares.float(), sigma / self.records))
-        return found
-
-    def choose(self, pairs: list[Columns], count: int, mixture: Mixture, plan: Plan) -> list[Columns]:
-        """Take so many pairs out of `pairs` that the mixture is most wrong about, beyond what the noise would add."""
-        model = mixture.pairs()
-        errors = torch.stack([(self._exact(pair) - self.records * model[pair]).abs().sum() for pair in pairs])
-        cells = torch.tensor([self._sizes[one] * self._sizes[other] for one, other in pairs], dtype=torch.float64)
-        scores = errors - math.sqrt(2 / math.pi) * plan.pair * cells
-        sensitivity = _SLACK * (2 if self._near == "replace-one" else 1)
-        mechanism = Exponential(sensitivity, plan.choice, self._near)
-        found = []
-        for _ in range(count):
-            self._log.append(mechanism.event)
-            place = int(mechanism.release(scores.unsqueeze(0), self._rng))
-            found.append(pairs.pop(place))
-            scores = torch.cat([scores[:place], scores[place + 1 :]])
-        return found
 
 
 def sample(
     mixture: Mixture, groups: Groups, view: View, dataset: Dataset, rows: int, conditions: Conditions
 ) -> Dataset:
     """Synthetic records that meet the conditions, coded like the private ones: drawn until there are enough."""
-    generator = mixture.generator
-    public = dataset.public
-    features, labels, kept, drawn = [], [], 0, 0
+    generator, public = mixture.generator, dataset.public
+    features, labels = torch.empty(rows, *public.shape), torch.empty(rows, dtype=dataset.labels.dtype)
+    kept = drawn = 0
     while kept < rows:
-        wanted = min(_ROWS, rows - kept) if not conditions.any else _ROWS
-        places = mixture.sample(wanted)
+        places = mixture.sample(_ROWS if conditions.any else min(_ROWS, rows - kept))
         slots = torch.stack(
             [groups.slot(column, group, generator) for column, group in enumerate(places.unbind(1))], dim=1
         )
@@ -451,15 +286,12 @@ def sample(
         label = slots[:, -1]
         if public.task != "classification":
             label = ((label + torch.rand(len(label), generator=generator)) / BINS).float()
-        meets = conditions.met(public, made, label)
-        features.append(made[meets][: rows - kept])
-        labels.append(label[meets][: rows - kept])
-        kept, drawn = kept + len(labels[-1]), drawn + wanted
+        meets = conditions.met(public, made, label).nonzero().squeeze(1)[: rows - kept]
+        features[kept : kept + len(meets)], labels[kept : kept + len(meets)] = made[meets], label[meets]
+        kept, drawn = kept + len(meets), drawn + len(places)
         if drawn > 1000 * _ROWS or (kept == 0 and drawn > 50 * _ROWS):
             raise DataError(
                 "hardly any synthetic record meets the condition `where`; nothing is written, and the budget of this "
                 "run is spent. Loosen it."
             )
-    if not features:
-        return Dataset(f"synthetic {dataset.name}", torch.zeros(0, *public.shape), dataset.labels[:0], public)
-    return Dataset(f"synthetic {dataset.name}", torch.cat(features), torch.cat(labels), public)
+    return Dataset(f"synthetic {dataset.name}", features, labels, public)

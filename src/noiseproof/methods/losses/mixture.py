@@ -13,6 +13,8 @@ from torch.nn import functional
 Columns = tuple[int, ...]
 """One column or two by their places, in rising order."""
 
+_NOISE = 0.9
+"""The share of the errors that noise alone would leave at which fitting ends: what is left would be learned by heart."""
 _FAR = 30.0
 """Logits stay within this, so that none of a column's shares is lost in float32."""
 
@@ -64,10 +66,11 @@ class Mixture:
         return {(one, other): joint[self._slices[one], self._slices[other]] for one, other in places}
 
     def fit(self, measurements: Sequence[Measurement], steps: int, lr: float) -> float:
-        """Fit all marginals by weighted least squares, from where the model stands; the loss at the end."""
+        """Fit all marginals by weighted least squares, from where the model stands, but not their noise; the loss at the end."""
         optimizer = torch.optim.Adam([self._logits], lr=lr, betas=(0.9, 0.99))
         finest = min(one.sigma for one in measurements)
         single, single_weight, pair, pair_weight = self._targets(measurements, finest)
+        noise = _NOISE * finest**2 * sum(one.shares.numel() for one in measurements)
         loss = torch.zeros(())
         for step in range(steps):
             for group in optimizer.param_groups:
@@ -77,6 +80,8 @@ class Mixture:
             loss = ((probabilities.mean(0) - single).square() * single_weight).sum()
             joint = probabilities.T @ probabilities / len(probabilities)
             loss = loss + ((joint - pair).square() * pair_weight).sum()
+            if float(loss.detach()) <= noise:
+                break
             loss.backward()
             optimizer.step()
         return float(loss.detach())

@@ -1,0 +1,224 @@
+"""Private counts of a table's columns and pairs of columns: values as slots, rare ones joined, noise on what is given out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.errors import DataError, SettingError
+from noiseproof.methods.losses.coding import Coding
+from noiseproof.methods.losses.mixture import Columns, Measurement
+from noiseproof.privacy import EventLog, Exponential, Gaussian, Randomness
+from noiseproof.privacy.budget import Neighbours
+from noiseproof.privacy.events import DpEvent, GaussianDpEvent, ReplaceOneDpEvent
+
+_FINE, _COARSE = 64, 16
+"""Equal parts of a number's range: of few columns, and of so many that their slots would be too many otherwise."""
+_MOST_FEATURES, _LEVELS = 128, 8
+"""Features of a vector or a picture that make columns, at most, and the levels that each of them has."""
+_SLACK = 1 + 1e-6
+"""What one record moves a pair's error by, rounding included."""
+_NOISE_FLOOR = 1.0
+"""Slots whose noisy count is below so many standard deviations are joined with others."""
+_SEEN = 1.0
+"""A difference between neighbouring numbers' counts is noise up to so many standard deviations."""
+_ROWS = 1 << 16
+
+
+def count_event(sigma: float, neighbours: Neighbours) -> DpEvent:
+    """Gaussian noise on counts: a unit adds shares of 1 to cells, so that exchanging two moves them by sqrt(2) at most."""
+    if neighbours == "replace-one":
+        return ReplaceOneDpEvent(GaussianDpEvent(sigma / math.sqrt(2)))
+    return GaussianDpEvent(sigma)
+
+
+class View:
+    """Records as places of slots, one a column, the target last; of vectors and small pictures, every feature a column."""
+
+    def __init__(self, public: Public) -> None:
+        if public.kind == "table" and public.columns:
+            described = public
+        elif math.prod(public.shape) <= _MOST_FEATURES:
+            names = (f"feature {place}" for place in range(math.prod(public.shape)))
+            columns = tuple(Column(name, low=0.0, high=_LEVELS - 1, integer=True) for name in names)
+            described = replace(public, kind="table", columns=columns, shape=(len(columns),))
+        else:
+            raise DataError(
+                f"marginals counts every pair of columns, and {math.prod(public.shape)} features are more than "
+                f"{_MOST_FEATURES}; take moments for pictures."
+            )
+        try:
+            self.coding = Coding(described, steps=_FINE)
+        except SettingError:
+            self.coding = Coding(described, steps=_COARSE)
+        self.sizes: tuple[int, ...] = (*self.coding.sizes, len(public.classes))
+        self.widths: tuple[torch.Tensor | None, ...] = (*self.coding.widths, None)
+        """How wide each slot of a number is; None for categories."""
+
+    def slots(self, dataset: Dataset) -> torch.Tensor:
+        """(records, columns), the smallest whole numbers that hold them."""
+        parts = [self.coding.slots(part.flatten(1)).short() for part in dataset.features.split(_ROWS)]
+        features = torch.cat(parts) if parts else torch.zeros(0, len(self.sizes) - 1, dtype=torch.int16)
+        return torch.cat([features, dataset.labels.short().unsqueeze(1)], dim=1)
+
+
+class Groups:
+    """Slots that are told apart in pairs: rare ones are joined, and neighbouring numbers until enough records have them.
+
+    Formal guarantee
+    ----------------
+    None is needed: it reads noisy counts and public sizes.
+    """
+
+    def __init__(
+        self, noisy: list[torch.Tensor], widths: tuple[torch.Tensor | None, ...], sigma: float, records: int, most: int
+    ) -> None:
+        smooth = [
+            counts if width is None else smoothed(counts, width, sigma)
+            for counts, width in zip(noisy, widths, strict=True)
+        ]
+        self.fine = [_on_simplex(counts / max(1, records)) for counts in smooth]
+        """The shares of every slot."""
+        self.of_slot = [
+            _rare_joined(counts, _NOISE_FLOOR * sigma)
+            if width is None
+            else _neighbours_joined(counts, len(width), max(_NOISE_FLOOR * sigma, records / most))
+            for counts, width in zip(smooth, widths, strict=True)
+        ]
+        """The group of every slot, by column."""
+        self.sizes = tuple(int(groups.max()) + 1 for groups in self.of_slot)
+
+    def measured(self, sigma: float) -> list[Measurement]:
+        """The shares of every column's groups, if those of slots have a noise of `sigma`."""
+        return [
+            Measurement(
+                (column,), torch.zeros(size).index_add(0, groups, fine.float()), sigma * math.sqrt(len(groups) / size)
+            )
+            for column, (fine, groups, size) in enumerate(zip(self.fine, self.of_slot, self.sizes, strict=True))
+        ]
+
+    def slot(self, column: int, group: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """A slot for every group that was drawn, by the slots' own shares."""
+        order = self.of_slot[column].argsort(stable=True)
+        shares = self.fine[column][order] + 1e-12
+        ends = shares.cumsum(0)
+        size = torch.zeros(self.sizes[column], dtype=torch.float64).index_add(0, self.of_slot[column][order], shares)
+        high = size.cumsum(0)
+        drawn = high[group] - size[group] * torch.rand(len(group), dtype=torch.float64, generator=generator)
+        return order[torch.searchsorted(ends, drawn.clamp(max=float(ends[-1]))).clamp(max=len(order) - 1)]
+
+
+def smoothed(counts: torch.Tensor, widths: torch.Tensor, sigma: float) -> torch.Tensor:
+    """Noisy counts of a number's slots without differences that are likely noise: there, counts are as slots are wide.
+
+    Halves of the range are compared, then halves of these: the part of a difference that noise explains is taken away
+    (a non-negative garrote on a tree of Haar's). Slots beyond the numbers', for what is missing, are left alone.
+    """
+    found = counts.clone()
+    parts = [(0, len(widths), float(counts[: len(widths)].sum()))]
+    while parts:
+        first, last, total = parts.pop()
+        if last - first == 1:
+            found[first] = total
+            continue
+        middle = (first + last) // 2
+        share = float(widths[first:middle].sum() / widths[first:last].sum())
+        left, right = float(counts[first:middle].sum()), float(counts[middle:last].sum())
+        more = (1 - share) * left - share * right
+        noise = sigma * math.hypot((1 - share) * math.sqrt(middle - first), share * math.sqrt(last - middle))
+        kept = more * max(0.0, 1 - (_SEEN * noise / more) ** 2) if more else 0.0
+        part = min(max(0.0, share * total + kept), max(0.0, total))
+        parts += [(first, middle, part), (middle, last, total - part)]
+    return found
+
+
+def _neighbours_joined(counts: torch.Tensor, numbers: int, floor: float) -> torch.Tensor:
+    """Groups of neighbouring numbers with at least `floor` records each, by their noisy counts; what is missing is alone."""
+    groups, group, mass = torch.zeros(len(counts), dtype=torch.int64), 0, 0.0
+    for place, count in enumerate(counts[:numbers].clamp_min(0).tolist()):
+        groups[place] = group
+        mass += count
+        if mass >= floor:
+            group, mass = group + 1, 0.0
+    last = int(groups.max())
+    if mass and last == group:
+        groups.clamp_(max=max(0, last - 1))
+    groups[numbers:] = int(groups.max()) + 1
+    return groups
+
+
+def _rare_joined(counts: torch.Tensor, floor: float) -> torch.Tensor:
+    """A group for every slot above the floor, and one for all the others."""
+    rare = counts < floor
+    if int(rare.sum()) <= 1:
+        return torch.arange(len(counts))
+    common = len(counts) - int(rare.sum())
+    return torch.where(rare, common, (~rare).cumsum(0) - 1)
+
+
+def _on_simplex(values: torch.Tensor) -> torch.Tensor:
+    """The nearest shares: not negative, and 1 together."""
+    ordered = values.double().sort(descending=True).values
+    over = ordered.cumsum(0) - 1
+    places = torch.arange(1, len(values) + 1)
+    last = int((ordered - over / places > 0).sum())
+    return (values.double() - over[last - 1] / last).clamp_min(0)
+
+
+class Counts:
+    """The private records' counts; each is noted in the log before it is given out with noise."""
+
+    def __init__(self, dataset: Dataset, view: View, neighbours: Neighbours, rng: Randomness, log: EventLog) -> None:
+        self._slots = view.slots(dataset)
+        self._sizes = view.sizes
+        weights = dataset.weights
+        self._weights = None if weights is None else weights.numpy()
+        self._near, self._rng, self._log = neighbours, rng, log
+        self.records = dataset.persons
+        self._counted: dict[Columns, torch.Tensor] = {}
+
+    def group(self, groups: Groups) -> None:
+        """Tell only groups of slots apart from now on."""
+        parts = [groups.of_slot[place].short()[column.long()] for place, column in enumerate(self._slots.unbind(1))]
+        self._slots, self._sizes = torch.stack(parts, dim=1), groups.sizes
+        self._counted.clear()
+
+    def _exact(self, columns: Columns) -> torch.Tensor:
+        """The count of every cell: a record, or a person, adds 1 to one cell, or shares of 1 to several."""
+        if columns not in self._counted:
+            sizes = [self._sizes[column] for column in columns]
+            cells = np.ravel_multi_index([self._slots[:, column].numpy() for column in columns], sizes)
+            counted = np.bincount(cells, self._weights, minlength=math.prod(sizes)).astype(np.float64)
+            self._counted[columns] = torch.from_numpy(counted).view(*sizes)
+        return self._counted[columns]
+
+    def noised(self, columns: Columns, sigma: float, times: int = 1) -> torch.Tensor:
+        """The noisy counts of every cell of some columns, so many times over."""
+        self._log.append(count_event(sigma, self._near), times)
+        exact = self._exact(columns)
+        return Gaussian(1.0, sigma).release(exact.expand(times, *exact.shape).contiguous(), self._rng)
+
+    def measure(self, columns: Columns, sigma: float) -> Measurement:
+        """The noisy counts of some columns as shares of the records."""
+        shares = self.noised(columns, sigma)[0] / self.records
+        return Measurement(columns, shares.float(), sigma / self.records)
+
+    def choose(
+        self, pairs: list[Columns], count: int, model: dict[Columns, torch.Tensor], sigma: float, epsilon: float
+    ) -> list[Columns]:
+        """Take so many pairs out of `pairs` that the model is most wrong about, beyond what noise of `sigma` would add."""
+        errors = torch.stack([(self._exact(pair) - self.records * model[pair]).abs().sum() for pair in pairs])
+        cells = torch.tensor([self._sizes[one] * self._sizes[other] for one, other in pairs], dtype=torch.float64)
+        scores = errors - math.sqrt(2 / math.pi) * sigma * cells
+        mechanism = Exponential(_SLACK * (2 if self._near == "replace-one" else 1), epsilon, self._near)
+        found = []
+        for _ in range(count):
+            self._log.append(mechanism.event)
+            place = int(mechanism.release(scores.unsqueeze(0), self._rng))
+            found.append(pairs.pop(place))
+            scores = torch.cat([scores[:place], scores[place + 1 :]])
+        return found
