@@ -68,6 +68,31 @@ def test_pictures_go_to_npz_with_a_contact_sheet(noiseproof, tmp_path):
     assert "digits.npz.card.json" in outcome.out
 
 
+def test_without_a_methods_name_the_usual_one_for_such_records_is_taken(noiseproof, tmp_path):
+    path = _people(tmp_path)
+    about = ("--data", path, "--schema", tmp_path / "schema.json", "--no-quality", "--json")
+    table = noiseproof("synth", *about, "--rows", 20, "--set", "steps=2", "--store", tmp_path / "stored")
+    assert table.document["method"] == table.document["card"]["method"] == "marginals"
+    assert (tmp_path / "stored").is_dir()
+    pictures = noiseproof("synth", "--rows", 20, "--no-quality", "--json")
+    assert pictures.document["method"] == "moments"
+    wrong = noiseproof("synth", *about, "--set", "frequencies=3")
+    assert wrong.code == 2
+    assert "frequencies" in wrong.err
+
+
+def test_a_long_table_is_written_part_by_part_with_one_heading(noiseproof, tmp_path, monkeypatch):
+    from noiseproof.methods.losses import coding
+
+    monkeypatch.setattr(coding, "_ROWS", 7)
+    path, out = _people(tmp_path), tmp_path / "synthetic.csv"
+    about = ("--data", path, "--schema", tmp_path / "schema.json", "--no-quality", "--set", "steps=2")
+    assert noiseproof("synth", "marginals", *about, "--rows", 20, "--out", out).code == 0
+    frame = pd.read_csv(out)
+    assert len(frame) == 20
+    assert frame["age"].dtype == "int64"
+
+
 def test_people_see_accuracies_and_the_errors_of_shares(noiseproof, tmp_path):
     path = _people(tmp_path)
     outcome = noiseproof("synth", "dp-gan", "--data", path, "--schema", tmp_path / "schema.json", *QUICK)
@@ -124,6 +149,8 @@ def test_the_quality_goes_to_a_page_that_fetches_nothing(noiseproof, tmp_path):
     assert page.stat().st_mode & 0o777 == 0o600  # measured on private records: its owner's alone
     text = page.read_text()
     assert "60 synthetic records of dp-gan" in text
+    for words in ("Where they are poor", "What not to use them for", "<caption>mean radius</caption>", "<meter"):
+        assert words in text
     assert f"{made.document['quality']['synthetic_to_real']:.3f}" in text
     assert "default-src &#x27;none&#x27;" in text or "default-src 'none'" in text
     assert noiseproof("synth", "dp-gan", "--data", "breast-cancer", "--page", page).code != 0

@@ -150,6 +150,12 @@ NetworkOption = Annotated[
 MethodArgument = Annotated[
     str, typer.Argument(help="A method's name; see `noiseproof methods`.", autocompletion=METHODS)
 ]
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", metavar="DIR", help="Code a table into this folder, part by part, and train from disk: for big data."
+    ),
+]
 RecipeOption = Annotated[
     str,
     typer.Option(

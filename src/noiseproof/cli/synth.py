@@ -18,11 +18,16 @@ from noiseproof.files import check_out, write_whole
 
 @command(
     "synth",
-    "Example: noiseproof synth dp-gan --data adult-train.csv --target income --epsilon 1 --rows 5000 --out synthetic.csv",
+    "Example: noiseproof synth --data adult-train.csv --schema adult.json --epsilon 1 --rows 5000 --out synthetic.csv",
 )
 @o.reads_data
 def run(
-    method: o.MethodArgument,
+    method: Annotated[
+        str | None,
+        typer.Argument(
+            help="A method's name; without it, marginals for tables and moments for pictures.", autocompletion=o.METHODS
+        ),
+    ] = None,
     data: o.Data = "digits",
     *,
     about: Mapping[str, Any],
@@ -38,6 +43,7 @@ def run(
     measure: Annotated[bool, typer.Option("--quality/--no-quality", help="Also compare with real records.")] = True,
     page: Annotated[Path | None, typer.Option(help="Write the quality as a page that works offline.")] = None,
     chosen_by: o.ChosenBy = None,
+    store: o.Store = None,
     seed: o.ReleaseSeed = None,
     json: o.Json = False,
 ) -> None:
@@ -49,7 +55,7 @@ def run(
     from noiseproof import methods
     from noiseproof.data import load
     from noiseproof.methods.losses import coding
-    from noiseproof.methods.losses.gan import Synthesizer
+    from noiseproof.methods.losses.gan import Synthesizer, usual
     from noiseproof.methods.losses.quality import quality
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.releases.release import DataRelease
@@ -62,10 +68,11 @@ def run(
     given = o.read_settings(settings)
     if rows is not None:
         given["rows"] = str(rows)
-    if not issubclass(methods.get(method), Synthesizer):
-        makers = [name for name, each in methods.registry().items() if issubclass(each, Synthesizer)]
-        raise SettingError(f"{method} makes no synthetic records; {', '.join(makers)} do.")
-    methods.build(method, given)
+    if method is not None:
+        if not issubclass(methods.get(method), Synthesizer):
+            makers = [name for name, each in methods.registry().items() if issubclass(each, Synthesizer)]
+            raise SettingError(f"{method} makes no synthetic records; {', '.join(makers)} do.")
+        methods.build(method, given)
     chosen = o.read_choice(chosen_by)
     if page is not None:
         if not measure:
@@ -77,8 +84,12 @@ def run(
         **about,
         seed=seed or 0,
         neighbours=budget.neighbours,
+        store=store,
         progress=progress,
     )
+    if method is None:
+        method = usual(split.train.public)
+        methods.build(method, given)
     if out is not None:
         coding.check_target(out, split.train, force=force, inputs=(data, about["schema"]))
     output.note(*split.train.public.notes, *split.remarks)

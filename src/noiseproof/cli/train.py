@@ -41,12 +41,7 @@ def run(
     queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 1,
     baseline: Annotated[bool, typer.Option(help="Also train without privacy, to compare.")] = True,
     chosen_by: o.ChosenBy = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Code a table into this folder, part by part, and train from disk: for big data."
-        ),
-    ] = None,
+    store: o.Store = None,
     jobs: o.Jobs = None,
     ray: o.RayOption = None,
     checkpoint: Annotated[

@@ -43,9 +43,47 @@ def quality_tables(found: Quality) -> list[QualityTable]:
     tables = [QualityTable(title, ("a classifier taught by", "tested on", "accuracy"), taught)]
     if found.pmf_errors:
         caption = f"pairs of columns: Cramer's V is off by {found.correlation_error:.3g} on average."
-        columns = ("column", "error of its shares (eq. 22)")
-        tables.append(QualityTable("shares of each column", columns, list(found.pmf_errors.items()), caption))
+        columns = ("column", "variation", "error of its shares (eq. 22)")
+        errors = [(name, found.variations.get(name, "—"), value) for name, value in found.pmf_errors.items()]
+        tables.append(QualityTable("shares of each column", columns, errors, caption))
     return tables
+
+
+_POOR, _OFF = 0.1, 0.1
+"""From this total variation on a column is poor, and from this difference of Cramer's V on a pair of columns."""
+
+_NOT_FOR = (
+    "Do not use these records to look up people (none of them is anybody), to study groups of a few dozen records or "
+    "relations that show only in three columns or more together, or to publish figures as if they had been computed on "
+    "the real records. What is found in them should be confirmed on the real ones."
+)
+
+
+def _side_by_side(found: Quality) -> str:
+    """Each column's real and synthetic shares, and what is poor."""
+    poor = [f"{name} ({value:.2f})" for name, value in found.variations.items() if value >= _POOR]
+    off = [f"{pair} ({a:.2f}, synthetic {b:.2f})" for pair, (a, b) in found.pairs.items() if abs(a - b) >= _OFF]
+    text = (
+        "<h2>Where they are poor</h2>"
+        f"<p>Columns whose shares are off by {_POOR} or more (total variation): {escape(', '.join(poor) or 'none')}.</p>"
+        f"<p>Pairs of columns whose Cramer’s V is off by {_OFF} or more: {escape('; '.join(off) or 'none')}.</p>"
+        f"<h2>What not to use them for</h2><p>{escape(_NOT_FOR)}</p><h2>Columns side by side</h2>"
+    )
+    for name, rows in found.shares.items():
+        most = max(max(real, made) for _, real, made in rows) or 1.0
+        cells = "".join(
+            f"<tr><td>{escape(value)}</td>"
+            + "".join(
+                f'<td><meter max="{most:.4g}" value="{part:.4g}"></meter> {part:.1%}</td>' for part in (real, made)
+            )
+            + "</tr>"
+            for value, real, made in rows
+        )
+        text += (
+            f"<table><caption>{escape(name)}</caption><thead><tr><th>value</th><th>real</th><th>synthetic</th></tr></thead>"
+            f"<tbody>{cells}</tbody></table>"
+        )
+    return text
 
 
 def render_quality(release: DataRelease, found: Quality) -> str:
@@ -73,12 +111,14 @@ def render_quality(release: DataRelease, found: Quality) -> str:
         for one in quality_tables(found)
     )
     warnings = "".join(f'<p class="caution">{escape(one)}</p>' for one in found.warnings)
+    columns = _side_by_side(found) if found.shares else ""
     heading = escape(f"{len(release.dataset)} synthetic records of {release.method}")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>noiseproof: {heading}</title><style>{style}</style></head><body><main><h1>{heading}</h1>"
-        f"{release.card._repr_html_()}{warnings}{tables}</main><footer><p>For the eyes of the records’ owner: everything but the "
+        f"{release.card._repr_html_()}{warnings}{tables}{columns}</main>"
+        "<footer><p>For the eyes of the records’ owner: everything but the "
         "card was measured on private records without noise. The synthetic records and their card may leave; this page may "
         "not.</p></footer></body></html>\n"
     )

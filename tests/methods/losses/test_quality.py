@@ -9,7 +9,7 @@ from scipy.stats.contingency import association
 
 from noiseproof.data.tables import decode
 from noiseproof.errors import DataError
-from noiseproof.methods.losses.quality import correlations, pmf, pmf_error, quality, spread
+from noiseproof.methods.losses.quality import correlations, pmf, pmf_error, quality, side_by_side, spread, worst_pairs
 
 
 def test_equation_22_by_hand():
@@ -31,6 +31,19 @@ def test_shares_are_the_columns_frequencies(table):
     frame = decode(table.public, table.features, table.labels)
     assert float(pmf(table)["city"][0]) == pytest.approx(float((frame["city"] == "a").mean()))
     assert float(pmf(table)["income"][1]) == pytest.approx(float((frame["income"] == "high").mean()))
+
+
+def test_columns_stand_side_by_side_with_their_real_and_synthetic_shares(table):
+    half = table.take((table.features[:, 0] < 0.5).nonzero().squeeze(1))
+    shares = side_by_side(half, table)
+    city = {value: (real, made) for value, real, made in shares["city"]}
+    frame = decode(table.public, table.features, table.labels)
+    assert city["a"][0] == pytest.approx(float((frame["city"] == "a").mean()))
+    assert any(value == "missing" for value, _, _ in shares["money"])
+    assert sum(real for _, real, _ in shares["age"]) == pytest.approx(1)
+    found = quality(half, table, table)
+    assert found.variations["age"] > 0.25 > 0.1 > found.variations["city"]
+    assert all(abs(real - made) < 0.2 for real, made in worst_pairs(half, table).values())
 
 
 def test_correlations_are_cramers_v(table):

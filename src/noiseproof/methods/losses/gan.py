@@ -183,6 +183,14 @@ class GanMethod(Synthesizer):
         return DataRelease(synthetic, card, self.settings())
 
 
+def usual(public: Public) -> str:
+    """The name of the method to take for such records where nobody chose one: marginals for tables, moments for pictures.
+
+    By the measurements that their pages have; it depends on what is public alone.
+    """
+    return "moments" if public.is_picture or (math.prod(public.shape) > 128 and not public.columns) else "marginals"
+
+
 # The two updates of a pair of networks; real records' part of the first is each method's own.
 
 

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
+from noiseproof.data.dataset import Column
+from noiseproof.data.tables import layout
 from noiseproof.errors import DataError
 from noiseproof.methods.losses.coding import Coding
 from noiseproof.methods.losses.gan import as_classes, fit_classifier
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
     from noiseproof.data.dataset import Dataset
 
 
+_MOST = 60_000
+"""Records of each kind that measures are taken of, at most: as many as tell anything, in bounded time and memory."""
+_VALUES = 12
+"""Values of a column that are shown side by side."""
+_CHUNK = 4096
 _PAIRS = 2000
 """Records whose distances tell how varied a class is."""
 COLLAPSED = 0.3
@@ -46,6 +54,12 @@ class Quality:
     """Mean difference of Cramer's V over all pairs of a table's columns."""
     spread: dict[str, float]
     """How far a class's synthetic records are apart, as a share of how far its real ones are."""
+    shares: dict[str, list[tuple[str, float, float]]]
+    """Of each column of a table its commonest values, or tenths of its numbers: real share, synthetic share."""
+    variations: dict[str, float]
+    """Total variation between real and synthetic shares of each column."""
+    pairs: dict[str, tuple[float, float]]
+    """The pairs of columns whose Cramer's V differs most: real, synthetic."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -64,12 +78,15 @@ class Quality:
 def quality(synthetic: Dataset, real: Dataset, test: Dataset, *, seed: int = 0) -> Quality:
     """Measure synthetic records beside the real ones they stand for, and others that the generator never saw.
 
+    Of more than 60,000 records of a kind, as many are drawn at random.
+
     Formal guarantee
     ----------------
     None: every number is computed from private records without noise. Show them to nobody but the records' owner.
     """
     if not len(synthetic) or not len(test):
         raise DataError("quality needs synthetic records and test records, at least one of each.")
+    synthetic, real, test = (_few(each, seed) for each in (synthetic, real, test))
     judged = answers(test, synthetic, seed=seed)
     found = {
         "real_to_real": _between_real(real, test, seed),
@@ -84,6 +101,7 @@ def quality(synthetic: Dataset, real: Dataset, test: Dataset, *, seed: int = 0) 
     scores = {name: one.r2 if one.accuracy is None else one.accuracy for name, one in found.items()}
     between = measure(judged, synthetic)
     # Shares and distances are of classes; a number has parts of its range.
+    shares = side_by_side(synthetic, real) if real.public.kind == "table" else {}
     synthetic, real = as_classes(synthetic), as_classes(real)
     table = Coding(real.public).table
     return Quality(
@@ -96,7 +114,54 @@ def quality(synthetic: Dataset, real: Dataset, test: Dataset, *, seed: int = 0) 
         pmf_errors=pmf_errors(synthetic, real) if table else {},
         correlation_error=correlation_error(synthetic, real) if table else None,
         spread=spread(synthetic, real, seed=seed),
+        shares={name: rows[:_VALUES] for name, rows in shares.items()},
+        variations={name: sum(abs(a - b) for _, a, b in rows) / 2 for name, rows in shares.items()},
+        pairs=worst_pairs(synthetic, real) if table else {},
     )
+
+
+def side_by_side(synthetic: Dataset, real: Dataset) -> dict[str, list[tuple[str, float, float]]]:
+    """Of every column of two tables the shares of its values, or of tenths of its real numbers, the commonest first."""
+    public = real.public
+    columns = [
+        (column, [each.features[:, place] for each in (real, synthetic)]) for column, place in layout(public.columns)
+    ]
+    low, high = public.target_bounds or (None, None)
+    target = Column(public.target or "label", low, high, public.classes)
+    labels = [each.labels for each in (real, synthetic)]
+    if target.categories:
+        labels = [functional.one_hot(each, len(public.classes)) for each in labels]
+    found = {}
+    for column, parts in [*columns, (target, [each.view(len(each), -1) for each in labels])]:
+        names = [*column.categories, "missing"]
+        slots = [part.argmax(1) for part in parts]
+        if column.numeric:
+            missing = [part[:, 1] > 0.5 if column.missing else torch.zeros(len(part)).bool() for part in parts]
+            known = parts[0][~missing[0], 0]
+            ends = known.quantile(torch.arange(1, 10) / 10).unique() if len(known) else known
+            names = [*(f"to {_in_units(column, float(end))}" for end in ends), "above", "missing"]
+            placed = [torch.bucketize(part[:, 0].contiguous(), ends) for part in parts]
+            slots = [torch.where(gap, len(ends) + 1, place) for gap, place in zip(missing, placed, strict=True)]
+        shares = [torch.bincount(slot, minlength=len(names)).double() / len(slot) for slot in slots]
+        rows = [(name, float(shares[0][place]), float(shares[1][place])) for place, name in enumerate(names)]
+        found[column.name] = sorted((row for row in rows if row[1] or row[2]), key=lambda row: -max(row[1:]))
+    return found
+
+
+def _in_units(column: Column, coded: float) -> str:
+    value = (column.low or 0.0) + coded * ((column.high or 1.0) - (column.low or 0.0))
+    return str(np.datetime64(round(value), "D")) if column.date else f"{value:.4g}"
+
+
+def worst_pairs(synthetic: Dataset, real: Dataset) -> dict[str, tuple[float, float]]:
+    """The pairs of columns whose Cramer's V differs most between two tables."""
+    true, made = correlations(real), correlations(synthetic)
+    names = [*(column.name for column in real.public.columns), real.public.target or "label"]
+    pairs = [(one, other) for one in range(len(names)) for other in range(one + 1, len(names))]
+    pairs.sort(key=lambda pair: -abs(float(true[pair] - made[pair])))
+    return {
+        f"{names[one]}, {names[other]}": (float(true[one, other]), float(made[one, other])) for one, other in pairs[:8]
+    }
 
 
 def answers(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> torch.Tensor:
@@ -132,7 +197,8 @@ def answers(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> torch.Tenso
 def pmf(dataset: Dataset) -> dict[str, torch.Tensor]:
     """Each column's shares of categories, or of bins of a number; the target's shares of classes last."""
     coding = Coding(dataset.public)
-    means = coding.coarsen(coding.encode(dataset.features).double()).mean(dim=0)
+    sums = [coding.coarsen(coding.encode(part)).double().sum(0) for part in dataset.features.split(_CHUNK)]
+    means = torch.stack(sums).sum(0) / max(1, len(dataset))
     parts = dict(zip((c.name for c in dataset.public.columns), means.split(list(coding.coarse_sizes)), strict=True))
     labels = torch.bincount(dataset.labels, minlength=dataset.classes).double() / max(1, len(dataset))
     return {**parts, dataset.public.target or "label": labels}
@@ -153,11 +219,13 @@ def pmf_errors(synthetic: Dataset, real: Dataset) -> dict[str, float]:
 def correlations(dataset: Dataset) -> torch.Tensor:
     """Cramer's V of every pair of columns, the target among them, from their joint shares."""
     coding = Coding(dataset.public)
-    onehot = functional.one_hot(dataset.labels, dataset.classes).double()
-    slots = torch.cat([coding.coarsen(coding.encode(dataset.features).double()), onehot], dim=1)
     sizes = [*coding.coarse_sizes, dataset.classes]
-    joint = slots.T @ slots / len(dataset)
-    shares = slots.mean(dim=0)
+    joint = torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64)
+    for features, labels in zip(dataset.features.split(_CHUNK), dataset.labels.split(_CHUNK), strict=True):
+        onehot = functional.one_hot(labels, dataset.classes)
+        slots = torch.cat([coding.coarsen(coding.encode(features)), onehot], dim=1).double()
+        joint += slots.T @ slots / len(dataset)
+    shares = joint.diagonal()
     expected = torch.outer(shares, shares)
     terms = torch.where(expected > 0, (joint - expected).square() / expected.clamp_min(1e-300), 0.0)
     columns = len(sizes)
@@ -194,6 +262,14 @@ def _distance(dataset: Dataset, place: int, seed: int) -> float | None:
     apart = first != second
     difference = (dataset.features[first[apart]] - dataset.features[second[apart]]).flatten(1)
     return float(torch.linalg.vector_norm(difference, dim=1).mean()) if len(difference) else None
+
+
+@lru_cache(maxsize=6)
+def _few(dataset: Dataset, seed: int) -> Dataset:
+    """So many records at random as are measured."""
+    if len(dataset) <= _MOST:
+        return dataset
+    return dataset.take(torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))[:_MOST])
 
 
 @lru_cache(maxsize=2)
