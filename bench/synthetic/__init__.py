@@ -1,32 +1,36 @@
 """Synthetic tables: ours beside dpmm's AIM, MST and PrivBayes, on six tables, at five budgets, over three seeds.
 
 `noiseproof bench --only synthetic` runs what is not yet under `runs/synthetic` and says how all of it compares. The peers
-run in an environment of their own: `NOISEPROOF_PEERS` names its Python (`pip install dpmm` there); without it ours run alone.
+run in an environment of their own: `NOISEPROOF_PEERS` names its Python (`pip install dpmm` there); without it, what was
+kept of them is read and nothing of theirs is run. `python -m bench.synthetic` writes the page of results.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
-import statistics
 import subprocess
+import sys
 import tempfile
-import time
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from bench.synthetic.measures import measure
-from bench.synthetic.tables import TABLES, Table, named
+from bench.synthetic.tables import TABLES, named
 from noiseproof.files import write_whole
 
 EPSILONS = (0.1, 0.5, 1.0, 3.0, 10.0)
 OURS = ("marginals", "dp-gan")
-PEERS = ("aim", "mst", "mst-tree", "privbayes")
+PEERS = ("mst", "mst-tree", "privbayes", "aim")
 SEEDS = (0, 1, 2)
 SHOWN = ("tv2", "trees_auc", "seconds")
-PATIENCE = 1200.0
-"""Seconds after which a peer is given up; that is said, and its row stays empty."""
+HIGHER = ("trees_auc", "trees_accuracy", "logistic_auc", "logistic_accuracy")
+"""Measures that are better if higher; of the others lower is better."""
+PATIENCE = float(os.environ.get("NOISEPROOF_PATIENCE", "1200"))
+"""Seconds after which a run is given up; that is kept, and its row stays empty."""
+
+Runs = list[dict[str, float]]
 
 
 def rows(folder: str | Path = "runs/synthetic", tables: tuple[str, ...] = tuple(TABLES)) -> list[dict[str, Any]]:
@@ -34,76 +38,64 @@ def rows(folder: str | Path = "runs/synthetic", tables: tuple[str, ...] = tuple(
     found: list[dict[str, Any]] = []
     for name in tables:
         for epsilon in EPSILONS:
-            all_of = {way: _seeds(Path(folder), name, way, epsilon) for way in (*OURS, *_peers())}
+            all_of = {way: seeds(Path(folder), name, way, epsilon) for way in (*OURS, *PEERS)}
             for what in SHOWN:
-                means = {way: statistics.mean(one[what] for one in runs) for way, runs in all_of.items() if runs}
-                # AUC is better if higher, the others if lower.
-                pick = max if what == "trees_auc" else min
-                ours, theirs = (
-                    pick((means[way] for way in ways if way in means), default=None) for ways in (OURS, PEERS)
+                ours, theirs = best(all_of, OURS, what), best(all_of, PEERS, what)
+                ratio = ours[1] / theirs[1] if ours and theirs and theirs[1] else None
+                found.append(
+                    {
+                        "what": f"{name}, epsilon {epsilon:g}: {what}",
+                        "ours": ours and ours[1],
+                        "theirs": theirs and theirs[1],
+                        "ratio": ratio,
+                        "unit": "s" if what == "seconds" else "",
+                    }
                 )
-                ratio = ours / theirs if ours is not None and theirs else None
-                unit = "s" if what == "seconds" else ""
-                what = f"{name}, epsilon {epsilon:g}: {what}"
-                found.append({"what": what, "ours": ours, "theirs": theirs, "ratio": ratio, "unit": unit})
     return found
 
 
-def _peers() -> tuple[str, ...]:
-    return PEERS if os.environ.get("NOISEPROOF_PEERS") else ()
+def best(runs: dict[str, Runs], ways: tuple[str, ...], what: str) -> tuple[str, float] | None:
+    """Which of some methods is best in a measure, by its mean over the seeds, and that mean; None if none ran."""
+    means = [(way, mean(one[what] for one in runs[way])) for way in ways if runs.get(way)]
+    sign = -1 if what in HIGHER else 1
+    return min(means, key=lambda found: sign * found[1], default=None)
 
 
-def _seeds(folder: Path, name: str, way: str, epsilon: float) -> list[dict[str, float]]:
-    """The measures of one method over the seeds; of runs that were given up, nothing."""
-    runs = (_once(folder / f"{name}-{way}-{epsilon:g}-{seed}.json", name, way, epsilon, seed) for seed in SEEDS)
-    return [run for run in runs if run]
+def seeds(folder: Path, name: str, way: str, epsilon: float, *, run: bool = True) -> Runs:
+    """The measures of one method over the seeds, kept or (with `run`) made now; of runs that were given up, nothing."""
+    found = (kept(folder, name, way, epsilon, seed, run=run) for seed in SEEDS)
+    return [one for one in found if one]
 
 
-def _once(path: Path, name: str, way: str, epsilon: float, seed: int) -> dict[str, float]:
-    """One run's measures, from its file or made now and kept there."""
+def kept(folder: Path, name: str, way: str, epsilon: float, seed: int, *, run: bool = True) -> dict[str, float] | None:
+    """One run's measures from its file, or made now and kept there; empty if it was given up, None if it never ran."""
+    path = folder / f"{name}-{way}-{epsilon:g}-{seed}.json"
     if path.exists():
         return dict(json.loads(path.read_text()))
-    table = named(name)
-    with tempfile.TemporaryDirectory() as scratch:
-        found = (_peer if way in PEERS else _ours)(table, way, epsilon, seed, Path(scratch))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not run or (way in PEERS and "NOISEPROOF_PEERS" not in os.environ):
+        return None
+    found = _made(name, way, epsilon, seed)
+    folder.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(found, indent=1))
     return found
 
 
-def _ours(table: Table, method: str, epsilon: float, seed: int, scratch: Path) -> dict[str, float]:
-    from noiseproof.data.schema import Schema
-    from noiseproof.data.tables import code, decode
-    from noiseproof.releases.release import DataRelease
-    from noiseproof.run.training import train
-
-    records = code(table.train, Schema.model_validate(table.schema), name=table.name)[0]
-    started = time.perf_counter()
-    release = train(method, records, epsilon=epsilon, delta=1e-5, seed=seed)
-    seconds = time.perf_counter() - started
-    assert isinstance(release, DataRelease)
-    made = decode(records.public, release.dataset.features, release.dataset.labels)
-    return {**measure(table, made), "seconds": seconds, "megabytes": _megabytes()}
-
-
-def _peer(table: Table, method: str, epsilon: float, seed: int, scratch: Path) -> dict[str, float]:
+def _made(name: str, way: str, epsilon: float, seed: int) -> dict[str, float]:
     import pandas as pd
 
-    table.train.to_csv(scratch / "train.csv", index=False)
-    (scratch / "schema.json").write_text(json.dumps(table.schema))
-    script = Path(__file__).with_name("peer.py")
-    files = [str(scratch / part) for part in ("train.csv", "schema.json", "made.csv")]
-    command = [os.environ["NOISEPROOF_PEERS"], str(script), method, str(epsilon), "1e-5", str(seed), *files]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    try:
-        said = subprocess.run(
-            command, env=environment, timeout=PATIENCE, check=True, text=True, stdout=subprocess.PIPE
-        ).stdout
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
-        return {}
-    made = pd.read_csv(files[2], keep_default_na=False, na_values=[""])
+    table = named(name)
+    python, script = (os.environ["NOISEPROOF_PEERS"], "peer.py") if way in PEERS else (sys.executable, "ours.py")
+    with tempfile.TemporaryDirectory() as scratch:
+        files = [str(Path(scratch, part)) for part in ("train.csv", "schema.json", "made.csv")]
+        table.train.to_csv(files[0], index=False)
+        Path(files[1]).write_text(json.dumps(table.schema))
+        command = [python, str(Path(__file__).with_name(script)), way, str(epsilon), "1e-5", str(seed), *files]
+        environment = {key: value for key, value in os.environ.items() if way not in PEERS or key != "PYTHONPATH"}
+        try:
+            said = subprocess.run(
+                command, env=environment, timeout=PATIENCE, check=True, text=True, stdout=subprocess.PIPE
+            ).stdout
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+            return {}
+        made = pd.read_csv(files[2], keep_default_na=False, na_values=[""])
     return {**measure(table, made), **json.loads(said.splitlines()[-1])}
-
-
-def _megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

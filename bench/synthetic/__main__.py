@@ -1,0 +1,131 @@
+"""`python -m bench.synthetic RUNS PAGE.md PICTURE.png`: the page of results, from what was kept of runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+
+from bench.synthetic import EPSILONS, HIGHER, OURS, PEERS, Runs, best, seeds
+from bench.synthetic.tables import TABLES
+from noiseproof.files import write_whole
+
+MEASURES = {
+    "tv1": "columns’ variation",
+    "tv2": "pairs’ variation",
+    "tv3": "triples’ variation",
+    "trees_auc": "trees’ AUC",
+    "logistic_auc": "logistic AUC",
+    "correlation": "correlations’ error",
+    "ranges": "ranges’ error",
+    "copies": "copies beyond chance",
+    "nearest_auc": "nearest attack’s AUC",
+    "density_auc": "density attack’s AUC",
+    "seconds": "seconds",
+    "megabytes": "megabytes",
+}
+Kept = dict[tuple[str, float], dict[str, Runs]]
+
+
+def read(folder: Path) -> Kept:
+    """All runs that were kept, by table and epsilon, then by method."""
+    ways = (*OURS, *PEERS)
+    return {
+        (name, epsilon): {way: seeds(folder, name, way, epsilon, run=False) for way in ways}
+        for name in TABLES
+        for epsilon in EPSILONS
+    }
+
+
+def compared(found: Kept) -> str:
+    """Our best method beside the best peer, wherever both ran: the measures that matter most."""
+    lines = [
+        "| table | ε | pairs’ variation | best peer | trees’ AUC | best peer | seconds | best peer |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (name, epsilon), runs in found.items():
+        if not any(runs[way] for way in OURS):
+            continue
+        cells = []
+        for what in ("tv2", "trees_auc", "seconds"):
+            ours, theirs = best(runs, OURS, what), best(runs, PEERS, what)
+            assert ours is not None
+            cells.append(_told(ours, what, runs, bold=theirs is None or _ahead(ours[1], theirs[1], what, runs)))
+            cells.append("—" if theirs is None else _told(theirs, what, runs))
+        lines.append(f"| {name} | {epsilon:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _ahead(ours: float, theirs: float, what: str, runs: dict[str, Runs]) -> bool:
+    """Whether ours is at least as good as theirs, or within twice the spread over our seeds."""
+    way = best(runs, OURS, what)
+    assert way is not None
+    values = [run[what] for run in runs[way[0]]]
+    spread = 2 * stdev(values) if len(values) > 1 else 0.0
+    return ours >= theirs - spread if what in HIGHER else ours <= theirs + spread
+
+
+def _told(found: tuple[str, float], what: str, runs: dict[str, Runs], *, bold: bool = False) -> str:
+    way, value = found
+    values = [run[what] for run in runs[way]]
+    digits = 1 if what == "seconds" else 3
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 and what != "seconds" else ""
+    text = f"{value:.{digits}f}{spread}"
+    return f"**{text}** {way}" if bold else f"{text} {way}"
+
+
+def everything(found: Kept, epsilon: float) -> str:
+    """Every measure of every method that ran at one epsilon: means over the seeds."""
+    lines = [f"| table | method | seeds | {' | '.join(MEASURES.values())} |", "| --- " * (len(MEASURES) + 3) + "|"]
+    for (name, at), runs in found.items():
+        for way, some in runs.items() if at == epsilon else ():
+            if some:
+                cells = [f"{mean(run[what] for run in some):.3g}" for what in MEASURES]
+                lines.append(f"| {name} | {way} | {len(some)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw(found: Kept, path: Path) -> None:
+    """Small multiples: a row of pictures a measure, a column a table, a line a method over epsilon."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    shown = ("tv2", "trees_auc", "seconds")
+    figure, axes = plt.subplots(len(shown), len(TABLES), figsize=(15, 7), sharex=True, layout="constrained")
+    for column, name in enumerate(TABLES):
+        for row, what in enumerate(shown):
+            axis = axes[row][column]
+            for place, way in enumerate((*OURS, *PEERS)):
+                points = [(epsilon, found[name, epsilon][way]) for epsilon in EPSILONS if found[name, epsilon][way]]
+                values = [mean(run[what] for run in runs) for _, runs in points]
+                style = {"marker": "o", "ms": 3, "color": f"C{place}", "lw": 2 if way in OURS else 1}
+                axis.plot([epsilon for epsilon, _ in points], values, label=way, **style)
+            axis.set_xscale("log")
+            if what == "seconds":
+                axis.set_yscale("log")
+            if row == 0:
+                axis.set_title(name, fontsize=10)
+            if column == 0:
+                axis.set_ylabel(MEASURES[what])
+    axes[-1][0].set_xlabel("ε")
+    handles, names = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def main(folder: str, page: str, picture: str) -> None:
+    """Write both."""
+    found = read(Path(folder))
+    draw(found, Path(picture))
+    text = Path(page).read_text(encoding="utf-8")
+    for name, part in (("compared", compared(found)), ("everything", everything(found, 1.0))):
+        start, end = f"<!-- synthetic: {name} -->\n", "<!-- end of synthetic -->"
+        before, rest = text.split(start)
+        text = f"{before}{start}\n{part}\n\n{end}{rest.split(end, 1)[1]}"
+    write_whole(Path(page), text)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
