@@ -71,17 +71,18 @@ def distance(one: Dataset, other: Dataset) -> float:
 
 def main(method: str, epsilon: str, seed: str, runs: str = "runs/synthetic-pictures") -> None:
     """One method at one budget; what was kept already is only printed."""
-    import noiseproof as npf
+    from noiseproof.data import load
     from noiseproof.releases.release import DataRelease
+    from noiseproof.run.training import train
 
     path = Path(runs) / f"mnist-{method}-{float(epsilon):g}-{seed}.json"
     if not path.exists():
-        data = npf.load("mnist")
+        data = load("mnist")
         started = time.perf_counter()
         made: Dataset = data.train
         found: dict[str, Any] = {}
         if method != "real":
-            release = npf.train(method, data.train, epsilon=float(epsilon), seed=int(seed), rows=ROWS)
+            release = train(method, data.train, epsilon=float(epsilon), seed=int(seed), rows=ROWS)
             assert isinstance(release, DataRelease)
             proven = release.card.proven
             made = release.dataset
