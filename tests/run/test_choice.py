@@ -148,6 +148,11 @@ def test_bounds_that_were_bought_are_paid_for_beside_the_choice(cancer):
     assert found.card.proven.epsilon <= found.card.claimed.epsilon == 6.0
     assert "bought from the records" in found.card.notes[-1]
     assert found.public.bought == bought
+    # So it is where a method is called by itself, which leaves its budget to whoever calls it.
+    fitting = resolve("functional", split.train, epsilon=4.0)
+    alone = fitting.method.fit(fitting.network, split.train, Budget(4.0), rng=Reproducible(1)).card
+    assert alone.proven.epsilon == pytest.approx(6.0)
+    assert alone.notes.count(bought.note) == 1
     with pytest.raises(SettingError, match="on the run's terms"):
         choose(candidates, split, Budget(6.0, 1e-5, "replace-one"))
     with pytest.raises(UnsupportedError, match="intervals"):

@@ -62,6 +62,12 @@ class Bought:
     unit: Literal["record", "person"] = "record"
     neighbours: str = "add-or-remove"
 
+    @property
+    def note(self) -> str:
+        """What a card says of it."""
+        what = f"the bounds or categories of {len(self.columns)} columns, which were bought from the records."
+        return f"Epsilon {self.epsilon:.3g} of it paid for {what}"
+
 
 @dataclass(frozen=True)
 class Public:

@@ -201,7 +201,7 @@ class Method(ABC):
                 "differentially private."
             )
             proven = None
-        return Card(
+        card = Card(
             method=self.name,
             place=self.place,
             unit=unit,
@@ -216,6 +216,8 @@ class Method(ABC):
             else {"records": len(dataset), **(ran or {})},
             notes=(*dataset.public.notes, *notes),
         )
+        bought = None if self.place == "none" else dataset.public.bought
+        return card if bought is None else card.with_spent(bought.epsilon, bought.delta, bought.note)
 
     @classmethod
     def summary(cls) -> str:

@@ -94,7 +94,9 @@ def after(
         exact = method.place == "none"
         found = margin(release, dataset, method.interval, None if exact else quantile, rng)  # type: ignore[attr-defined]
         if not exact:
-            _spent(release, quantile.event, width, 0.0, f"Epsilon {width:.3g} of it paid for the width of intervals.")
+            what = f"Epsilon {width:.3g} of it paid for the width of intervals."
+            release.card = release.card.with_spent(width, 0.0, what)
+            _log(release, quantile.event)
         release.margin = found
     add_bounds(release, _paid(method, dataset), neighbours)
 
@@ -103,8 +105,9 @@ def add_bounds(release: Release, bought: Bought | None, neighbours: Neighbours) 
     """Add to a release's card and events what bounds have cost that were bought from its records."""
     if bought is not None:
         event = None if bought.delta else PureDpEvent(bought.epsilon, neighbours)
-        what = f"the bounds or categories of {len(bought.columns)} columns, which were bought from the records."
-        _spent(release, event, bought.epsilon, bought.delta, f"Epsilon {bought.epsilon:.3g} of it paid for {what}")
+        if bought.note not in release.card.notes:  # else the method's card has counted it
+            release.card = release.card.with_spent(bought.epsilon, bought.delta, bought.note)
+        _log(release, event)
 
 
 def margin(
@@ -147,8 +150,7 @@ def _paid(method: Method, dataset: Dataset) -> Bought | None:
     return None if method.place == "none" else dataset.public.bought
 
 
-def _spent(release: Release, event: DpEvent | None, epsilon: float, delta: float, what: str) -> None:
-    release.card = release.card.with_spent(epsilon, delta, what)
+def _log(release: Release, event: DpEvent | None) -> None:
     if release.event_log:
         # Of a delta without a noise's law no event tells; such a bundle's epsilon cannot be accounted for again.
         release.event_log = () if event is None else (*release.event_log, (event, 1))
