@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 
 import pytest
@@ -498,3 +499,84 @@ def test_tied_weights_can_be_released(tmp_path):
         model(x).pow(2).mean().backward()
         optimizer.step()
     engine.release(delta=1e-5).save(tmp_path / "bundle")
+
+
+def mf(make, model, optimizer, loader, **options):
+    return make(model, optimizer, loader, mechanism="mf", neighbours="replace-one", **{"epochs": 2, **options})
+
+
+def numbers_seen(model, optimizer, loader, most=None):
+    seen = []
+    for numbers, x, y in itertools.islice(loader, most):
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        seen.append(numbers.tolist())
+    return seen
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_with_correlated_noise_a_loader_keeps_one_order(quietly, shuffle):
+    model, data = network(), Numbered()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=12, shuffle=shuffle)
+    engine = mf(quietly, model, optimizer, loader)
+    first = numbers_seen(model, optimizer, loader, 2)  # left early: the next loop goes on there
+    first += numbers_seen(model, optimizer, loader)
+    order = [number for batch in first for number in batch]
+    assert sorted(order) == list(range(RECORDS))
+    assert (order == sorted(order)) is not shuffle
+    assert numbers_seen(model, optimizer, loader) == first
+    assert engine.steps == 10
+    with pytest.raises(NoiseproofError, match="the 10 steps that the budget was planned for"):
+        numbers_seen(model, optimizer, loader)
+
+
+def test_correlated_noise_steps_by_the_clipped_gradients_of_the_loaders_batches(parts, quietly):
+    model, optimizer, loader = parts()
+    mf(quietly, model, optimizer, loader, accumulation_steps=1)
+    assert plain_epoch(model, optimizer, loader, 12) == 5
+
+
+def test_correlated_noise_spends_one_gaussian_mechanism_and_its_card_says_the_order(parts):
+    model, optimizer, loader = parts()
+    engine = mf(npf.make_private, model, optimizer, loader, epsilon=3, delta=1e-5)
+    for _ in range(2):
+        numbers_seen(model, optimizer, loader)
+    assert 2.9 < engine.epsilon() <= 3
+    card = engine.release(preprocessing="public", classes=("a", "b", "c")).card
+    assert card.method == "dp-mf"
+    assert card.ran["sampler"] == "fixed order, each record at most 2 times, 5 steps apart"
+    assert not any("Poisson" in assumption for assumption in card.proven.assumptions)
+
+
+def test_a_loop_with_correlated_noise_that_is_resumed_twice_takes_no_step_again(parts, tmp_path):
+    """Two processes go on from one checkpoint; the journal tells the second what the first has taken."""
+
+    def process(state=None):
+        model, optimizer, loader = parts()
+        loader.sampler.generator = torch.Generator().manual_seed(3)  # one fixed shuffle, in every process
+        engine = mf(npf.make_private, model, optimizer, loader, epsilon=3, delta=1e-5, journal=tmp_path / "spent")
+        if state is not None:
+            engine.load_state_dict(state)
+        return engine, (model, optimizer, loader)
+
+    engine, loop = process()
+    order = numbers_seen(*loop, 3)
+    state = copy.deepcopy(engine.state_dict())
+    engine.close()
+    engine, loop = process(state)
+    order += numbers_seen(*loop)
+    engine.close()
+    engine, loop = process(state)
+    assert numbers_seen(*loop) == order
+    assert engine.steps == 10
+    assert engine.epsilon() <= 3
+    with pytest.raises(NoiseproofError, match="steps that the budget was planned for"):
+        numbers_seen(*loop)
+    engine.close()
+
+
+def test_correlated_noise_needs_epochs_and_replace_one(parts):
+    model, optimizer, loader = parts()
+    with pytest.raises(SettingError, match="one record more would move all that follow"):
+        npf.make_private(model, optimizer, loader, epsilon=3, delta=1e-5, epochs=2, mechanism="mf")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from noiseproof.data import Dataset, Public, load
+from noiseproof.engine.correlated import CorrelatedGradients
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.ranks import Ranks
 from noiseproof.engine.sampling import PoissonSampler
@@ -18,6 +19,8 @@ from noiseproof.methods.gradients.preconditioner import Preconditioner, Statisti
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Randomness, Reproducible, Secure
 from noiseproof.privacy.events import EventLog
+from noiseproof.privacy.factorization import Participation
+from noiseproof.privacy.strategies import strategy
 from noiseproof.releases.release import accuracy
 from noiseproof.run import distributed
 from noiseproof.run.checkpoints import Checkpoints
@@ -188,6 +191,32 @@ def loader(ranks: distributed.Group) -> dict[str, torch.Tensor]:
     return found
 
 
+def correlated(ranks: distributed.Group, stop: int | None) -> dict[str, torch.Tensor]:
+    """Four steps with correlated noise; one that stops goes on in another object, from its state."""
+    plan = strategy("banded", Participation(4, 2, 2))
+
+    def made(rng: Randomness) -> tuple[nn.Module, CorrelatedGradients]:
+        module = network()
+        gradients = CorrelatedGradients(module, plan, max_grad_norm=CLIP, noise_multiplier=1.0, rng=rng)
+        gradients.join(ranks)
+        return module, gradients
+
+    module, gradients = made(Reproducible(11))
+    found: dict[str, torch.Tensor] = {}
+    for first, last in ((0, stop or 4), (stop or 4, 4)):
+        if first == stop:
+            state, random = gradients.state(), [rng.state() for rng in gradients.randomness]
+            module, gradients = made(Reproducible(11))
+            gradients.restore(state)
+            for rng, before in zip(gradients.randomness, random, strict=True):
+                rng.restore(before)
+        numbers = torch.arange(RECORDS)
+        for place, (inputs, targets, which) in enumerate(gradients.batches(*records(), numbers, steps=last - first)):
+            gradients.backward(losses(module, inputs, targets))
+            found |= {f"records-{first + place}": which, f"gradient-{first + place}": flat(gradients)}
+    return found
+
+
 def fitted(ranks: distributed.Group) -> dict[str, object]:
     """A method's whole training on uneven shards, with checkpoints that only the first rank writes."""
     digits = load("digits").train.take(torch.arange(300))
@@ -341,6 +370,8 @@ def main() -> None:
             "loader": loader(ranks),
             "persons": persons(ranks),
             "fitted on persons": fitted_on_persons(ranks),
+            "correlated": correlated(ranks, None),
+            "correlated resumed": correlated(ranks, 3),
         }
         if ranks.size == 2:
             found["refusals"] = refusals(ranks)

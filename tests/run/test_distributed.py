@@ -54,7 +54,7 @@ def test_ranks_give_the_single_process_sum_of_clipped_gradients(ranks, scenario)
             torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("scenario", ["sums", "wrapped", "shards", "loader", "adaptive"])
+@pytest.mark.parametrize("scenario", ["sums", "wrapped", "shards", "loader", "adaptive", "correlated"])
 def test_every_rank_has_the_same_gradient_bit_for_bit(ranks, scenario):
     for name, value in ranks[0][scenario].items():
         if name.startswith("gradient"):
@@ -117,6 +117,15 @@ def test_the_noise_on_the_update_is_sigma_c_whatever_the_number_of_ranks(ranks, 
 
 def test_every_rank_logs_the_same_events(ranks):
     assert {int(found["reproducible"]["events"]) for found in ranks} == {100}
+
+
+def test_correlated_noise_goes_on_from_its_state_on_every_rank(ranks):
+    for found in ranks:
+        assert found["correlated"].keys() == found["correlated resumed"].keys()
+        assert all(torch.equal(value, found["correlated resumed"][name]) for name, value in found["correlated"].items())
+    seen = [torch.cat([found["correlated"][f"records-{step}"] for found in ranks]).sort().values for step in range(4)]
+    assert torch.equal(seen[0], seen[2])
+    assert torch.equal(torch.cat(seen[:2]).sort().values, torch.arange(rank.RECORDS))
 
 
 def test_an_adaptive_clipping_norm_follows_the_count_over_all_ranks(ranks):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset
 
 from noiseproof.engine.batch_gradients import Sampling, Waiting, record_tensors
 from noiseproof.engine.private_gradients import PrivateGradients
@@ -83,20 +82,6 @@ class Visits:
         self.counts[ids] += 1
 
 
-class _Watched(Sampler[list[int]]):
-    """A loader's own batches of indices, each kept until the loader hands its records over."""
-
-    def __init__(self, own: Iterable[list[int]]) -> None:
-        self._own = own
-        self.drawn: deque[list[int]] = deque()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.drawn.clear()
-        for indices in self._own:
-            self.drawn.append(list(indices))
-            yield list(indices)
-
-
 class CorrelatedGradients(PrivateGradients):
     """`PrivateGradients` with the noise of a matrix factorization instead of fresh noise at every step.
 
@@ -166,7 +151,7 @@ class CorrelatedGradients(PrivateGradients):
         self._here: torch.Tensor | None = None
         self._stream: Stream | None = None
         self.places: torch.Tensor | None = None
-        """Each record's place in a round, drawn with the first batch. Private."""
+        """Each record's place in a round: drawn with the first batch, or its batch in a loader's own order. Private."""
 
     @property
     def position(self) -> int:
@@ -178,26 +163,38 @@ class CorrelatedGradients(PrivateGradients):
         """How many steps a round of `batches` has."""
         return min(self.strategy.participation.separation, self.strategy.participation.steps)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a card says of who takes part when."""
+        order = "fixed order" if self.sample_rate == 1 else "a Poisson sample of one place a step"
+        visits = f"each record at most {self.strategy.participation.most} times, {self.blocks} steps apart"
+        return {"sampler": f"{order}, {visits}", "sensitivity": self.strategy.sensitivity}
+
     def state(self) -> dict[str, Any]:
-        """Also the gradients and releases that later steps refer to, and each record's place in a round."""
-        if self.ranks is not ALONE:
-            raise UnsupportedError("a training with correlated noise on several ranks cannot be interrupted.")
+        """Also the gradients and releases that later steps refer to, and each record's place in a round: all private."""
+        if self.ranks.sharded:
+            raise UnsupportedError(
+                "a training with correlated noise whose records lie on different ranks cannot be interrupted, since each "
+                "record's place in a round is known to its rank alone; give every rank all records."
+            )
         stream = self._stream or self.strategy.start(self.coordinates, self._engine.zeros())
-        places = torch.empty(0, dtype=torch.int64) if self.places is None else self.places
         own = {f"stream.{name}": value for name, value in stream.state().items()}
+        own["places"] = torch.empty(0, dtype=torch.int64) if self.places is None else self.places
         if self.visits is not None:
             own |= {"visits.last": self.visits.last, "visits.counts": self.visits.counts}
-        return {**super().state(), **own, "places": places, "released": stream.step}
+        return {**super().state(), **own, "own_order": self.own_order, "released": stream.step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that `state` gave."""
+        """Go on from a state that `state` gave. Steps that were charged after it are left out, not taken again."""
         super().restore(state)
-        self.places = state["places"] if len(state["places"]) else None
+        self.own_order = self.own_order or bool(state["own_order"])
+        if len(state["places"]):
+            self.places = state["places"]
         saved = {name.removeprefix("stream."): value for name, value in state.items() if name.startswith("stream.")}
         self._stream = self.strategy.start(self.coordinates, self._engine.zeros())
         self._stream.restore(saved, int(state["released"]))
         if "visits.last" in state:
-            before, self.own_order = self.visits, True
+            before = self.visits
             self.visits = Visits(self.strategy.participation, len(state["visits.last"]))
             # What this object has seen itself, if later, stays seen.
             self.visits.last = torch.maximum(
@@ -219,7 +216,10 @@ class CorrelatedGradients(PrivateGradients):
         *,
         records: int | None = None,
     ) -> Iterator[Any]:
-        """An ordinary loader's batches, in its own order, which is watched: a record that comes too early is refused.
+        """An ordinary loader's batches, in its own order; a record that comes too early or too often is refused.
+
+        A map-style loader's order is noted when it is first given (`shuffle=False`, or one fixed shuffle), and every
+        epoch must have it; an epoch that was left, or that a checkpoint lies in, goes on where it was.
 
         Args:
             loader: Visits the records in the same order in every epoch; each batch is a step.
@@ -231,7 +231,8 @@ class CorrelatedGradients(PrivateGradients):
             The loader's batches; call `backward` with the losses of each.
 
         Raises:
-            NoiseproofError: If a record takes part too early or too often; nothing of that step is released.
+            NoiseproofError: If a record takes part too early or too often, or the order is another than before;
+                nothing of that step is released.
 
         Formal guarantee
         ----------------
@@ -240,27 +241,76 @@ class CorrelatedGradients(PrivateGradients):
         """
         if self.sample_rate < 1:
             raise SettingError("a loader's own order has no sampling that could be accounted for; take sample_rate=1.")
-        watched = None
         if ids is None:
             if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
                 raise SettingError(
                     "give `ids` and `records`: whose the records of an iterable data set are cannot be seen."
                 )
-            records = len(loader.dataset)  # type: ignore[arg-type]
-            watched = _Watched(loader.batch_sampler)
+            order = self.declare(loader.batch_sampler, len(loader.dataset))  # type: ignore[arg-type]
             loader = copy.copy(loader)
-            loader.__dict__["batch_sampler"] = watched  # a DataLoader forbids to change it; this copy has not begun
-        if records is None:
+            rest = order[self.position % len(order) :]
+            loader.__dict__["batch_sampler"] = rest  # a DataLoader forbids to change it; this copy has not begun
+        elif records is None:
             raise SettingError("say how many `records` there are.")
-        self.own_order = True
-        self.visits = self.visits or Visits(self.strategy.participation, records)
-        self.expected_batch = self.expected_batch or float(loader.batch_size or records / self.blocks)
-        for batch in loader:
-            here = torch.tensor(watched.drawn.popleft()) if watched is not None else ids(batch).cpu()  # type: ignore[misc]
+        elif self._stream is not None and self._stream.step < self.position:
+            raise NoiseproofError(
+                "steps were taken after this state that it does not know, so nobody can say whose records are due; go on "
+                "from the newest checkpoint, or train anew."
+            )
+        else:
+            self.own_order, self.visits = True, self.visits or Visits(self.strategy.participation, records)
+        self.expected_batch = self.expected_batch or float(loader.batch_size or (records or 0) / self.blocks)
+        for number, batch in enumerate(loader):
             self.forget_waiting()
-            self.visits.check(here, self.position)
-            self._here = here
-            yield from self._given(batch, Waiting(len(here), True, record_tensors(batch, len(here))))
+            if ids is None:
+                self.check_turn(len(order))
+                size = len(rest[number])
+            else:
+                assert self.visits is not None
+                self._here = ids(batch).cpu()
+                self.visits.check(self._here, self.position)
+                size = len(self._here)
+            yield from self._given(batch, Waiting(size, True, record_tensors(batch, size)))
+
+    def declare(self, batches: Iterable[Sequence[int]], records: int) -> list[list[int]]:
+        """Note the order in which records come in every epoch: the batches of one epoch, each a step.
+
+        Args:
+            batches: The records of each step of an epoch.
+            records: How many there are.
+
+        Returns:
+            The batches.
+
+        Raises:
+            NoiseproofError: If an epoch has a record twice or is shorter than the strategy's separation, or if another
+                order was declared before.
+        """
+        if self.ranks is not ALONE:
+            raise UnsupportedError("several ranks cannot share a loader's own order; give `batches` the records.")
+        order = [[int(index) for index in batch] for batch in batches]
+        places = torch.full((records,), -1, dtype=torch.int64)
+        for number, batch in enumerate(order):
+            places[batch] = number
+        if int((places >= 0).sum()) != sum(map(len, order)):
+            raise NoiseproofError("a record came again within one epoch, which the noise does not cover.")
+        if len(order) < self.blocks:
+            raise NoiseproofError(
+                f"an epoch of {len(order)} batches has a record come again after fewer than {self.blocks} steps, which the "
+                "noise does not cover."
+            )
+        if self.places is not None and not torch.equal(self.places, places):
+            raise NoiseproofError(
+                "the records come in another order than in the first epoch, so that one may come too early, which the noise "
+                "does not cover; use shuffle=False, or one fixed shuffle."
+            )
+        self.own_order, self.places = True, places
+        return order
+
+    def check_turn(self, epoch: int) -> None:
+        """Refuse the next step of a declared order, of so many steps an epoch, if its records have come often enough."""
+        if self.position // epoch >= self.strategy.participation.most:
+            raise NoiseproofError(f"a record was to take part more than {self.strategy.participation.most} times.")
 
     def epsilon(self, delta: float, *, accountant: str = "pld", neighbours: Neighbours = "add-or-remove") -> float:
         """The epsilon of the steps taken so far; for records in a loader's own order under replace-one alone."""
@@ -285,6 +335,8 @@ class CorrelatedGradients(PrivateGradients):
                 f"batches visit every record once in {self.blocks} steps, and the strategy is for {participation.times} "
                 f"visits in {participation.steps} steps; make it for more, or draw the records yourself."
             )
+        if self.own_order:
+            raise NoiseproofError("this training has a loader's own order; go on with that loader.")
         if self.places is None:
             self.places = (self._sampling.uniform((records,)) * self.blocks).long().clamp_(max=self.blocks - 1)
         return CyclicSampler(self, records, steps, self.places)
@@ -299,9 +351,7 @@ class CorrelatedGradients(PrivateGradients):
         if self.visits is not None and self._here is not None:
             self.visits.add(self._here, self.position - 1)
             self._here = None
-        return self.ranks.noised(self._take_sum(), self._released)
-
-    def _released(self, total: torch.Tensor) -> torch.Tensor:
+        total = self.ranks.summed(self._take_sum())
         if self._stream is None:
             self._stream = self.strategy.start(total.numel(), total)
         lost = self.position - 1 - self._stream.step  # this step's event has been logged
@@ -314,4 +364,8 @@ class CorrelatedGradients(PrivateGradients):
         mechanism = Gaussian(sensitivity * self.max_grad_norm / self.expected_batch, self.noise_multiplier)
         # Rounding to a lattice adds to each step's sum of gradients.
         scale = mechanism.scale(self._rng, self.coordinates * self.strategy.participation.steps)
-        return self._stream.release(total, lambda vector: self._rng.add_gaussian(vector, scale, out=vector))
+
+        def noised(query: torch.Tensor) -> torch.Tensor:
+            return self.ranks.in_parts(query, lambda part: self._rng.add_gaussian(part, scale, out=part))
+
+        return self._stream.release(total, noised)

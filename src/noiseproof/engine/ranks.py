@@ -24,6 +24,8 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    sharded: bool = False
+    """Whether each rank has records of its own."""
 
     def randomness(self, rng: Randomness) -> tuple[Randomness, Randomness]:
         """What this rank draws samples and noise with."""
@@ -50,9 +52,17 @@ class Ranks:
         """The indices of this rank's part of a step's sample, which `draw` draws."""
         return draw()
 
+    def summed(self, total: torch.Tensor) -> torch.Tensor:
+        """The sum of all ranks' vectors."""
+        return total
+
+    def in_parts(self, vector: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """A vector that all ranks have alike, after each has changed (also in place) its own part of the coordinates."""
+        return change(vector)
+
     def noised(self, total: torch.Tensor, noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The sum of all ranks' vectors, with `noise` (which may work in place) added once to every coordinate."""
-        return noise(total)
+        return self.in_parts(self.summed(total), noise)
 
 
 ALONE = Ranks()

@@ -1,4 +1,4 @@
-"""The user's own DataLoader, changed in place so that it hands over Poisson samples."""
+"""The user's own DataLoader, changed in place so that it hands over what is accounted for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from noiseproof.engine.correlated import CorrelatedGradients
 from noiseproof.engine.persons import Owners, PersonSampler
 from noiseproof.engine.ranks import Ranks
 from noiseproof.engine.sampling import PoissonSampler
@@ -79,6 +80,30 @@ class LoopSampler(PoissonSampler):
             yield from zip(records.split([len(each.owners) for each in owned]), owned, strict=True)
 
 
+class OrderSampler(Sampler[list[int]]):
+    """A loader's own batches, the same in every epoch; an epoch that was left goes on with the step that comes next."""
+
+    def __init__(
+        self, loader: DataLoader[Any], gradients: CorrelatedGradients, *, pieces: int, most: int | None
+    ) -> None:
+        batches = [torch.tensor(batch) for batch in loader.batch_sampler or ()]
+        groups = [batches[start : start + pieces] for start in range(0, len(batches), pieces)]
+        gradients.declare([torch.cat(group).tolist() for group in groups], len(loader.dataset))  # type: ignore[arg-type]
+        self._groups = [[part for batch in group for part in batch.split(most or len(batch))] for group in groups]
+        self._gradients, self.steps = gradients, len(groups)
+        self.drawn: deque[Drawn] = deque()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.drawn.clear()
+        for group in self._groups[self._gradients.position % len(self._groups) : self.steps]:
+            for number, piece in enumerate(group, 1):
+                self.drawn.append(Drawn(len(piece), number == len(group)))
+                yield piece.tolist()
+
+
 def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
     """The DataLoader that draws, if it is one whose batches can be drawn as is accounted for.
 
@@ -108,7 +133,7 @@ def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
     return inner
 
 
-def convert_loader(loader: DataLoader[Any], sampler: LoopSampler, training: Any) -> None:
+def convert_loader(loader: DataLoader[Any], sampler: LoopSampler | OrderSampler, training: Any) -> None:
     """Let a loader draw by `sampler` and tell `training` what it hands over."""
     own = type(loader)
 

@@ -24,13 +24,16 @@ from torch.utils.hooks import RemovableHandle
 
 from noiseproof.data.persons import Groups, group_array
 from noiseproof.engine.batch_gradients import record_tensors
+from noiseproof.engine.correlated import CorrelatedGradients
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.ranks import ALONE, Ranks, is_sharded, shared_by_ranks
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
-from noiseproof.integrations.loader import LoopSampler, convert_loader, inner_loader
+from noiseproof.integrations.loader import LoopSampler, OrderSampler, convert_loader, inner_loader
 from noiseproof.integrations.losses import HalfBatch, RecordLosses
 from noiseproof.privacy import Budget, Neighbours, Secure, accountants, calibration
 from noiseproof.privacy.events import EventLog
+from noiseproof.privacy.factorization import Participation, Strategy, Workload
+from noiseproof.privacy.strategies import strategy
 from noiseproof.releases.bundles import event_from_json, event_to_json
 from noiseproof.run.checkpoints import Journal, JournaledLog
 
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("noiseproof")
 
 Reduction = Literal["mean", "sum"]
+Mechanism = Literal["sgd", "mf"]
+"""`sgd`: Poisson samples, fresh noise at every step; `mf`: the loader's own order, noise correlated over the steps."""
 Preprocessing = Literal["public", "data"]
 """Whether all that came before the loader (vocabularies, scales, starting weights, settings) depends on no private record."""
 
@@ -51,11 +56,11 @@ class PrivateTraining:
 
     Formal guarantee
     ----------------
-    That of `PrivateGradients` for the steps that were taken, those of earlier processes that `load_state_dict` brought
-    along included. Unit: record of the loader's data set, or person where `groups` were given. Neighbours: as given,
-    add-or-remove by default. Assumptions: those of `PrivateGradients`; the loop feeds the model what the loader handed over;
-    random numbers that the network draws (dropout) come from a generator that nobody else can predict, so do not seed torch
-    in a training that counts.
+    That of `PrivateGradients`, or of `CorrelatedGradients.load`, for the steps that were taken, those of earlier processes
+    that `load_state_dict` brought along included. Unit: record of the loader's data set, or person where `groups` were
+    given. Neighbours: as given, add-or-remove by default. Assumptions: those of `PrivateGradients`; the loop feeds the model
+    what the loader handed over; random numbers that the network draws (dropout) come from a generator that nobody else can
+    predict, so do not seed torch in a training that counts.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class PrivateTraining:
         gradients: PrivateGradients,
         optimizers: Sequence[torch.optim.Optimizer],
         loader: DataLoader[Any],
-        sampler: LoopSampler,
+        sampler: LoopSampler | OrderSampler,
         *,
         budget: Budget | None,
         neighbours: Neighbours,
@@ -157,9 +162,12 @@ class PrivateTraining:
         """What was spent, for a checkpoint, beside the model's and the optimizers' own; plain values throughout.
 
         A state knows every process that it descends from, so that loading an older one forgets nothing that is known here.
+        With `mechanism="mf"` it also holds sums of gradients without noise: it is then as private as the records.
         """
         logs = {**self._elsewhere, self._id: self.gradients.events}
+        correlated = {"correlated": self.gradients.state()} if isinstance(self.gradients, CorrelatedGradients) else {}
         return {
+            **{name: {k: v for k, v in state.items() if k != "events"} for name, state in correlated.items()},
             "spent": {
                 id: [[event_to_json(event), count] for event, count in log.runs] for id, log in logs.items() if len(log)
             },
@@ -187,6 +195,8 @@ class PrivateTraining:
             known = self.gradients.events if id == self._id else self._elsewhere.get(id, EventLog())
             if len(log) > len(known):
                 self._elsewhere[id] = log
+        if isinstance(self.gradients, CorrelatedGradients):
+            self.gradients.restore({**state["correlated"], "steps": self.gradients.steps})
         self._count_down()
 
     def keep_journal(self, file: Path) -> None:
@@ -199,6 +209,8 @@ class PrivateTraining:
 
     def _count_down(self) -> None:
         """Leave as many steps as were planned, less those that were ever taken."""
+        if isinstance(self.gradients, CorrelatedGradients):
+            self.gradients.offset = -sum(map(len, self._elsewhere.values()))
         if self._planned is not None:
             self.gradients.most_steps = max(0, self._planned - len(self.events) + self.gradients.steps)
 
@@ -530,6 +542,7 @@ def make_private(
     prefetch: int = 0,
     groups: Groups | None = None,
     max_records_per_person: int = 8,
+    mechanism: Mechanism = "sgd",
 ) -> PrivateTraining:
     """Make an ordinary training loop private, which stays as it is: `for batch in loader`, `loss.backward()`, `step()`.
 
@@ -579,6 +592,9 @@ def make_private(
             records: persons are sampled, the loader's batch size is the expected number of persons, and clipped is the mean
             of a person's gradients.
         max_records_per_person: With `groups`, how many records of a person a step takes at most, chosen uniformly.
+        mechanism: `mf` leaves the loader its own order (`shuffle=False`, or the shuffle that it draws now, in every epoch)
+            and correlates the noise over the steps, see `CorrelatedGradients`; for `neighbours="replace-one"` and
+            `epochs` known beforehand. Nothing rests on sampling then.
 
     Returns:
         The engine: `epsilon()`, `state_dict()`, `release()`.
@@ -592,6 +608,12 @@ def make_private(
     That of `PrivateTraining`, at the noise with which `epochs` epochs of steps spend (epsilon, delta).
     """
     from noiseproof.privacy import Reproducible
+
+    if mechanism == "mf" and (epochs is None or neighbours != "replace-one"):
+        raise SettingError(
+            "mechanism='mf' needs the number of epochs, and neighbours='replace-one': in a loader's own order one record "
+            "more would move all that follow."
+        )
 
     if (epsilon is None) == (noise_multiplier is None) or (epsilon is not None and (delta is None or epochs is None)):
         raise SettingError("give epsilon with delta and epochs, or noise_multiplier.")
@@ -626,30 +648,38 @@ def make_private(
     if noise_multiplier is None:
         assert budget is not None
         assert epochs is not None
-        found = calibration.sigma(budget.epsilon, budget.delta, rate, epochs * steps, neighbours=neighbours)
-        noise_multiplier = found.sigma
+        mechanisms = (1.0, 1) if mechanism == "mf" else (rate, epochs * steps)
+        noise_multiplier = calibration.sigma(budget.epsilon, budget.delta, *mechanisms, neighbours=neighbours).sigma
     rng: Randomness = Secure() if seed is None else Reproducible(seed)
-    gradients = PrivateGradients(
-        model,
-        max_grad_norm=max_grad_norm,
-        noise_multiplier=noise_multiplier,
-        sample_rate=rate,
-        rng=rng,
-    )
-    if ranks is not ALONE:
-        gradients.join(ranks)
-    gradients.expected_batch = rate * count
-    gradients.most_steps = None if epochs is None else epochs * steps
-    sampler = LoopSampler(
-        records,
-        rate,
-        steps,
-        gradients.randomness[0],
-        ranks,
-        pieces=accumulation_steps,
-        most=max_physical_batch_size,
-        persons=None if groups is None else gradients.person_sampler(groups, records, max_records_per_person),
-    )
+    clipped: dict[str, Any] = {"max_grad_norm": max_grad_norm, "noise_multiplier": noise_multiplier, "rng": rng}
+    gradients: PrivateGradients
+    sampler: LoopSampler | OrderSampler
+    if mechanism == "mf":
+        if ranks is not ALONE or groups is not None:
+            raise UnsupportedError(
+                "neither several ranks nor persons can share a loader's own order; take mechanism='sgd', or one process."
+            )
+        assert epochs is not None
+        steps = math.ceil(len(inner.batch_sampler) / accumulation_steps)  # type: ignore[arg-type]
+        gradients = CorrelatedGradients(model, _strategy(optimizers, epochs, steps), sample_rate=1.0, **clipped)
+        gradients.expected_batch = float(batch_size)
+        sampler = OrderSampler(inner, gradients, pieces=accumulation_steps, most=max_physical_batch_size)
+    else:
+        gradients = PrivateGradients(model, sample_rate=rate, **clipped)
+        if ranks is not ALONE:
+            gradients.join(ranks)
+        gradients.expected_batch = rate * count
+        gradients.most_steps = None if epochs is None else epochs * steps
+        sampler = LoopSampler(
+            records,
+            rate,
+            steps,
+            gradients.randomness[0],
+            ranks,
+            pieces=accumulation_steps,
+            most=max_physical_batch_size,
+            persons=None if groups is None else gradients.person_sampler(groups, records, max_records_per_person),
+        )
     training = PrivateTraining(
         gradients,
         optimizers,
@@ -666,17 +696,27 @@ def make_private(
     if journal is not None and ranks.rank == 0:
         training.keep_journal(Path(journal))
     convert_loader(inner, sampler, training)
+    batches = (
+        f"keeps one order of its {count} records for all {epochs} epochs"
+        if mechanism == "mf"
+        else f"draws Poisson samples of about {batch_size} of {count} {training.unit}s in place of its batches, {steps} an epoch"
+    )
     _LOGGER.warning(
-        "noiseproof.make_private: the loader now draws Poisson samples of about %g of %d %ss, %d steps an epoch, in place "
-        "of its batches; noise multiplier %.4g, clipping norm %g.",
-        batch_size,
-        count,
-        training.unit,
-        steps,
+        "noiseproof.make_private: the loader now %s; noise multiplier %.4g, clipping norm %g.",
+        batches,
         noise_multiplier,
         max_grad_norm,
     )
     return training
+
+
+def _strategy(optimizers: Sequence[torch.optim.Optimizer], epochs: int, steps: int) -> Strategy:
+    """Of dp-mf's default kind, for so many epochs of so many steps with the optimizer's momentum."""
+    momenta = {group.get("momentum", 0.0) for optimizer in optimizers for group in optimizer.param_groups}
+    participation = Participation(epochs * steps, epochs, steps)
+    return strategy(
+        "banded", participation, bands=min(16, steps), workload=Workload(momenta.pop() if len(momenta) == 1 else 0.0)
+    )
 
 
 def _eager_in_training(model: nn.Module) -> nn.Module:

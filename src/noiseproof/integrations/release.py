@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from noiseproof.data.dataset import Public
+from noiseproof.engine.correlated import CorrelatedGradients
 from noiseproof.engine.ranks import is_sharded
 from noiseproof.errors import SettingError
 from noiseproof.methods.common import claim_of
@@ -48,7 +49,9 @@ def release_of(
     gradients, events = training.gradients, training.events
     rng = gradients.randomness[-1]
     spent = accountants.epsilon(events.event, delta, neighbours=training.neighbours)
-    proven = spent.proof(*ASSUMPTIONS, *_OWN_LOOP, *rng.assumptions)
+    # In a loader's own order nothing is assumed of samples, which is what the first of them is about.
+    facts = gradients.facts if isinstance(gradients, CorrelatedGradients) else {}
+    proven = spent.proof(*(ASSUMPTIONS[1:] if facts else ASSUMPTIONS), *_OWN_LOOP, *rng.assumptions)
     if training.unit == "person":
         proven = proven.for_persons
     why = None
@@ -57,7 +60,7 @@ def release_of(
         why = f"{said} ({proven.epsilon:.4g}, {proven.delta:.3g})-differentially private."
     ranks = gradients.ranks
     card = Card(
-        method="dp-sgd",
+        method="dp-mf" if facts else "dp-sgd",
         place="gradients",
         unit=training.unit,
         neighbours=training.neighbours,
@@ -77,6 +80,7 @@ def release_of(
             "max_grad_norm": gradients.max_grad_norm,
             "batch_size": gradients.expected_batch,
             "loop": "the user's own",
+            **facts,
             **({} if ranks.size == 1 else {"ranks": ranks.size}),
         },
         notes=(*notes, *((_SEEDED,) if rng.kind == "reproducible" else ())),

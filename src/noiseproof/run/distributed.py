@@ -55,6 +55,7 @@ class Group(Ranks):
             raise SettingError("there is no process group; use `with distributed.start() as ranks:` under torchrun.")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._whole = records == "whole"
+        self.sharded = not self._whole
         # NCCL moves what lies on the GPU only.
         self._device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
@@ -136,17 +137,22 @@ class Group(Ranks):
             dist.broadcast(sample, 0)
         return sample[self.rank :: self.size].cpu()
 
-    def noised(self, total: torch.Tensor, noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The sum of all ranks' vectors; each rank adds the noise to its part of the coordinates."""
-        width = -(-total.numel() // self.size)
-        padded = torch.nn.functional.pad(total, (0, width * self.size - total.numel())).to(self._device)
-        parts = list(padded.split(width))
+    def summed(self, total: torch.Tensor) -> torch.Tensor:
+        """The sum of all ranks' vectors."""
+        there = total.to(self._device, copy=True)
         with _together():
-            dist.all_reduce(padded)
-        own = noise(parts[self.rank].clone()).contiguous()
+            dist.all_reduce(there)
+        return there.to(total.device)
+
+    def in_parts(self, vector: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The vector, after each rank has changed every size-th part of its coordinates."""
+        width = -(-vector.numel() // self.size)
+        padded = torch.nn.functional.pad(vector, (0, width * self.size - vector.numel()))
+        own = change(padded[self.rank * width : (self.rank + 1) * width].clone()).to(self._device).contiguous()
+        whole = own.new_empty(self.size, width)
         with _together():
-            dist.all_gather(parts, own)
-        return padded[: total.numel()].to(total.device)
+            dist.all_gather(list(whole), own)
+        return whole.flatten()[: vector.numel()].to(vector.device)
 
 
 @contextmanager

@@ -113,10 +113,7 @@ class DpMf(DpSgd):
         self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness, ran: dict[str, Any]
     ) -> Card:
         assert isinstance(gradients, CorrelatedGradients)
-        plan = gradients.strategy.participation
-        order = "a Poisson sample of one place a step" if self.sampled else "fixed order"
-        visits = f"{order}, each record at most {plan.most} times, {gradients.blocks} steps apart"
-        ran = {**ran, "sampler": visits, "strategy": self.strategy, "sensitivity": gradients.strategy.sensitivity}
+        ran = {**ran, **gradients.facts, "strategy": self.strategy}
         return super()._card(gradients, dataset, budget, rng, ran)
 
     def assumptions(self) -> tuple[str, ...]:
