@@ -82,6 +82,7 @@ class Running:
         served = releases or {"paid": self.noisy, "free": free_release()}
         app = create_app(self.settings, served, rng=Reproducible(0))
         self.service = app.state.service
+        self.noisy.calls = 0  # each was tried once
         self._socket = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(
             app, http=GuardedProtocol, ws="none", log_config=None, access_log=False, server_header=False

@@ -340,3 +340,10 @@ def test_the_python_client_asks_retries_and_says_what_was_wrong(service, rows):
         with pytest.raises(ServiceError, match="the model's budget covers 18 more") as caught:
             client.predict("paid", rows(19))
     assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("least", [-1e-30, -1e-45, 1.0000001])
+def test_an_input_that_lies_outside_by_next_to_nothing_is_refused_like_any_other(service, least):
+    """Seen from 0.5, it is as far as 0 is; it was a 500."""
+    refused = service.ask([[0.5, 0.5, least, 0.5]])
+    assert (refused.status_code, service.spent) == (422, 0)

@@ -72,3 +72,21 @@ def test_what_is_no_record_of_the_table_is_refused_by_name_and_costs_nothing(hos
 
 def test_coded_records_are_taken_as_before(hospital):
     assert hospital.ask([[0.4, 0, 0, 1, 0.5]]).status_code == 200
+
+
+def test_a_date_of_any_year_is_read(hospital):
+    """Nanoseconds since 1970 end in 2262; such a date was a 500."""
+    asked = [{**RECORD, "day": f"{year}-07-01"} for year in ("0990", "1666", "3990", "9999")]
+    assert hospital.ask(asked).status_code == 200
+    coded = hospital.service.models["paid"]._code(pd.DataFrame(asked))
+    assert coded[:, -1].tolist() == [0, 0, 1, 1]
+
+
+def test_what_an_arrow_stream_says_of_pandas_is_not_believed(hospital):
+    pa = pytest.importorskip("pyarrow")
+    table = pa.Table.from_pandas(pd.DataFrame([RECORD])).replace_schema_metadata({"pandas": '{"columns": [{}]}'})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    kind = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    assert hospital.ask(sink.getvalue().to_pybytes(), **kind).status_code in (200, 422)

@@ -297,6 +297,8 @@ def read_schema(path: str | Path) -> Schema:
         raise SettingError(f"the schema {path} does not fit at {where}: {reason}.") from None
     except _DuplicateError as error:
         raise SettingError(f"the schema {path} names {str(error)!r} twice.") from None
+    except (RecursionError, ValueError):
+        raise SettingError(f"the schema {path} is nested too deeply, or holds a number that is too long.") from None
 
 
 def make_target(**given: Any) -> TargetSchema:

@@ -334,7 +334,9 @@ def dates(series: pd.Series[Any], column: Column, marks: Sequence[str]) -> np.nd
             f"column {column.name!r} is to hold dates written as {column.date} but does not in {wrong} rows; correct "
             "them, or the column's `date` in the schema."
         )
-    return np.asarray((times - pd.Timestamp(0)) / pd.Timedelta(days=1), np.float64)
+    # In microseconds: pandas' nanoseconds do not reach beyond the years 1677 to 2262.
+    moments = times.to_numpy().astype("datetime64[us]")
+    return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 86_400e6)
 
 
 def _words(series: pd.Series[Any], marks: Sequence[str]) -> tuple[pd.Series[Any], np.ndarray[Any, np.dtype[np.bool_]]]:

@@ -144,10 +144,10 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
     """
     path = Path(path)
     settings, contents = _read(path)
-    given = settings["settings"]
-    if "version" not in settings:
-        given = _with_todays_names(settings["method"], given)
     try:
+        given = settings["settings"]
+        if "version" not in settings:
+            given = _with_todays_names(settings["method"], given)
         tensors = load_tensors(contents[WEIGHTS])
         saved = Saved(
             tensors,
@@ -255,7 +255,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Contents]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BundleError(f"the bundle {path} has an unreadable {SETTINGS} or {CARD}; make it again.") from None
     if version != FORMAT:
-        raise BundleError(f"{path} has bundle format {version}; this version reads format {FORMAT}.")
+        raise BundleError(f"{path} has bundle format {version!r:.20}; this version reads format {FORMAT}.")
     found = {SETTINGS: canonical, CARD: contents[CARD], WEIGHTS: contents[WEIGHTS]}
     for name, content in found.items():
         if _digest(content) != expected.get(name):

@@ -88,7 +88,7 @@ def read_arrow(body: bytes, rows: int) -> pd.DataFrame:
         table.validate(full=True)
         if not 1 <= table.num_rows <= rows:
             raise DataError(f"a request has 1 to {rows} inputs, and the Arrow stream {table.num_rows}.")
-        return table.to_pandas(timestamp_as_object=True).astype(object)
+        return table.to_pandas(timestamp_as_object=True, ignore_metadata=True).astype(object)
     except (pa.ArrowException, ValueError, IndexError, OverflowError, OSError, struct.error):
         raise unreadable from None
 

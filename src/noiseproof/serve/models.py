@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import threading
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ from safetensors.torch import save as save_tensors
 from noiseproof.data.dataset import Public
 from noiseproof.data.tables import code_rows, listed
 from noiseproof.errors import DataError, SettingError, UnsupportedError
-from noiseproof.privacy import Card, Randomness
+from noiseproof.privacy import Card, Randomness, Reproducible
 from noiseproof.releases.release import ModelRelease, PredictionRelease, Release, check_features
 from noiseproof.serve import bodies
 from noiseproof.serve.bodies import JSON, NPY
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 Basis = Literal["proven", "claimed"]
 """Whether a price is a proven cost, or only what a method's authors claim."""
+
+
+_MOST_SIZES, _MOST_FEATURES = 8, 1 << 28
+"""Dimensions and features of one record."""
 
 
 class ServedModel:
@@ -67,8 +72,18 @@ class ServedModel:
         self.columns = [dataclasses.asdict(column) for column in release.public.columns]
         self._rows = rows
         self._costs: dict[int, dict[str, Any]] = {}  # of as many answers as a request may ask for
+        self._try()
         self._reader = _reader(_coded(self.shape), rows)
         self._records = _reader(dict[str, _Cell], rows) if release.public.kind == "table" else None
+
+    def _try(self) -> None:
+        """Refuse a release that cannot answer, before anybody pays for it: answer once, and throw the answer away."""
+        if not (1 <= len(self.shape) <= _MOST_SIZES and 0 < math.prod(self.shape) <= _MOST_FEATURES):
+            raise SettingError(f"{self.name} takes records of a shape that there is not; make it again.")
+        try:
+            self.answer(torch.full((1, *self.shape), 0.5), Reproducible(0))
+        except Exception as error:
+            raise SettingError(f"{self.name} cannot answer ({type(error).__name__}); make it again.") from None
 
     def _check_offer(self) -> None:
         """Refuse a release that offers more answers than the epsilon that its card proves covers, whoever wrote its settings.
@@ -178,7 +193,7 @@ class ServedModel:
     def _within_bounds(self, features: npt.NDArray[np.float32]) -> torch.Tensor:
         if not (features.min() >= 0 and features.max() <= 1):  # also where one is NaN
             tensor = check_features(torch.from_numpy(features), self.shape)
-            outside = int(((tensor - 0.5).abs() > 0.5).flatten(1).any(1).nonzero()[0])
+            outside = int(((tensor < 0) | (tensor > 1)).flatten(1).any(1).nonzero()[0])
             raise DataError(f"inputs[{outside}] lies outside [0, 1], the public bounds of every coded feature.")
         return torch.from_numpy(features)
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import TypeAdapter
 from torch.nn import functional
 
 from noiseproof.errors import SettingError
@@ -240,7 +241,8 @@ _ANSWERS = {kind.law: kind for kind in (GaussianAnswer, LaplaceAnswer, Exponenti
 
 def from_json(fields: Mapping[str, Any]) -> Answer:
     """The answer that `Answer.to_json` wrote."""
-    return _ANSWERS[fields["law"]](**{name: value for name, value in fields.items() if name != "law"})
+    given = {name: value for name, value in fields.items() if name != "law"}
+    return TypeAdapter(_ANSWERS[fields["law"]]).validate_python(given)
 
 
 def calibrate(build: Callable[[float], Answer], budget: Budget) -> Answer:

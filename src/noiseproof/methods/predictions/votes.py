@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import ClassVar, Self, get_args
 
 import torch
 from torch.nn import functional
 
 from noiseproof.data import Dataset
 from noiseproof.data.dataset import Kind as RecordKind
-from noiseproof.errors import SettingError
+from noiseproof.errors import BundleError, SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import Share
 from noiseproof.methods.predictions.answers import ScoreChange, least_noise
@@ -19,6 +19,7 @@ from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
 from noiseproof.privacy import Budget, Game, Randomness
 from noiseproof.privacy.budget import Neighbours
 from noiseproof.progress import SILENT, Progress
+from noiseproof.releases.release import Saved
 
 _ENTRIES = 1 << 24
 """Similarities that are in memory at once."""
@@ -26,6 +27,17 @@ _ENTRIES = 1 << 24
 
 class VotesRelease(ScoreRelease):
     """Answers by the votes of secret records: vectors of length 1, and their labels."""
+
+    @classmethod
+    def restore(cls, saved: Saved) -> Self:
+        """The same answers, if the votes can be counted."""
+        Votes(**saved.settings)  # which checks them
+        records, labels = saved.tensors["records"], saved.tensors["labels"]
+        if labels.dtype != torch.long or not ((labels >= 0) & (labels < len(saved.public.classes))).all():
+            raise BundleError("the bundle's votes are for classes that there are not; make it again.")
+        if records.shape != (len(labels), math.prod(saved.public.shape)):
+            raise BundleError("the bundle's votes are of records of another shape; make it again.")
+        return super().restore(saved)
 
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         method, classes = Votes(**self.settings), len(self.public.classes)

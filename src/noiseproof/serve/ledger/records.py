@@ -300,4 +300,5 @@ def entry_hash(
         f'{{"answers":{answers},"client":{quoted(client)},"kind":"{kind}","made_at":{made_at},"model":{model},'
         f'"previous":"{previous}","receipt":{json.dumps(receipt)},"sequence":{sequence},"units":[{amounts}]}}'
     )
-    return hashlib.sha256(text.encode()).hexdigest()
+    # What somebody wrote to the database that is no text is hashed too, and found to be another entry.
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
