@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -183,84 +179,3 @@ def test_a_clock_that_jumps(cluster, bundle, tmp_path, clients, capsys):
     assert hold(service, plain, careful, budget, capsys, "clock that jumps ten years") == 0
     assert len(set(years)) == 3  # the service did see them
     answers_again(service, keys)
-
-
-SECONDS = float(os.environ.get("NOISEPROOF_STORM_SECONDS", "60"))
-"""How long the storm lasts; half an hour gives some 100,000 requests on two quiet cores."""
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_everything_at_once(cluster, bundle, kind, small_disk, clients, capsys, request):
-    """Kills, poison, half-sent requests, a full disk and database restarts: nothing is sold twice, and others are answered."""
-    folder = small_disk(8 if kind == "sqlite" else 200)
-    folder.chmod(0o755)
-    server = None if kind == "sqlite" else request.getfixturevalue("postgres_in")(folder / "data")
-    url = str(folder / "ledger.db") if server is None else server.url
-    budget = 10**7
-    service = cluster(bundle(budget), url, workers=2)
-    *keys, attacker = clients(url, CLIENTS + 1)
-    chance, recoveries, over = random.Random(0), [], threading.Event()
-
-    def half_send():
-        while not over.is_set():
-            held = []
-            for _ in range(300):
-                with contextlib.suppress(OSError):
-                    held.append(socket.create_connection(("127.0.0.1", service.port), 1, ("127.0.0.2", 0)))
-                    held[-1].sendall(b"POST /v1/models/model/predictions HTTP/1.1\r\nX: ")
-            over.wait(2)
-            for one in held:
-                one.close()
-
-    def poison():
-        bodies = [b'{"inputs": [[[[1e38' + b"]]]]}", b"[" * 10_000, b'{"inputs": [[[[NaN]]]]}', b"\x93NUMPY" * 100]
-        with httpx.Client(
-            base_url=service.address, timeout=30, headers={"Authorization": f"Bearer {attacker}"}
-        ) as http:
-            while not over.is_set():
-                with contextlib.suppress(httpx.TransportError):
-                    told = http.post(
-                        "/v1/models/model/predictions",
-                        content=chance.choice(bodies),
-                        headers={"Content-Type": chance.choice(["application/json", "application/x-npy"])},
-                    )
-                    assert told.status_code != 500
-                time.sleep(0.01)
-
-    def break_things():
-        attackers = [threading.Thread(target=one) for one in (half_send, poison)]
-        for one in attackers:
-            one.start()
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            trouble = chance.choice(["kill", "disk", "database"])
-            if trouble == "kill" and service.workers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(chance.choice(service.workers), signal.SIGKILL)
-            elif trouble == "disk":
-                filler = fill(folder)
-                time.sleep(1)
-                filler.unlink()
-            elif server is not None:
-                server.kill()
-                time.sleep(0.5)
-                server.start()
-            began = time.monotonic()
-            service.wait_until_ready()
-            recoveries.append(time.monotonic() - began)
-            time.sleep(chance.uniform(1, 4))
-        over.set()
-        for one in attackers:
-            one.join()
-
-    plain, careful = service.under_load(keys, break_things)
-    hold(service, plain, careful, budget, capsys, f"everything at once for {SECONDS:.0f} s, {kind}")
-    with capsys.disabled():
-        print(
-            f"longest until ready again: {[round(one, 1) for one in sorted(recoveries)[-3:]]} s of {len(recoveries)} troubles"
-        )
-    # Who retries is answered every time: `under_load` ends when every careful client has heard something final.
-    assert len(careful.answers) > 0
-    assert {status for status in careful.statuses if status >= 400} <= {503, 408, 429}
-    answers_again(service, keys)
-    service.stop()
