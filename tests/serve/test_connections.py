@@ -6,6 +6,7 @@ import socket
 import time
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from noiseproof.serve import logs
 
@@ -119,3 +120,13 @@ def test_others_messages_are_lines_of_json_and_written_once_a_second(caplog):
             relay.emit(logging.LogRecord("uvicorn.error", logging.WARNING, "x", 1, "Invalid HTTP request.", None, None))
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("{")
+
+
+def test_headers_behind_a_body_are_not_kept(service, monkeypatch):
+    kept = []
+    monkeypatch.setattr(HttpToolsProtocol, "on_header", lambda *line: kept.append(line))
+    chunked = b"POST /v1/models HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    connection = connect(service, chunked + b"X-Trailer: 1\r\n" * 1000 + b"Connection: close\r\n\r\n")
+    assert connection.recv(12) == b"HTTP/1.1 405"
+    connection.close()
+    assert len(kept) == 2

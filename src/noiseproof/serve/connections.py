@@ -79,6 +79,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._begun = True
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A line of the head; those behind a body, which may have no end, nobody reads."""
+        if self._begun:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head is there: now the exchange has its own deadline."""
         self._in_exchange, self._begun, self._head = True, False, 0

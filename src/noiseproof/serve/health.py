@@ -83,7 +83,8 @@ class Health:
                 self._look()
             except LedgerError as error:
                 self._failed = True
-                log_event("ledger away", at_most=0.2, error=type(error.__cause__ or error).__name__)
+                cause = type(error.__cause__ or error).__name__
+                log_event("ledger away", at_most=0.2, error=cause, reason=str(error))
                 return
             self._batcher.failed = False
             self._committed = time.monotonic()
