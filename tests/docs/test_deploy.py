@@ -71,3 +71,30 @@ def test_systemd_reads_the_unit_and_finds_it_closed(tmp_path):
     level = re.search(r"exposure level for noiseproof\.service: ([\d.]+)", found.stdout)
     assert level is not None
     assert float(level[1]) < 2
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_nginx_reads_its_configuration(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x", "-keyout", str(key)]
+    subprocess.run([*command, "-out", str(certificate)], capture_output=True, check=True)
+    text = (DEPLOY / "nginx.conf").read_text().replace("/etc/nginx/tls/", f"{tmp_path}/")
+    text = text.replace("server serve:8000", "server 127.0.0.1:8000").replace("/tmp/nginx.pid", f"{tmp_path}/nginx.pid")
+    (tmp_path / "nginx.conf").write_text(text)
+    found = subprocess.run(
+        ["nginx", "-t", "-q", "-c", str(tmp_path / "nginx.conf"), "-e", str(tmp_path / "error.log")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
+def test_docker_compose_reads_its_file(tmp_path):
+    # Its first version knows all of it but the name of the project.
+    text = re.sub(r"^name:.*\n", "", (DEPLOY / "compose.yaml").read_text(), flags=re.M)
+    (tmp_path / "compose.yaml").write_text(text)
+    command = ["docker-compose", "--file", str(tmp_path / "compose.yaml"), "config", "--quiet"]
+    subprocess.run(command, capture_output=True, check=True)

@@ -84,9 +84,29 @@ def test_an_operator_sees_models_budgets_clients_and_can_try_a_query_by_keyboard
     assert page.complaints == []
 
 
+def test_an_operator_closes_a_budget_and_retires_a_model_after_typing_its_name(page, service, rows):
+    service.ask(rows(2))
+    enter(page, service, service.operator)
+    page.get_by_role("button", name="Close the budget").click()
+    expect(page.get_by_text("Type the name of this model first.")).to_be_visible()
+    assert service.ledger.balance("paid").left.units != (0,)
+    page.get_by_label("Name of this model, to confirm").fill("paid")
+    page.get_by_role("button", name="Close the budget").click()
+    expect(page.get_by_text("The budget is closed.")).to_be_visible()
+    expect(page.get_by_text("2 of 2 answers")).to_have_count(1)
+    assert service.ask(rows(1)).status_code == 403
+    page.get_by_role("button", name="Retire the model").click()
+    expect(page.get_by_text("The model is retired.")).to_be_visible()
+    assert service.ask(rows(1)).status_code == 410
+    page.get_by_role("button", name="free").click()
+    expect(page.get_by_role("button", name="Close the budget")).to_be_hidden()
+    assert page.complaints == []
+
+
 def test_a_client_sees_its_own_share_and_no_other_clients(page, service, rows):
     service.ask(rows(2), service.ann)
     enter(page, service, service.bob)
+    expect(page.get_by_role("heading", name="Management")).to_be_hidden()
     expect(page.get_by_text("2 of 20 answers")).to_be_visible()
     expect(page.get_by_text("0 of 3 answers")).to_be_visible()
     assert page.locator(".clients").is_hidden()

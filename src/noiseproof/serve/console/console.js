@@ -108,6 +108,7 @@ async function open(name) {
   showExports(page, model);
   page.querySelector(".period").addEventListener("change", () => refresh().catch(trouble));
   tryForm(page, model);
+  manageForm(page, model);
   $("model").replaceChildren(page);
   await refresh();
 }
@@ -269,6 +270,30 @@ function showClients(page, clients, everyone) {
     row.append(element("td", "Nobody has asked yet.", { colspan: 4 }));
     section.querySelector("tbody").replaceChildren(row);
   }
+}
+
+// ---- Close and retire
+
+function manageForm(page, model) {
+  const section = page.querySelector(".manage");
+  const told = section.querySelector(".managed");
+  section.hidden = !state.me.operator;
+  section.querySelector("[value=close]").hidden = !model.price;
+  section.querySelector("form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const what = event.submitter.value;
+    if (section.querySelector("input").value !== model.name) {
+      told.textContent = "Type the name of this model first.";
+      return;
+    }
+    try {
+      await ask(`/v1/models/${encodeURIComponent(model.name)}/${what}`, { method: "POST" });
+      told.textContent = what === "close" ? "The budget is closed." : "The model is retired.";
+      await refresh();
+    } catch (error) {
+      told.textContent = error.message;
+    }
+  });
 }
 
 // ---- Try a query
