@@ -41,9 +41,10 @@ def run(
     rows: list[dict[str, Any]] = []
     with progress.task("benchmarks", len(chosen)) as task:
         for name in chosen:
+            task.advance(0, benchmark=name)  # said before its minutes, not after
             module = importlib.import_module(f"bench.{'serve' if name == 'soak' else name}")
             part, options = _REPEATS[name], {"with_opacus": against == "opacus"} if name == "steps" else {}
             times = () if part is None else (repeats if part == 1 else max(3, repeats // part),)
             rows += (module.soak if name == "soak" else module.rows)(*times, **options)
-            task.advance(benchmark=name)
+            task.advance()
     return rows

@@ -86,10 +86,12 @@ def test_one_record_moves_the_table_by_no_more_than_the_stated_sensitivity(class
 
 
 def test_methods_that_cannot_say_their_event_are_refused_in_words(cancer):
-    with pytest.raises(UnsupportedError, match="votes cannot say before it runs"):
+    with pytest.raises(UnsupportedError, match="votes cannot take part in a paid choice"):
         choose([("dp-sgd", {}), ("votes", {})], cancer, Budget(3.0))
-    with pytest.raises(UnsupportedError, match="functional cannot say"):
+    with pytest.raises(UnsupportedError, match="functional cannot take part"):
         choose([("functional", {"relevance_share": 0.2})], cancer, Budget(3.0))
+    with pytest.raises(UnsupportedError, match="dp-gan cannot take part"):
+        choose([("dp-gan", {"tuning": "ant"})], cancer, Budget(3.0))
     with pytest.raises(SettingError, match="at least one method"):
         choose([], cancer, Budget(3.0))
 
@@ -101,10 +103,18 @@ def test_a_training_that_did_more_than_it_stated_is_not_released(cancer):
         choice._check_ran(release, stated, Budget(3.0))
 
 
-@pytest.mark.parametrize("name", ["dp-sgd", "dp-sgd-bounded", "dp-sgd-adaptive", "functional"])
+STATED = {
+    **{name: {"epochs": 1} for name in ("dp-sgd", "dp-sgd-bounded", "dp-sgd-adaptive", "dp-mf", "shard-mean")},
+    **{name: {"steps": 2, "model": model} for name, model in (("dp-gan", "dense"), ("zero-gan", "features"))},
+    "functional": {},
+    "marginals": {},
+}
+
+
+@pytest.mark.parametrize("name", STATED)
 def test_what_is_stated_beforehand_is_what_runs(cancer, name):
     budget = Budget(2.0)
-    method = build(name, {} if name == "functional" else {"epochs": 1})
+    method = build(name, STATED[name])
     release = method.fit(method.network(cancer.train.public), cancer.train, budget, rng=Reproducible(0))
     log = EventLog()
     for event, count in release.event_log:
@@ -157,3 +167,13 @@ def test_bounds_that_were_bought_are_paid_for_beside_the_choice(cancer):
         choose(candidates, split, Budget(6.0, 1e-5, "replace-one"))
     with pytest.raises(UnsupportedError, match="intervals"):
         choose([("functional", {"interval": 0.9})] * 2, cancer, Budget(3.0))
+
+
+def test_synthetic_records_are_chosen_by_what_is_learned_from_them_alone(cancer, tmp_path):
+    candidates = [("marginals", {}), ("dp-gan", {"steps": 1, "model": "dense"})]
+    found = choose(candidates, cancer, Budget(8.0), runs=2.0, rng=Reproducible(3))
+    assert found.release.kind == "data"
+    assert found.release.card.proven.epsilon <= 8
+    assert 0 <= found.score <= 1
+    found.release.save(tmp_path / "bundle")
+    assert load_bundle(tmp_path / "bundle").card == found.release.card

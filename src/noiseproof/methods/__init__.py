@@ -120,7 +120,7 @@ class Method(ABC):
             budget: What the run may spend.
 
         Returns:
-            The event of all that `fit` will do; None where it cannot be said beforehand, or what is fitted is no model.
+            The event of all that `fit` will do; None where it cannot be said beforehand, or answers are paid for one by one.
         """
         return None
 

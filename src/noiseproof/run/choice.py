@@ -11,11 +11,12 @@ import torch
 
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.methods.common import claim_of
-from noiseproof.privacy import Budget, EventLog, Gaussian, Randomness, Secure, accountants, calibration
+from noiseproof.privacy import Budget, EventLog, Gaussian, Randomness, Reproducible, Secure, accountants, calibration
 from noiseproof.privacy.events import DpEvent, SelectionDpEvent, Stopping
 from noiseproof.privacy.selection import Candidate, select
-from noiseproof.releases.release import ModelRelease
+from noiseproof.releases.release import DataRelease, ModelRelease
 from noiseproof.run import spends
+from noiseproof.run.results import BASELINE
 from noiseproof.run.training import Fitting, resolve
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def choose(
         The best run.
 
     Raises:
-        UnsupportedError: If a method cannot say beforehand what a run does to the records, or gives no model.
+        UnsupportedError: If a method cannot say beforehand what a run does to the records, or is paid for by the answer.
         SettingError: If there are no candidates or the budget allows none.
 
     Formal guarantee
@@ -174,8 +175,9 @@ def _stated(fitting: Fitting, split: Split, budget: Budget) -> DpEvent:
     event = fitting.method.planned_event(split.train, budget)
     if event is None:
         raise UnsupportedError(
-            f"{fitting.method.name} cannot say before it runs what it does to the records, or gives no model; a paid choice "
-            "needs that. dp-sgd, dp-sgd-bounded, dp-sgd-adaptive, functional and shard-mean can."
+            f"{fitting.method.name} cannot take part in a paid choice: with these settings it does not state before it runs "
+            "what it will do to the records, or its answers are paid for one by one. dp-sgd and its variants, dp-mf, "
+            "functional, shard-mean, dp-gan, zero-gan and marginals can."
         )
     return event
 
@@ -213,6 +215,9 @@ def _score(release: Release, split: Split, noise: Gaussian, rng: Randomness) -> 
     One Gaussian mechanism: a record is counted once for each judged class, so that the table's L2 sensitivity is the root
     of their number; a squared error of coded targets is at most 1. What is made of the noised table is post-processing.
     """
+    if isinstance(release, DataRelease):
+        # Synthetic records are as good as what is learned from them alone: post-processing.
+        release = resolve(BASELINE, release.dataset, epsilon=1.0).fit(release.dataset, Budget(1.0), rng=Reproducible(0))
     assert isinstance(release, ModelRelease)
     answers, labels = release.predict(split.test.features).double(), split.test.labels
     if split.train.public.task != "classification":

@@ -184,11 +184,19 @@ class DpGan(GanMethod):
         release.event_log = run.events.runs
         return release
 
-    def _prepare(self, gan: Gan, dataset: Dataset, budget: Budget, rng: Randomness, model: Model) -> Run:
+    def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent | None:
+        """The labels' histogram and all steps; None where the noise changes on the way."""
+        if self.tuning != "constant":
+            return None
+        return self._planned(self._model(as_classes(dataset).public, "features"), budget)[0]
+
+    def _usual(self, model: Model, *names: str) -> list[Any]:
         usual = self.linear if model == "features" else self.networks
-        steps, rate, updates, lr = (
-            getattr(self, name) or usual[name] for name in ("steps", "sample_rate", "generator_steps", "lr")
-        )
+        return [getattr(self, name) or usual[name] for name in names]
+
+    def _planned(self, model: Model, budget: Budget) -> tuple[DpEvent, float, Filter]:
+        """What a run at constant noise does to the records, the noise multiplier, and the filter that it fits into."""
+        steps, rate = self._usual(model, "steps", "sample_rate")
         labels = GaussianDpEvent(self._label_sigma(budget))
 
         def planned(noise_multiplier: float) -> DpEvent:
@@ -204,6 +212,11 @@ class DpGan(GanMethod):
             # The filter knows fewer orders than the accountant: by a hair, what is planned may not fit.
             sigma *= 1.002
             filter = Filter(budget, "rdp", planned=planned(sigma))
+        return planned(sigma), sigma, filter
+
+    def _prepare(self, gan: Gan, dataset: Dataset, budget: Budget, rng: Randomness, model: Model) -> Run:
+        steps, rate, updates, lr = self._usual(model, "steps", "sample_rate", "generator_steps", "lr")
+        _, sigma, filter = self._planned(model, budget)
         return Run(gan, dataset, rng, model, steps, updates, lr, rate, filter, self._noise(sigma))
 
     def _label_sigma(self, budget: Budget) -> float:

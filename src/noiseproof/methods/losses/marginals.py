@@ -185,6 +185,10 @@ class Marginals(Synthesizer):
         release.event_log = log.runs
         return release
 
+    def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent:
+        """All counts and, where pairs are chosen, the choices."""
+        return self.plan(View(as_classes(dataset).public).sizes, dataset.persons, budget).event
+
     def plan(self, sizes: tuple[int, ...], records: int, budget: Budget) -> Plan:
         """How many pairs are counted and with how much noise: more pairs for more records, a larger budget, fewer cells."""
         columns = len(sizes)
