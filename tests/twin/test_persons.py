@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pandas as pd
 import pytest
 import torch
 
@@ -15,7 +16,6 @@ from tests.twin import worlds
 from tests.twin.test_twins import asked_in_python, command
 
 METHODS = [name for name, kind in methods.registry().items() if "person" in kind.units]
-ROWS = 5
 
 
 def differing(rows: int, one) -> list[worlds.Record]:
@@ -141,14 +141,12 @@ def test_ids_are_in_no_checkpoint_journal_page_or_cache(tmp_path, fixed_randomne
     ],
     ids=["missing", "ids as numbers", "ids as classes", "one row"],
 )
-def test_ids_are_in_no_error(spoil, tmp_path, capfd):
+def test_ids_are_in_no_error(spoil, tmp_path, capfd, monkeypatch):
     given = worlds.write_persons(tmp_path / "one", PAIR[0])
     file = tmp_path / "one" / given[1]
-    import pandas as pd
-
     spoil(pd.read_csv(file, dtype=str)).to_csv(file, index=False)
-    with pytest.raises(SystemExit) as stop, pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path / "one")
+    monkeypatch.chdir(tmp_path / "one")
+    with pytest.raises(SystemExit) as stop:
         main([*command("dp-sgd"), *given])
     assert stop.value.code
     said = "".join(capfd.readouterr())
