@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from bench.results import splits
 from bench.results.measure import Bench
 from bench.results.page import render
 from bench.results.rows import ROWS, SEEDS, Row, Store
@@ -33,6 +34,9 @@ def results(
             audited = kept["audit"] = bench.audit()
             store.save(row.key, kept)
             _tell(f"{row.key} audited: game {audited['game']:.3g}, one run {audited['one_run']:.3g}")
+        if row.splits and "splits" not in kept:
+            kept["splits"] = splits.measure(row)
+            store.save(row.key, kept)
         accuracy = fmean([run["accuracy"] for run in kept["runs"].values()])
         floor = "" if row.floor is None else f", must be {row.floor:.1%}: {'yes' if accuracy >= row.floor else 'NO'}"
         _tell(f"{row.key}: {accuracy:.2%}{floor}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from bench.results import splits
 from bench.results.rows import DELTA, NEIGHBOURS, Row
 
 _HEAD = f"""# Proven accuracy
@@ -44,7 +45,9 @@ def render(rows: Sequence[tuple[Row, Mapping[str, Any]]], missing: Sequence[Row]
     """The page for these rows, of which each has finished runs and an audit; it names those that are `missing`."""
     names = ", ".join(f"{row.data} at {row.epsilon:g}" for row in missing)
     unfinished = [f"\nNot finished, so not shown: {names}. `make results` runs what is missing."] if missing else []
-    return "\n".join([_HEAD, *_table(rows), *unfinished, "", *_audits(rows), "", *_recipes(rows), "", _HONESTY])
+    return "\n".join(
+        [_HEAD, *_table(rows), *unfinished, "", *splits.table(rows), *_audits(rows), "", *_recipes(rows), "", _HONESTY]
+    )
 
 
 def _table(rows: Sequence[tuple[Row, Mapping[str, Any]]]) -> Iterator[str]:

@@ -28,6 +28,8 @@ class Row:
     recipe: str = "auto"
     test_fraction: float = 0.25
     """The share that is held out of a set without a test part of its own."""
+    splits: bool = False
+    """Whether the set is so small that other splits are shown besides."""
 
     @property
     def key(self) -> str:
@@ -48,6 +50,7 @@ ROWS = (
         "Lu et al.'s DP-SGD at 1: a loss of accuracy of about .9 (near .5 is their algorithm 1)",
         # 4,000 of its 5,010 records to train on.
         test_fraction=1010 / 5010,
+        splits=True,
     ),
     Row(
         "cifar10",

@@ -107,6 +107,41 @@ def test_few_records_and_classes_that_nobody_has_are_no_trouble():
     assert torch.isfinite(fit(Functional(relevance_share=0.1), data=constant).predict(constant.features)).all()
 
 
+def many_classes(seed=0, records=600):
+    """Bits, of which each of 20 classes has its own likely ones."""
+    generator = torch.Generator().manual_seed(9)
+    likely = torch.rand(20, 80, generator=generator) ** 2
+    generator.manual_seed(seed)
+    labels = torch.randint(20, (records,), generator=generator)
+    bits = torch.bernoulli(likely[labels], generator=generator)
+    return Dataset("bits", bits, labels, Public((80,), tuple(map(str, range(20)))))
+
+
+def test_many_classes_of_few_records_are_told_apart_by_the_directions_of_their_sums():
+    data, other = many_classes(), many_classes(1)
+    release = fit(Functional(), Budget(3.0, 1e-5), data=data)
+    assert release.card.ran["curvature share"] == 0
+    assert release.card.proven.epsilon <= 3
+    curved = fit(Functional(curvature_share=0.5), Budget(3.0, 1e-5), data=data)
+    assert npf.accuracy(release, other) > max(0.5, npf.accuracy(curved, other) + 0.05)
+
+
+@pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])
+def test_one_record_moves_released_class_sums_by_at_most_one(neighbours):
+    data = many_classes()
+    plan = Functional().plan(data, Budget(1.0, 1e-5, neighbours))
+    most = 0.0
+    for one in range(0, 600, 7):
+        without = torch.arange(600) != one
+        rest = plan.sums(data.take(without.nonzero()[:, 0]))
+        if neighbours == "add-or-remove":
+            moved = plan.sums(data) - rest
+        else:
+            moved = rest + plan.sums(data.take(torch.tensor([0]))) - plan.sums(data)
+        most = max(most, float(moved.norm()))
+    assert 0.99 * (1 if neighbours == "add-or-remove" else 0.5**0.5) < most <= 1
+
+
 def test_settings_that_cannot_be_are_refused():
     for settings in (
         {"noise": "cauchy"},

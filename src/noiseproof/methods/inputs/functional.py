@@ -12,8 +12,9 @@ from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.features import Chain, FeatureMap, GroupNormMap, RandomFourierMap, ScatteringMap, UnitNormMap
+from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
-from noiseproof.methods.common import BelowOne, Count, Positive, Rate, Within, claim_of, crowded, proven_game, seeded_by
+from noiseproof.methods.common import BelowOne, Count, Positive, Rate, claim_of, crowded, proven_game, seeded_by
 from noiseproof.methods.inputs.quadratic import ASSUMPTIONS, Law, Quadratic, solve
 from noiseproof.methods.inputs.relevance import average, release_relevance, split
 from noiseproof.networks import Network
@@ -145,8 +146,10 @@ class Functional(Method):
     noise: Law = "gaussian"
     ridge: Positive = 0.4
     """In units of the noise's size as an operator, so that it is chosen without looking at private records."""
-    curvature_share: Within = 0.5
-    """The part of the noise's budget for second moments; the rest is for what ties features to labels."""
+    curvature_share: BelowOne | None = None
+    """The part of the noise's budget for second moments; the rest is for what ties features to labels. With 0, a class's
+    weights are the direction of the sum of its records, so that the answer is the class nearest in angle. None decides by
+    public numbers: 0 for vectors of which a class has fewer records than they have features, else 0.5."""
     relevance_share: BelowOne = 0.0
     """The part of epsilon that pays for relevances; 0 scales no feature."""
     floor: Rate = 0.1
@@ -169,6 +172,11 @@ class Functional(Method):
         embedding = self._network(dataset).embedding if embedding is None else embedding
         numeric = dataset.public.task != "classification"
         share = self.curvature_share
+        if share is None:
+            wide = dataset.public.kind == "vector" and dataset.persons < dataset.outputs * embedding.width
+            share = 0.0 if wide and not numeric else 0.5
+        if not share and numeric:
+            raise SettingError("of a numeric target, curvature_share must be above 0.")
         return Quadratic(embedding, embedding.width, dataset.outputs, self.noise, share, budget, numeric)
 
     def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent | None:
@@ -184,7 +192,10 @@ class Functional(Method):
         ----------------
         The class's, for this one release.
         """
-        second, first = plan.release(plan.sums(dataset, progress), rng)
+        sums = plan.sums(dataset, progress)
+        if not plan.share:
+            return plan.directions(sums, rng), 0.0
+        second, first = plan.release(sums, rng)
         ridge = self.ridge * plan.spread(rng)
         return solve(second, first, ridge, numeric=plan.numeric), ridge
 
@@ -195,7 +206,7 @@ class Functional(Method):
         module = self._network(dataset)
         before: list[DpEvent] = []
         main = budget
-        ran: dict[str, Any] = {"map": module.embedding.name, "curvature share": self.curvature_share}
+        ran: dict[str, Any] = {"map": module.embedding.name}
         if self.relevance_share:
             main, before = self._scale(module.embedding, dataset, budget, rng, progress)
             ran["relevance share"] = self.relevance_share
@@ -208,7 +219,8 @@ class Functional(Method):
             "noise": self.noise,
             "features": plan.width,
             "ridge": ridge,
-            "scale on second moments": plan.scale(rng) / curvature,
+            "curvature share": plan.share,
+            **({"scale on second moments": plan.scale(rng) / curvature} if plan.share else {}),
             "scale on first moments": plan.scale(rng) / slope,
             "releases": len(before) + 1,
         }
@@ -271,7 +283,8 @@ class Functional(Method):
         everyone = Dataset("game", features, torch.tensor([0, 1, 0]), public)
         # Beside the first record, whoever is there is the canary.
         worlds = [crowded(everyone.take(torch.tensor(chosen)), 1, canaries if chosen[1:] else 1) for chosen in indices]
-        plan = self.plan(everyone, budget)
+        share = 0.5 if self.curvature_share is None else self.curvature_share
+        plan = replace(self, curvature_share=share).plan(everyone, budget)
         sums = [plan.sums(world) for world in worlds]
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:

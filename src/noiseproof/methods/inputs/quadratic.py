@@ -58,7 +58,8 @@ class Quadratic:
     [0, 1], c moves by 1/2, and by 1 where a record is exchanged, in L2 norm as in L1. S is released as its upper
     triangle with the off-diagonal times sqrt(2), which has the norm of S. With ||phi|| <= 1 in L1 norm, the upper triangle
     moves by at most 1 and c by 2 (1 - 1/M) in L1 norm, twice that for an exchange. S and c are divided
-    by these and weighted such that together they have sensitivity 1, and get one Gaussian or Laplace mechanism.
+    by these and weighted such that together they have sensitivity 1, and get one Gaussian or Laplace mechanism. Where
+    S has no share, c_l = sum y_l phi is released alone and not centred: a record moves it by ||phi|| <= 1, an exchange by 2.
     References: Zhang et al. 2012 (functional mechanism); Dwork et al. 2014 (noise on second moments).
     """
 
@@ -68,7 +69,7 @@ class Quadratic:
     """One coefficient c for each of so many classes; of a number, 1."""
     law: Law
     share: float
-    """S's part of the noise's budget."""
+    """S's part of the noise's budget; 0 releases c alone."""
     budget: Budget
     numeric: bool = False
     """Whether labels are numbers in [0, 1] instead of classes."""
@@ -82,6 +83,8 @@ class Quadratic:
         """What S and c are multiplied by, so that together they have sensitivity 1."""
         exchange = self.budget.neighbours == "replace-one"
         records = 2.0 if exchange else 1.0
+        if not self.share:
+            return 0.0, 1 / (records * _SLACK)
         centred = 1 - 1 / self.classes
         if self.law == "gaussian":
             moves = (math.sqrt(records), records * (0.5 if self.numeric else math.sqrt(centred)))
@@ -131,30 +134,50 @@ class Quadratic:
                     # Targets lie in [0, 1]; one that does not must not move the sum any further.
                     centred = (labels.to(exact).nan_to_num(0.5).clamp(0, 1) - 0.5)[:, None]
                 else:
-                    centred = functional.one_hot(labels, self.classes).to(exact) - 1 / self.classes
+                    centred = functional.one_hot(labels, self.classes).to(exact)
+                    if self.share:
+                        centred = centred - 1 / self.classes
                 counted = mapped
                 if weights is not None:
                     counted = mapped * weights[start : start + rows, None].to(mapped)
-                second += mapped.T @ counted
+                if self.share:
+                    second += mapped.T @ counted
                 first += centred.T @ counted
                 task.advance(len(labels))
         curvature, slope = self.weights
+        if not self.share:
+            return (first.flatten() * slope).cpu()
         triangle = second[self._triangle(device)] * curvature
         return torch.cat([triangle * self._stretch(device), first.flatten() * slope]).cpu()
 
     def scale(self, rng: Randomness) -> float:
         """The noise's scale on a coordinate of `sums`."""
-        return self.mechanism.scale(rng, self.width * (self.width + 1) // 2 + self.classes * self.width)
+        return self.mechanism.scale(rng, self._entries + self.classes * self.width)
+
+    @property
+    def _entries(self) -> int:
+        """How many numbers of S are released."""
+        return self.width * (self.width + 1) // 2 if self.share else 0
+
+    def directions(self, sums: torch.Tensor, rng: Randomness) -> torch.Tensor:
+        """Each class's noised sum of features over its length, as (width, classes), where S has no share.
+
+        The length is the sum's own: what noise adds to its square on average, a public number, is taken off.
+        """
+        first = self.release(sums, rng)[1]
+        added = (self.scale(rng) / self.weights[1]) ** 2 * (1 if self.law == "gaussian" else 2) * self.width
+        return (first / (first.square().sum(1, keepdim=True) - added).clamp(min=added / self.width).sqrt()).T
 
     def release(self, sums: torch.Tensor, rng: Randomness) -> tuple[torch.Tensor, torch.Tensor]:
         """S (width, width) and c (classes, width) with noise."""
         noisy = self.mechanism.release(sums, rng)
         curvature, slope = self.weights
         device = torch.device("cpu")
-        entries = self.width * (self.width + 1) // 2
+        entries = self._entries
         second = torch.zeros(self.width, self.width, dtype=torch.float64)
-        second[self._triangle(device)] = noisy[:entries] / self._stretch(device) / curvature
-        second += second.triu(1).T
+        if entries:
+            second[self._triangle(device)] = noisy[:entries] / self._stretch(device) / curvature
+            second += second.triu(1).T
         return second, noisy[entries:].view(self.classes, self.width) / slope
 
     def spread(self, rng: Randomness) -> float:
