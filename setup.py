@@ -9,7 +9,8 @@ setup(
         Extension(
             "noiseproof.kernels._compiled",
             sources=[
-                f"{KERNELS}/{name}.c" for name in ("clipping", "lattice", "module", "neuron", "normals", "wide_normals")
+                f"{KERNELS}/{name}.c"
+                for name in ("clipping", "lattice", "lstm", "module", "neuron", "normals", "wide_normals")
             ],
             depends=[f"{KERNELS}/{name}.h" for name in ("kernels", "normals", "vectors")],
             # Nothing here asks for errno or traps; products and sums may be fused, as torch's own kernels do.

@@ -364,3 +364,19 @@ def test_secure_noise_does_not_depend_on_the_number_of_threads():
         assert torch.equal(noisy(), alone)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 21])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_an_lstm_is_the_same_with_kernels_and_without(width, scale, without):
+    torch.manual_seed(width)
+    network, records = nn.LSTM(3, width), torch.randn(5, 4, 3) * scale
+
+    def gradients():
+        with PerRecordGradients(network) as engine:
+            outputs, (hidden, cell) = network(records)
+            losses = outputs.transpose(0, 1).flatten(1).sum(1) + hidden[0].sum(1) + cell[0].sum(1)
+            return outputs.detach(), *engine.backward(losses).materialise()
+
+    for found, expected in zip(gradients(), without(gradients), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))

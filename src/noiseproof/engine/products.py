@@ -18,6 +18,8 @@ PASS_COST = 60
 """Multiplications that take as long as writing a number and reading it twice (measured; it only has to be near)."""
 FEW = 4
 """A product with so many times more rows than columns is faster made the other way round and turned (measured)."""
+MANY = 2**22
+"""Numbers beyond which a product is not worth a copy of its own."""
 NEGLIGIBLE = 0.02
 """The share of a squared norm that may be added for rounding before the norm is worked out again in float64."""
 NOTHING = 1e-24
@@ -357,6 +359,25 @@ class Tied(Contribution):
 def matrix_product(errors: torch.Tensor, activations: torch.Tensor, out: torch.Tensor) -> None:
     """`out` becomes the sum of the outer products of two matrices' rows."""
     if FEW * activations.shape[1] <= errors.shape[1]:
-        out.copy_((activations.T @ errors).T)
+        out.copy_(linear(activations.T, errors.T).T)
+    elif _suits_onednn(errors, activations) and out.numel() <= MANY:
+        out.copy_(linear(errors.T, activations.T))
     else:
         torch.mm(errors.T, activations, out=out)
+
+
+def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`functional.linear` without a graph, by oneDNN where it can: on AMD's processors twice as fast as torch's choice, MKL."""
+    if _suits_onednn(rows, weight):
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+        return found
+    return rows @ weight.T if bias is None else torch.addmm(bias, rows, weight.T)
+
+
+def _suits_onednn(*matrices: torch.Tensor) -> bool:
+    if not _ONEDNN or not torch.backends.mkldnn.enabled:
+        return False
+    return all(part.dtype == torch.float32 and part.is_cpu and part.numel() for part in matrices)
+
+
+_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -148,6 +148,38 @@ def clip_layers(layers: Collection[Layer], clip: float, share: float) -> bool:
     return positive
 
 
+def suit_lstm(*tensors: torch.Tensor) -> bool:
+    """Whether the steps of an LSTM can be taken by kernels: these tensors suit, and no mode follows torch's operations."""
+    there = hasattr(compiled, "lstm_forward")  # a library that was built before has everything else
+    return there and not torch._C._len_torch_dispatch_stack() and suit(*tensors)
+
+
+def lstm_forward(
+    gates: torch.Tensor,
+    share: torch.Tensor,
+    before: torch.Tensor,
+    cell: torch.Tensor,
+    squashed: torch.Tensor,
+    hidden: torch.Tensor,
+) -> None:
+    """One step but for its matrix product, `share`: `gates` are completed, the last three are written."""
+    given = (tensor.data_ptr() for tensor in (gates, share, before, cell, squashed, hidden))
+    compiled.lstm_forward(*given, *hidden.shape)
+
+
+def lstm_backward(
+    gates: torch.Tensor,
+    before: torch.Tensor,
+    squashed: torch.Tensor,
+    hidden_error: torch.Tensor,
+    cell_error: torch.Tensor,
+    errors: torch.Tensor,
+) -> None:
+    """`errors` at a step's gates; `cell_error` becomes that of the step before."""
+    given = (tensor.data_ptr() for tensor in (gates, before, squashed, hidden_error, cell_error, errors))
+    compiled.lstm_backward(*given, *squashed.shape)
+
+
 def answers(logits: torch.Tensor, keenness: float, uniforms: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """The answers of Lu et al.'s Algorithm 1 (`NeuronNoise.answers`), for `MOST_CLASSES` classes at most."""
     queries, classes = logits.shape

@@ -67,6 +67,15 @@ typedef struct {
  * record's gradient over all layers. 0 if some weight is not positive, and then nothing else is to be used. */
 int clip_layers(const Layer *layers, int count, int64_t records, float clip, float share, float *weights);
 
+/* lstm.c: one step of a layer of `width` hidden numbers. `gates` (records, 4 * width) has the input's share of i, f, g, o and
+ * becomes the gates, to which `share` is the hidden state's; `before` is the cell's last state, `squashed` its new one's tanh. */
+void lstm_forward(float *gates, const float *share, const float *before, float *cell, float *squashed, float *hidden,
+                  int64_t records, int64_t width);
+
+/* lstm.c: `errors` at the step's gates, from those at its hidden state and its cell; the latter become those before. */
+void lstm_backward(const float *gates, const float *before, const float *squashed, const float *hidden_error,
+                   float *cell_error, float *errors, int64_t records, int64_t width);
+
 /* neuron.c: Algorithm 1 of Lu et al. on every row of logits; `uniforms` choose the neurons, `noise` is added to them. */
 void answer(const float *logits, int64_t queries, int64_t classes, float keenness, const float *uniforms,
             const float *noise, float *answers);

@@ -129,6 +129,26 @@ static PyObject *py_clip_layers(PyObject *self, PyObject *args) {
     return PyBool_FromLong(positive);
 }
 
+/* A step of an LSTM: six addresses, records and width. */
+static PyObject *py_lstm(PyObject *args, int forward) {
+    unsigned long long at[6];
+    long long records, width;
+    if (!PyArg_ParseTuple(args, "KKKKKKLL", at, at + 1, at + 2, at + 3, at + 4, at + 5, &records, &width)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    if (forward) {
+        lstm_forward(ADDRESS(at[0]), ADDRESS(at[1]), ADDRESS(at[2]), ADDRESS(at[3]), ADDRESS(at[4]), ADDRESS(at[5]), records,
+                     width);
+    } else {
+        lstm_backward(ADDRESS(at[0]), ADDRESS(at[1]), ADDRESS(at[2]), ADDRESS(at[3]), ADDRESS(at[4]), ADDRESS(at[5]), records,
+                      width);
+    }
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_lstm_forward(PyObject *self, PyObject *args) { return py_lstm(args, 1); }
+static PyObject *py_lstm_backward(PyObject *self, PyObject *args) { return py_lstm(args, 0); }
+
 static PyObject *py_answer(PyObject *self, PyObject *args) {
     unsigned long long logits, uniforms, noise, answers;
     long long queries, classes;
@@ -149,6 +169,8 @@ static PyMethodDef methods[] = {
     {"propose_each", py_propose_each, METH_VARARGS, "See kernels.h."},
     {"add_on_lattice", py_add_on_lattice, METH_VARARGS, "See kernels.h."},
     {"clip_layers", py_clip_layers, METH_VARARGS, "See kernels.h."},
+    {"lstm_forward", py_lstm_forward, METH_VARARGS, "See kernels.h."},
+    {"lstm_backward", py_lstm_backward, METH_VARARGS, "See kernels.h."},
     {"answer", py_answer, METH_VARARGS, "See kernels.h."},
     {NULL, NULL, 0, NULL},
 };

@@ -16,8 +16,9 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from noiseproof import kernels
 from noiseproof.engine.contributions import Contribution, widened
-from noiseproof.engine.products import Factor, OuterProducts, Sums
+from noiseproof.engine.products import Factor, OuterProducts, Sums, linear
 from noiseproof.engine.recorder import Contributions, Recorder
 from noiseproof.engine.rules.rule import InterceptRule, register_rule
 
@@ -60,6 +61,11 @@ class Lstm(Cell):
         hidden, cell = (gates.new_empty(steps + 1, records, width) for _ in range(2))
         squashed = gates.new_empty(steps, records, width)
         hidden[0], cell[0] = states
+        if kernels.suit_lstm(gates, weight):
+            for step in range(steps):
+                share = linear(hidden[step], weight)
+                kernels.lstm_forward(gates[step], share, cell[step], cell[step + 1], squashed[step], hidden[step + 1])
+            return hidden, (hidden[-1].clone(), cell[-1].clone()), (gates, cell, squashed)
         across = weight.T.contiguous()
         keep, forget, new, out = (gate.unbind(0) for gate in gates.view(steps, records, 4, width).unbind(2))
         both = gates[:, :, : 2 * width].unbind(0)
@@ -79,6 +85,16 @@ class Lstm(Cell):
         """The chain rule over c and h."""
         gates, cell, squashed = saved
         steps, records, width = squashed.shape
+        dh = errors[-1] if final[0] is None else errors[-1] + final[0]
+        dc = torch.zeros_like(dh) if final[1] is None else final[1].clone()
+        if kernels.suit_lstm(gates, weight, dh := dh.contiguous(), dc := dc.contiguous()):
+            at_gates, across = torch.empty_like(gates), weight.T.contiguous()
+            for step in range(steps - 1, -1, -1):
+                kernels.lstm_backward(gates[step], cell[step], squashed[step], dh, dc, at_gates[step])
+                dh = linear(at_gates[step], across)
+                if step:
+                    dh += errors[step - 1]
+            return at_gates, at_gates, (dh, dc)
         keep, forget, new, out = gates.view(steps, records, 4, width).unbind(2)
         local = gates.new_empty(steps, records, 4, width)
         torch.mul(new * keep, 1 - keep, out=local[:, :, 0])
@@ -87,15 +103,13 @@ class Lstm(Cell):
         torch.mul(squashed * out, 1 - out, out=local[:, :, 3])
         through = (out * (1 - squashed * squashed)).unbind(0)
         by_cell, by_hidden = local[:, :, :3].unbind(0), local[:, :, 3].unbind(0)
-        at_gates, error, kept = local.flatten(2).unbind(0), errors.unbind(0), forget.unbind(0)
-        dh = error[-1] if final[0] is None else error[-1] + final[0]
-        dc = torch.zeros_like(dh) if final[1] is None else final[1].clone()
+        by_gate, error, kept = local.flatten(2).unbind(0), errors.unbind(0), forget.unbind(0)
         for step in range(steps - 1, -1, -1):
             dc.addcmul_(dh, through[step])
             by_cell[step].mul_(dc.unsqueeze(1))
             by_hidden[step].mul_(dh)
             dc.mul_(kept[step])
-            dh = torch.addmm(error[step - 1], at_gates[step], weight) if step else at_gates[step] @ weight
+            dh = torch.addmm(error[step - 1], by_gate[step], weight) if step else by_gate[step] @ weight
         both = local.flatten(2)
         return both, both, (dh, dc)
 
@@ -245,7 +259,7 @@ class _Recurrence(torch.autograd.Function):
         if cell.one_error and bias_ih is not None and bias_hh is not None:
             bias_ih, bias_hh = bias_ih + bias_hh, None
         flat = inputs.flatten(0, 1)
-        gates = flat @ weight_ih.T if bias_ih is None else torch.addmm(bias_ih, flat, weight_ih.T)
+        gates = linear(flat, weight_ih, bias_ih)
         hidden, final, saved = cell.forward(gates.view(*inputs.shape[:2], len(weight_ih)), states, weight_hh, bias_hh)
         ctx.cell, ctx.recorder = cell, recorder
         ctx.set_materialize_grads(False)
