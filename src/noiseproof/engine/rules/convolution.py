@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, prod, sqrt
+from math import prod, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -15,8 +15,8 @@ from noiseproof.engine.products import PASS_COST, norms_from_products
 
 CHUNK_BYTES = 8 * 2**20
 """Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""
-NARROW = 48
-"""With fewer columns than this a matrix product is slow, so the kernel's height is unfolded too."""
+TOGETHER = 8
+"""Records whose gradients are made at a time, as the groups of one convolution: more are slower, and so are fewer (measured)."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,8 @@ class Geometry:
 class Correlations(Contribution):
     """g_i[o, c, u, v] = sum over places p of e_i[o, p] x_i[c, p * stride + (u, v) * dilation].
 
-    Inputs x (B, C, H, W) and errors e (B, O, H', W'). The input is unfolded along the width only, with channels last;
-    a row u of the kernel is then one slice of it, and a batched matrix product with the errors as they are. What is
-    written out has the shape (slabs, B, entries): a slab is a row of the kernel, or all of it where channels are few.
+    Inputs x (B, C, H, W) and errors e (B, O, H', W'). Gradients are written out by the backward pass of a convolution in
+    which every record is a group of channels.
     """
 
     def __init__(self, inputs: torch.Tensor, errors: torch.Tensor, shape: torch.Size, geometry: Geometry) -> None:
@@ -43,15 +42,14 @@ class Correlations(Contribution):
         self._records, self._all_rows = errors.shape[:2]
         self._rows = errors.shape[1] // geometry.groups
         self._channels = inputs.shape[1] // geometry.groups
-        self._by_row = geometry.kernel[0] > 1 and self._channels * geometry.kernel[1] >= NARROW
         self._dtype_size = errors.element_size()
         self._kept: torch.Tensor | None = None
         self._memory = MemoryLimit()
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, *shape)."""
-        slabs = self._slabs() if self._kept is None else self._kept
-        return self._in_order(slabs, 1).reshape(self._records, *self._shape)
+        rows = self._written() if self._kept is None else self._kept
+        return rows.view(self._records, *self._shape)
 
     def squared_norms(self) -> torch.Tensor:
         """By whichever is cheaper: the gradients written out, or inner products of places."""
@@ -59,9 +57,9 @@ class Correlations(Contribution):
             return self._norms_from_products()
         self._keep_if_there_is_room()
         if self._kept is not None:
-            return _slab_norms(self._kept)
+            return squared_lengths(self._kept)
         pieces = self._pieces(in_pieces(self.size[1]))
-        lengths = torch.cat([_slab_norms(self._slabs(some)) for some in pieces]).double().sqrt()
+        lengths = torch.cat([squared_lengths(self._written(some)) for some in pieces]).double().sqrt()
         # The sum is made from the pairs again, where large parts that cancel leave their rounding.
         parts = (squared_lengths(part.flatten(1)).double() for part in (self._errors, self._inputs))
         most = prod(parts, start=torch.tensor(prod(self._geometry.kernel))).sqrt()
@@ -71,22 +69,10 @@ class Correlations(Contribution):
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the parameter's shape."""
         if self._kept is not None:
-            return self._in_order(torch.matmul(weights, self._kept), 0).reshape(self._shape)
-        geometry = self._geometry
-        total: torch.Tensor = torch.ops.aten.convolution_backward(
-            self._errors * weights[:, None, None, None],
-            self._inputs,
-            self._inputs.new_empty(self._errors.shape[1], self._channels, *geometry.kernel),
-            None,
-            geometry.stride,
-            geometry.padding,
-            geometry.dilation,
-            False,
-            [0, 0],
-            geometry.groups,
-            [False, True, False],
-        )[1]
-        return total.view(self._shape)
+            return (weights @ self._kept).view(self._shape)
+        return self._backward(self._errors * weights[:, None, None, None], self._inputs, self._geometry.groups).view(
+            self._shape
+        )
 
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, v>, (B,)."""
@@ -96,14 +82,12 @@ class Correlations(Contribution):
             # <g_i, v> = <e_i, conv(x_i, v)>.
             where = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
             return (functional.conv2d(self._inputs, kernel, None, *where) * self._errors).sum((1, 2, 3))
-        if self._by_row:
-            kernel = kernel.permute(2, 0, 3, 1)
-        return torch.bmm(self._kept, kernel.reshape(len(self._kept), -1, 1)).sum((0, 2))
+        return self._kept @ vector.reshape(-1)
 
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B); what is written out for it is kept where there is room, for the sums that follow."""
         self._keep_if_there_is_room()
-        return super().gram() if self._kept is None else torch.bmm(self._kept, self._kept.transpose(1, 2)).sum(0)
+        return super().gram() if self._kept is None else self._kept @ self._kept.T
 
     @property
     def size(self) -> tuple[int, int]:
@@ -121,16 +105,12 @@ class Correlations(Contribution):
         return Correlations(self._inputs[records], self._errors[records], self._shape, self._geometry)
 
     @property
-    def _slab_count(self) -> int:
-        return self._geometry.kernel[0] if self._by_row else 1
-
-    @property
     def _places(self) -> int:
         return self._errors.shape[2] * self._errors.shape[3]
 
     def _keep_if_there_is_room(self) -> None:
         if self._kept is None and self._memory.has(prod(self.size)):
-            self._kept = self._slabs()
+            self._kept = self._written()
             self._memory.take(prod(self.size))
             # The pair is not needed any more, and may be larger than what was made of it.
             self._inputs = self._errors = self._errors.new_empty(0)
@@ -157,33 +137,23 @@ class Correlations(Contribution):
             found.append(bound.view(-1, self._geometry.groups).sum(1))
         return torch.cat(found).to(dtype)
 
-    def _slabs(self, some: slice = slice(None), rows: range | None = None) -> torch.Tensor:
-        """The gradients of some records written out: (slabs, records, entries)."""
-        geometry, places = self._geometry, self._errors.shape[2:]
-        records = len(self._inputs[some])
-        if rows is None:
-            rows = range(self._slab_count)
-        columns = self._channels * geometry.kernel[1] * (1 if self._by_row else geometry.kernel[0])
-        out = self._errors.new_empty(len(rows), records * geometry.groups, self._rows, columns)
-        per_record = (
-            columns * places[1] * (self._inputs.shape[2] + 2 * geometry.padding[0])
-            if self._by_row
-            else columns * self._places
+    def _written(self, some: slice = slice(None)) -> torch.Tensor:
+        """The gradients of some records written out, a row each."""
+        inputs, errors = self._inputs[some], self._errors[some]
+        out = errors.new_empty(len(errors), prod(self._shape))
+        for rows, *pair in zip(out.split(TOGETHER), errors.split(TOGETHER), inputs.split(TOGETHER), strict=True):
+            side_by_side = (part.reshape(1, -1, *part.shape[2:]) for part in pair)
+            rows.view(-1).copy_(self._backward(*side_by_side, len(rows) * self._geometry.groups).view(-1))
+        return out
+
+    def _backward(self, errors: torch.Tensor, inputs: torch.Tensor, groups: int) -> torch.Tensor:
+        """The gradient of a kernel, by torch."""
+        stride, padding, dilation = self._geometry.stride, self._geometry.padding, self._geometry.dilation
+        kernel = inputs.new_empty(errors.shape[1], self._channels, *self._geometry.kernel)
+        found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
+            errors, inputs, kernel, None, stride, padding, dilation, False, [0, 0], groups, [False, True, False]
         )
-        start = 0
-        for piece in self._pieces(self._chunk(per_record), some):
-            errors = self._errors[piece].reshape(-1, self._rows, self._places)
-            into = out[:, start : start + len(errors)]
-            start += len(errors)
-            if not self._by_row:
-                torch.bmm(errors, self._windows(piece).transpose(1, 2), out=into[0])
-                continue
-            bands = self._bands(piece)
-            for slab, row in enumerate(rows):
-                first, phase = divmod(row * geometry.dilation[0], geometry.stride[0])
-                band = bands[:, phase, first : first + places[0]].reshape(len(errors), self._places, columns)
-                torch.bmm(errors, band, out=into[slab])
-        return out.view(len(rows), records, -1)
+        return found[1]
 
     def _windows(self, some: slice) -> torch.Tensor:
         """The input unfolded: (records x groups, columns as in the kernel, places)."""
@@ -208,35 +178,6 @@ class Correlations(Contribution):
         )
         return windows.reshape(len(windows), -1, self._places)
 
-    def _bands(self, some: slice) -> torch.Tensor:
-        """The input unfolded along the width: (records x groups, phases, rows, places across, kernel width x channels).
-
-        Rows are sorted by their phase in the vertical stride, so that any row of the kernel meets consecutive ones.
-        """
-        inputs, geometry = self._inputs[some], self._geometry
-        records, _, height, width = inputs.shape
-        phases, across = geometry.stride[0], self._errors.shape[3]
-        high = ceil((height + 2 * geometry.padding[0]) / phases) * phases
-        wide = width + 2 * geometry.padding[1]
-        padded = inputs.new_zeros(records, geometry.groups, high, wide, self._channels)
-        inside = padded.narrow(2, geometry.padding[0], height).narrow(3, geometry.padding[1], width)
-        inside.copy_(inputs.reshape(records, geometry.groups, self._channels, height, width).permute(0, 1, 3, 4, 2))
-        group, down, right = padded.stride()[1:4]
-        bands = padded.as_strided(
-            (records * geometry.groups, phases, high // phases, across, geometry.kernel[1], self._channels),
-            (group, down, down * phases, right * geometry.stride[1], right * geometry.dilation[1], 1),
-        )
-        # Copied once here, or else every slice of it would be copied again.
-        return bands.contiguous().view(*bands.shape[:4], -1)
-
-    def _in_order(self, slabs: torch.Tensor, records_dims: int) -> torch.Tensor:
-        """Slabs (slabs, [B,] entries) with the kernel's own order of entries, ([B,] O, C, U, V)."""
-        batch = slabs.shape[1 : 1 + records_dims]
-        if not self._by_row:
-            return slabs.view(*batch, self._all_rows, self._channels, *self._geometry.kernel)
-        split = slabs.view(len(slabs), *batch, self._all_rows, self._geometry.kernel[1], self._channels)
-        return split.movedim((0, -1, -2), (-2, -3, -1))
-
     def _chunk(self, numbers: int) -> int:
         """How many records to take at a time, if each needs room for so many `numbers`."""
         return max(1, CHUNK_BYTES // max(1, self._inputs.element_size() * numbers * self._geometry.groups))
@@ -250,11 +191,6 @@ class Correlations(Contribution):
 def _products(vectors: torch.Tensor) -> torch.Tensor:
     """Inner products between the columns of each matrix."""
     return torch.bmm(vectors.transpose(1, 2), vectors)
-
-
-def _slab_norms(slabs: torch.Tensor) -> torch.Tensor:
-    """||g_i||^2 from (slabs, B, entries); rows first, which torch reduces twice as fast as both dimensions at once."""
-    return squared_lengths(slabs.flatten(0, 1)).view(slabs.shape[:2]).sum(0)
 
 
 class Options(NamedTuple):
