@@ -17,6 +17,7 @@ from torch import nn
 
 from noiseproof import kernels
 from noiseproof.engine import PerRecordGradients, clip_weights
+from noiseproof.engine.persons import Owners
 from noiseproof.errors import NoiseproofError
 from noiseproof.methods.predictions import NeuronNoise
 from noiseproof.methods.predictions.neuron import NoiseAhead
@@ -380,3 +381,32 @@ def test_an_lstm_is_the_same_with_kernels_and_without(width, scale, without):
 
     for found, expected in zip(gradients(), without(gradients), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 1], [3, 1, 5, 2], [4, 4], [70, 2]])
+def test_persons_are_clipped_the_same_with_kernels_and_without(counts, without):
+    torch.manual_seed(0)
+    network, total = nn.Sequential(nn.Linear(20, 9), nn.Tanh(), nn.Linear(9, 4, bias=False)), sum(counts)
+    owners = Owners(torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts)), len(counts))
+    records = torch.randn(total, 20)
+
+    def clipped():
+        with PerRecordGradients(network) as engine:
+            gradients = engine.backward(network(records).square().sum(1)).by_person(owners)
+        bound = float(gradients.squared_norms().median().sqrt())
+        with PerRecordGradients(network) as engine:
+            return engine.backward(network(records).square().sum(1)).by_person(owners).clipped_vector(bound, 0.5)
+
+    torch.testing.assert_close(clipped(), without(clipped), rtol=1e-4, atol=1e-6)
+
+
+def test_a_person_whose_records_cancel_adds_no_more_than_the_clipping_norm():
+    torch.manual_seed(0)
+    network, records = nn.Linear(300, 50), 1e3 * torch.randn(1, 300).expand(16, -1)
+    signs = torch.tensor([1.0, -1.0]).repeat(8)
+    signs[0] += 1e-6
+    owners = Owners(torch.zeros(16, dtype=torch.int64), 1)
+    with PerRecordGradients(network) as engine:
+        gradients = engine.backward(signs * network(records).square().sum(1)).by_person(owners)
+    for clip in (1e-3, 1.0, 1e3):
+        assert float(gradients.clipped_vector(clip).double().norm()) <= clip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -15,6 +16,8 @@ from noiseproof.engine.products import matrix_product
 from noiseproof.errors import SettingError
 
 By = Literal["all", "tensor", "layer"]
+_MANY_RECORDS = 64
+"""Records of a person whose products with each other are cheaper made by larger operations."""
 Column = torch.Tensor | None
 """One number a record, for one parameter; None if the losses do not depend on it."""
 
@@ -62,15 +65,27 @@ class RecordGradients:
     """
 
     def __init__(
-        self, records: int, flat: Flat, layers: Sequence[Sequence[int]], contributions: Sequence[Contribution | None]
+        self,
+        records: int,
+        flat: Flat,
+        layers: Sequence[Sequence[int]],
+        contributions: Sequence[Contribution | None],
+        owners: Owners | None = None,
     ) -> None:
         self.records = records
-        self._flat, self._layers, self._contributions = flat, layers, contributions
-        memory = MemoryLimit()
-        for part in contributions:
+        self._flat, self._layers = flat, layers
+        self._given, self._owners = contributions, owners
+        self._norms: list[Column] | None = None
+
+    @cached_property
+    def _contributions(self) -> Sequence[Contribution | None]:
+        """Those of records, or of persons where there are owners."""
+        given, owners, memory = self._given, self._owners, MemoryLimit()
+        parts = given if owners is None else [None if part is None else part.by_person(owners) for part in given]
+        for part in parts:
             if part is not None:
                 part.share(memory)
-        self._norms: list[Column] | None = None
+        return parts
 
     def squared_norms(self, by: By = "all") -> torch.Tensor:
         """||g_i||^2, or more by what rounding may hide: (B,), or (B, tensors), or (B, layers)."""
@@ -152,8 +167,7 @@ class RecordGradients:
         """
         if owners.even and owners.most == 1:
             return self
-        parts = [None if part is None else part.by_person(owners) for part in self._contributions]
-        return RecordGradients(owners.persons, self._flat, self._layers, parts)
+        return RecordGradients(owners.persons, self._flat, self._layers, self._contributions, owners)
 
     def _total(self, columns: list[Column]) -> torch.Tensor:
         """(B,), the sum of the columns that are there."""
@@ -195,9 +209,14 @@ class RecordGradients:
         A kernel does in one pass what norms, weights, products with them and sums of biases would in some twenty
         operations, which take longer than their arithmetic if a batch is small.
         """
-        every = [() if part is None else part.rows for part in self._contributions]
+        every = [() if part is None else part.rows for part in self._given]
         if not all(every) or not all(kernels.suit(*rows) for rows in every):
             return None
+        ends = None
+        if self._owners is not None:
+            if not kernels.RECENT or self._owners.most > _MANY_RECORDS:
+                return None
+            ends = self._owners.starts + self._owners.counts
         layers: dict[int, kernels.Layer] = {}
         products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         vector = torch.empty(self._flat.size, dtype=torch.float32)
@@ -212,7 +231,7 @@ class RecordGradients:
                 products.append((layer.scaled, layer.activations, out))
             else:
                 return None
-        if not kernels.clip_layers(layers.values(), max_grad_norm, share):
+        if not kernels.clip_layers(layers.values(), max_grad_norm, share, ends):
             return None
         for product in products:
             matrix_product(*product)

@@ -50,8 +50,13 @@ class SparseRows(Contribution):
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the parameter's shape."""
-        total = self._values.new_zeros(self._shape)
-        return total.index_add_(0, self._rows, self._values * weights[self._owners, None])
+        total = self._values.new_empty(self._shape)
+        self.write_sum(weights, total)
+        return total
+
+    def write_sum(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """sum_i w_i g_i into `out`."""
+        out.zero_().index_add_(0, self._rows, self._values * weights[self._owners, None])
 
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, v>, (B,)."""

@@ -39,6 +39,9 @@ def _load() -> Any:
 compiled = _load()
 """The compiled functions, or None."""
 
+RECENT = hasattr(compiled, "lstm_forward")
+"""Whether persons can be clipped and LSTMs run: a library that was built before has everything else."""
+
 MOST_CLASSES: int = 0 if compiled is None else compiled.MOST_CLASSES
 """How many classes `answers` takes."""
 
@@ -134,24 +137,25 @@ class Layer:
         return errors.data_ptr(), errors.shape[1], start, width, scaled_start, 0 if sums is None else sums.data_ptr()
 
 
-def clip_layers(layers: Collection[Layer], clip: float, share: float) -> bool:
+def clip_layers(layers: Collection[Layer], clip: float, share: float, ends: torch.Tensor | None = None) -> bool:
     """Scale every record's errors so that its gradient over all layers has the norm `clip` at most, then by `share`.
 
-    False if a record's gradient is not finite, or there are too many layers: then nothing was made.
+    With `ends` (int64) it is a person's gradient that has: the sum of those of the records up to there. False if a gradient is
+    not finite, or there are too many layers: then nothing was made.
     """
     if len(layers) > compiled.MOST_LAYERS:
         return False
     records = next(iter(layers)).errors.shape[0]
     weights = torch.empty(records)
     given = [layer.addresses() for layer in layers]
-    positive: bool = compiled.clip_layers(given, records, clip, share, weights.data_ptr())
+    persons = () if ends is None else (ends.data_ptr(), len(ends))
+    positive: bool = compiled.clip_layers(given, records, clip, share, weights.data_ptr(), *persons)
     return positive
 
 
 def suit_lstm(*tensors: torch.Tensor) -> bool:
     """Whether the steps of an LSTM can be taken by kernels: these tensors suit, and no mode follows torch's operations."""
-    there = hasattr(compiled, "lstm_forward")  # a library that was built before has everything else
-    return there and not torch._C._len_torch_dispatch_stack() and suit(*tensors)
+    return RECENT and not torch._C._len_torch_dispatch_stack() and suit(*tensors)
 
 
 def lstm_forward(

@@ -64,8 +64,10 @@ typedef struct {
 #define MOST_LAYERS 64
 
 /* clipping.c: every record's errors times the same weight, share * min(1, clip / norm), where the norm is that of the
- * record's gradient over all layers. 0 if some weight is not positive, and then nothing else is to be used. */
-int clip_layers(const Layer *layers, int count, int64_t records, float clip, float share, float *weights);
+ * record's gradient over all layers; with `ends` that of its person's, which is the sum over records from ends[p - 1] to before
+ * ends[p]. 0 if some weight is not positive, and then nothing else is to be used. */
+int clip_layers(const Layer *layers, int count, int64_t records, const int64_t *ends, int64_t persons, float clip, float share,
+                float *weights);
 
 /* lstm.c: one step of a layer of `width` hidden numbers. `gates` (records, 4 * width) has the input's share of i, f, g, o and
  * becomes the gates, to which `share` is the hidden state's; `before` is the cell's last state, `squashed` its new one's tanh. */

@@ -106,10 +106,11 @@ static PyObject *py_add_on_lattice(PyObject *self, PyObject *args) {
 
 static PyObject *py_clip_layers(PyObject *self, PyObject *args) {
     PyObject *given;
-    long long records;
-    unsigned long long weights;
+    long long records, persons = 0;
+    unsigned long long weights, ends = 0;
     float clip, share;
-    if (!PyArg_ParseTuple(args, "O!LffK", &PyList_Type, &given, &records, &clip, &share, &weights)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!LffK|KL", &PyList_Type, &given, &records, &clip, &share, &weights, &ends, &persons))
+        return NULL;
     const Py_ssize_t count = PyList_GET_SIZE(given);
     if (count > MOST_LAYERS) return PyErr_Format(PyExc_ValueError, "at most %d layers", MOST_LAYERS);
     Layer layers[MOST_LAYERS];
@@ -124,7 +125,7 @@ static PyObject *py_clip_layers(PyObject *self, PyObject *args) {
     }
     int positive;
     Py_BEGIN_ALLOW_THREADS;
-    positive = clip_layers(layers, (int)count, records, clip, share, ADDRESS(weights));
+    positive = clip_layers(layers, (int)count, records, ADDRESS(ends), ends ? persons : records, clip, share, ADDRESS(weights));
     Py_END_ALLOW_THREADS;
     return PyBool_FromLong(positive);
 }
