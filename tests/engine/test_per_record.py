@@ -305,6 +305,10 @@ def test_checkpointed_parts(agree):
     module = Checkpointed(reentrant=True).double()
     with PerRecordGradients(module) as engine, pytest.raises(UnsupportedError, match="use_reentrant=False"):
         engine.backward(module(inputs()).sum(1))
+    # Also where the graph shows no parameter behind the checkpoint, as for a network's first part.
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).double()
+    with PerRecordGradients(module) as engine, pytest.raises(UnsupportedError, match="use_reentrant=False"):
+        engine.backward(module[1](checkpoint(module[0], inputs().requires_grad_(), use_reentrant=True)).sum(1))
 
 
 def replace_weight(module):

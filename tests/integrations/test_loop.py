@@ -386,7 +386,7 @@ def test_a_loop_spends_its_budget_and_no_more(parts):
     assert 0 < engine.epsilon() < 1.9
     epoch()
     assert 1.9 < engine.epsilon() <= 2
-    with pytest.raises(NoiseproofError, match="10 steps"):
+    with pytest.raises(NoiseproofError, match="all steps"):
         epoch()
     assert engine.steps == 10
 
@@ -580,3 +580,10 @@ def test_correlated_noise_needs_epochs_and_replace_one(parts):
     model, optimizer, loader = parts()
     with pytest.raises(SettingError, match="one record more would move all that follow"):
         npf.make_private(model, optimizer, loader, epsilon=3, delta=1e-5, epochs=2, mechanism="mf")
+
+
+def test_an_optimizer_that_looks_at_a_batch_several_times_is_refused():
+    model = nn.Linear(4, 2)
+    loader = DataLoader(TensorDataset(torch.randn(20, 4)), batch_size=5)
+    with pytest.raises(UnsupportedError, match="LBFGS"):
+        npf.make_private(model, torch.optim.LBFGS(model.parameters()), loader, noise_multiplier=1.0)

@@ -233,7 +233,9 @@ class BatchGradients(ABC):
                 "the one that ran, so draw the records there and call `backward` once for each batch."
             )
         if self.most_steps is not None and self.steps >= self.most_steps:
-            raise NoiseproofError(f"the {self.most_steps} steps that the budget was planned for have been taken.")
+            raise NoiseproofError(
+                "all steps that the budget was planned for have been taken, earlier processes' included."
+            )
         expected, last, _, owners = self._waiting[0]
         found = 0 if losses is None else (losses.shape[0] if losses.dim() == 1 else -1)
         if found != expected:

@@ -19,6 +19,8 @@ from noiseproof.engine.recorder import Recorded, Recorder
 
 KEPT_NODES = 20_000
 """How many nodes the graphs may have together whose plans are kept: some megabytes."""
+_HIDING = ("CheckpointFunctionBackward",)
+"""Operations behind which there may be parameters that the graph does not show: reentrant checkpoints."""
 _SETTINGS: dict[type, Callable[[Any], Hashable] | None] = {}
 """By a node's type what reads its settings."""
 
@@ -172,6 +174,7 @@ class _Walk:
                 order.append(number)
                 reaches[number] = (
                     number in graph.recorded
+                    or type(graph.nodes[number]).__name__ in _HIDING
                     or graph.parameters.get(number, -1) >= 0
                     or any(other >= 0 and reaches[other] for other, _ in graph.behind[number])
                 )
@@ -201,7 +204,7 @@ class _Walk:
                     self._arrive(other, output, Place(graph.records, dim))
             return
         node = graph.nodes[number]
-        if type(node).__name__ in ("AccumulateGrad", "CheckpointFunctionBackward"):
+        if type(node).__name__ in ("AccumulateGrad", *_HIDING):
             raise Stop(number, Unknown)
         shapes = [() if other < 0 else graph.shapes[other][output] for other, output in behind]
         for output, place in places.items():

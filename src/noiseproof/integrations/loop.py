@@ -622,6 +622,10 @@ def make_private(
     optimizers = [
         getattr(one, "optimizer", one) for one in (optimizer if isinstance(optimizer, Sequence) else [optimizer])
     ]
+    if any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
+        raise UnsupportedError(
+            "LBFGS looks at a batch several times a step, each of which would have to be paid for; use SGD or Adam."
+        )
     model = _eager_in_training(model)
     own = {id(parameter) for parameter in model.parameters()}
     if any(
