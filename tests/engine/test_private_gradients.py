@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from noiseproof.engine import check_rule, register_rule
+from noiseproof.engine.clipping import RecordGradients
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.sampling import PoissonSampler, Schedule
 from noiseproof.errors import NoiseproofError, UnsupportedError
@@ -374,3 +375,26 @@ def test_another_default_type_changes_nothing():
         torch.set_default_dtype(torch.float32)
     for parameter, expected in zip(network.parameters(), clipped_sum(network, x, y, 0.5), strict=True):
         torch.testing.assert_close(parameter.grad, expected / 12, rtol=1e-4, atol=1e-6)
+
+
+def test_sums_of_clipped_gradients_have_full_precision_whatever_the_user_has_set(monkeypatch):
+    found = []
+
+    def noted(self, *args):
+        found.append(torch.backends.mkldnn.matmul.fp32_precision)
+        return own(self, *args)
+
+    own = RecordGradients.clipped_vector
+    monkeypatch.setattr(RecordGradients, "clipped_vector", noted)
+    before = torch.get_float32_matmul_precision()
+    network = nn.Linear(4, 2)
+    engine = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=1.0, rng=Reproducible(0))
+    try:
+        torch.set_float32_matmul_precision("medium")
+        for (records,) in engine.batches(torch.randn(10, 4), steps=2):
+            engine.backward(network(records).square().sum(1))
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert len(found) >= 2
+    assert set(found) == {"ieee"}

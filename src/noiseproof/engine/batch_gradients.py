@@ -17,6 +17,7 @@ from noiseproof.data.lazy import in_memory
 from noiseproof.data.persons import Groups, group_array
 from noiseproof.engine.checks import FIRST, is_due
 from noiseproof.engine.clipping import RecordGradients
+from noiseproof.engine.contributions import full_precision
 from noiseproof.engine.masks import Masks
 from noiseproof.engine.per_record import PerRecordGradients
 from noiseproof.engine.persons import Owners, PersonSampler, Reduction
@@ -254,7 +255,8 @@ class BatchGradients(ABC):
                 losses = losses / owners.counts[owners.owners]
             with self._whole():
                 gradients = self._engine.backward(losses, check=thoroughly)
-            self._accumulate(gradients if owners is None else gradients.by_person(owners))
+            with full_precision():
+                self._accumulate(gradients if owners is None else gradients.by_person(owners))
             self._records_in_step += expected if owners is None else owners.persons
         self.in_step = not last
         if not last:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from math import prod
 
@@ -24,10 +25,29 @@ KEPT_BYTES = 128 * 2**20
 """What one batch may keep of written-out gradients, over all its layers."""
 
 
+_PRECISIONS = (("mkldnn", "matmul"), ("mkldnn", "conv"), ("cuda", "matmul"), ("cuda", "conv"))
+
+
 def widened(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """`tensor` in that dtype, or float32 if that is shorter: norms and sums in half precision would be too short."""
     wide = dtype if dtype in (torch.float32, torch.float64) else torch.promote_types(dtype, torch.float32)
     return tensor if tensor.dtype == wide else tensor.to(wide)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """While it lasts, products of float32 are float32's, whatever the user has set (or cuDNN takes by default: TF32).
+
+    A record's share of a sum would else be off by up to a thousandth of its length, which is more than clipping leaves room for.
+    """
+    before = [(*place, torch._C._get_fp32_precision_getter(*place)) for place in _PRECISIONS]
+    try:
+        for place in _PRECISIONS:
+            torch._C._set_fp32_precision_setter(*place, "ieee")
+        yield
+    finally:
+        for setting in before:
+            torch._C._set_fp32_precision_setter(*setting)
 
 
 def squared_lengths(rows: torch.Tensor) -> torch.Tensor:

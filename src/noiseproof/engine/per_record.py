@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from noiseproof.engine.checks import Separation, check_gradient, refuse_mixing_layers
 from noiseproof.engine.clipping import Flat, RecordGradients
-from noiseproof.engine.contributions import Contribution, Explicit, added
+from noiseproof.engine.contributions import Contribution, Explicit, added, full_precision
 from noiseproof.engine.graph import Following
 from noiseproof.engine.recorder import Recorder
 from noiseproof.engine.rules import rules_for
@@ -131,7 +131,8 @@ class PerRecordGradients:
         contributions = [added(those) if those else None for those in parts]
         gradients = RecordGradients(records, self._flat, list(self.layers.values()), contributions)
         if expected is not None:
-            check_gradient(gradients.only(torch.tensor([record], device=losses.device)), expected)
+            with full_precision():
+                check_gradient(gradients.only(torch.tensor([record], device=losses.device)), expected)
         return gradients
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:

@@ -141,9 +141,9 @@ class Correlations(Contribution):
         """The gradients of some records written out, a row each."""
         inputs, errors = self._inputs[some], self._errors[some]
         out = errors.new_empty(len(errors), prod(self._shape))
-        for rows, *pair in zip(out.split(TOGETHER), errors.split(TOGETHER), inputs.split(TOGETHER), strict=True):
-            side_by_side = (part.reshape(1, -1, *part.shape[2:]) for part in pair)
-            rows.view(-1).copy_(self._backward(*side_by_side, len(rows) * self._geometry.groups).view(-1))
+        for rows, error, given in zip(*(part.split(TOGETHER) for part in (out, errors, inputs)), strict=True):
+            error, given = (part.reshape(1, -1, *part.shape[2:]) for part in (error, given))
+            rows.view(-1).copy_(self._backward(error, given, len(rows) * self._geometry.groups).view(-1))
         return out
 
     def _backward(self, errors: torch.Tensor, inputs: torch.Tensor, groups: int) -> torch.Tensor:
