@@ -23,4 +23,4 @@ def test_one_candidate_and_unknown_ones_are_bad_usage(noiseproof):
     assert noiseproof("choose", "functional", "dp-sgd:lr").code == 2
     refused = noiseproof("choose", "functional", "logits", "--data", "breast-cancer")
     assert refused.code == 1
-    assert "cannot say before it runs" in refused.err
+    assert "cannot take part in a paid choice" in refused.err

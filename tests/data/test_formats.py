@@ -83,7 +83,7 @@ def test_a_bad_csv_is_refused_in_one_sentence_without_a_cell(tmp_path, text, mes
 def test_corrupt_tables_are_refused(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(DataError, match="truncated, corrupt or of another layout"):
+    with pytest.raises(DataError, match="truncated, corrupt or in another format"):
         read_table(path)
 
 
@@ -149,7 +149,7 @@ def test_damage_inside_an_npz_array_is_noticed(tmp_path):
 def test_a_single_array_saved_under_an_npz_name_is_refused(tmp_path):
     with (tmp_path / "a.npz").open("wb") as file:
         np.save(file, np.eye(2))
-    with pytest.raises(DataError, match="truncated, corrupt or of another layout"):
+    with pytest.raises(DataError, match="truncated, corrupt or in another format"):
         read_npz(tmp_path / "a.npz")
 
 

@@ -140,7 +140,7 @@ def test_skipped_columns_are_no_features_and_are_named(tmp_path):
     _frame().to_csv(tmp_path / "a.csv", index=False)
     found = load(tmp_path / "a.csv", target="ill", skip=["note", "patient_id"])
     assert [column.name for column in found.train.public.columns] == ["dose [mg]", "visit", "gender"]
-    assert "columns that were skipped: 'note', 'patient_id'." in found.remarks
+    assert "skipped columns: 'note', 'patient_id'." in found.remarks
     with pytest.raises(SettingError, match="no column 'height' to skip"):
         load(tmp_path / "a.csv", target="ill", skip=["height"])
 

@@ -148,7 +148,7 @@ def test_svhns_matlab_files_are_read(folder):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x_train": _images(4, 28, 28)}, "of another layout"),
+        ({"x_train": _images(4, 28, 28)}, "in another format"),
         ({"x_train": _images(4, 9, 9), "x_test": _images(4, 9, 9)}, r"records of shape \(1, 9, 9\), not \(1, 28, 28\)"),
         ({"y_train": np.array([0, 1, 2, 10])}, "1 labels of mnist are outside its 10 classes"),
         ({"y_train": np.array([0, 1, 2])}, "4 records but 3 labels"),
@@ -161,7 +161,7 @@ def test_files_that_are_not_the_named_set_are_refused(folder, arrays, message):
         "x_test": _images(4, 28, 28),
         "y_test": _labels(4, 10),
     }
-    if message == "of another layout":
+    if message == "in another format":
         whole = {}
     np.savez(folder / "mnist.npz", **(whole | arrays))
     with pytest.raises(DataError, match=message):

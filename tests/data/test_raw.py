@@ -81,7 +81,7 @@ def test_members_of_an_archive_come_in_the_order_asked_for(tmp_path):
 
 
 def test_an_archive_without_a_member_is_refused(tmp_path):
-    with pytest.raises(DataError, match="of another layout"):
+    with pytest.raises(DataError, match="in another format"):
         read_members(_tar(tmp_path / "a.tgz", one=b"1"), ["one", "two"])
 
 

@@ -41,7 +41,7 @@ def test_the_commonest_class_always_is_accurate_and_worth_nothing():
     assert (found.balanced_accuracy, found.roc_auc) == (0.5, 0.5)
     assert found.average_precision == pytest.approx(0.03)
     assert (found.ranked_by, found.only_class, found.positive) == ("roc_auc", "a", "b")
-    assert found.remark == "names one class alone, a"
+    assert found.remark == "predicts a for every record"
 
 
 @given(st.integers(0, 10_000), st.sampled_from([2, 3, 5]))

@@ -22,8 +22,8 @@ def cancer():
     ("records", "epsilon", "delta", "word"),
     [
         (1000, 3, 1e-3, "not below 1 / 1000"),
-        (1000, 21, 1e-5, "says next to nothing"),
-        (2, 3, 1e-5, "2 training records"),
+        (1000, 21, 1e-5, "guarantees next to nothing"),
+        (2, 3, 1e-5, "only 2 to train on"),
     ],
 )
 def test_a_budget_that_promises_little_is_named(records, epsilon, delta, word):
@@ -49,7 +49,7 @@ def test_columns_that_float32_cannot_hold_are_named(cancer):
         )
     )
     assert "the bounds of size are beyond float32" in told
-    assert "id may be any of more than" in told
+    assert "id can take more than" in told
     assert "age" not in told
 
 

@@ -62,6 +62,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         kept = given[:1] in (["compare"], ["study"]) or "--checkpoint" in given
         rest = "; what was finished is kept: run the same command with --resume to go on." if kept else "."
+        if given[:1] == ["train"] and not kept:
+            rest = "; nothing was saved. With --checkpoint DIR an interrupted training can be resumed."
         if given[:1] == ["audit"] and "--resume" in given:
             rest = "; what was finished is kept: run the same command again to go on."
         _fail(f"interrupted{rest}", debug, 130)

@@ -89,7 +89,7 @@ def run(
     seed: o.Seed = 0,
     json: o.Json = False,
 ) -> None:
-    """Say how well an attacker tells the records that a model was trained on from others.
+    """Measure how well an attacker can tell the records that a model was trained on from others.
 
     Of a bundle, give the same --data, --target and --seed as in training: the members are the training part, the others the
     test part. Of a stranger's model, give two files. Its file is opened in a process that can reach no other file; an address

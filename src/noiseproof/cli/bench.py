@@ -21,10 +21,10 @@ def run(
             "synthetic."
         ),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Steps that a median is taken over.")] = 30,
+    repeats: Annotated[int, typer.Option(help="Repetitions that each median is taken over.")] = 30,
     json: Json = False,
 ) -> None:
-    """Measure this library against plain torch and its peers: interleaved, medians, ratios; nothing from a table."""
+    """Measure speed against plain torch and other libraries, interleaved in one run: medians and ratios."""
     from noiseproof import kernels
     from noiseproof.cli.checkout import load_part
 

@@ -35,7 +35,7 @@ def run(
     delta: o.Delta = 1e-5,
     neighbours: o.NeighboursOption = "add-or-remove",
     runs: Annotated[
-        float | None, typer.Option(help="Trainings to expect; their number is random. Without it 3 a candidate.")
+        float | None, typer.Option(help="Expected number of trainings, which is random; by default 3 per candidate.")
     ] = None,
     out: o.Out = None,
     force: o.Force = False,
@@ -45,8 +45,8 @@ def run(
     """Train methods or settings a random number of times, keep the best by a noisy score, and prove all of it.
 
     The score (ROC AUC, or the squared error of a number) is computed with noise from the records that were held out, which
-    are covered by the guarantee, too. How often was trained, how long it took and everything else of the others must stay
-    inside: nothing of it is shown.
+    are covered by the guarantee, too. The number of trainings, the time they took and every other candidate's result must
+    stay secret, so none of it is shown.
     """
     from noiseproof import methods
     from noiseproof.data import load
@@ -59,7 +59,7 @@ def run(
     budget = Budget(epsilon, delta, check_neighbours(neighbours))
     asked = [(name, o.read_settings(given.split(":") if given else [])) for name, _, given in _parts(candidates)]
     if len(asked) < 2:
-        raise SettingError("a choice needs two candidates or more; for one use `noiseproof train`.")
+        raise SettingError("a choice needs at least two candidates; for one, use `noiseproof train`.")
     for name, given in asked:
         methods.build(name, given)
     if out is not None:
@@ -67,7 +67,7 @@ def run(
         bundles.check_writable(out)
     split = load(data, **about, seed=seed or 0, neighbours=budget.neighbours)
     output.note(*split.train.public.notes, *split.remarks)
-    output.note(*cautions.about_budget(len(split.train), budget), *cautions.about_split(split))
+    output.note(*cautions.about_budget(split.train.persons, budget), *cautions.about_split(split))
     found = choose(asked, split, budget, runs=runs, rng=None if seed is None else Reproducible(seed))
     if out is not None:
         found.release.save(out)

@@ -37,16 +37,14 @@ def run(
     fits: Annotated[
         int, typer.Option(help="Times each proven method is fitted: results are means, ± shows what its noise does.")
     ] = 3,
-    queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 100,
+    queries: Annotated[int, typer.Option(help="Answers that a prediction method must be able to give.")] = 100,
     attack: Annotated[str, typer.Option(help="shadow, loss, lira, lira-offline, gap or label-only.")] = "loss",
     recipe: o.RecipeOption = "auto",
-    trials: Annotated[int, typer.Option(help="How often each method's game is played in each world.")] = 1000,
+    trials: Annotated[int, typer.Option(help="Trials of each method's audit, in each of its two worlds.")] = 1000,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results, in place of an earlier run's; else runs/compare-DATA.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Methods run at a time; as many as there are cores without it.")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Methods to run at a time; by default one per core.")] = None,
     ray: o.RayOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the finished rows of an interrupted run.")] = False,
     imports: Annotated[

@@ -28,16 +28,17 @@ def run(
     skip: o.Skip = None,
     encoding: o.Encoding = None,
     draft_schema: Annotated[
-        Path | None, typer.Option(help="Write a schema for FILE here, read off its records: check it before use.")
+        Path | None,
+        typer.Option(help="Write a draft schema of FILE here. It is read off the records: check it before use."),
     ] = None,
     private: Annotated[
-        bool, typer.Option("--private", help="Draft kinds of columns only: bounds and categories are to be bought.")
+        bool, typer.Option("--private", help="Draft only the columns' types; mark bounds and categories to be bought.")
     ] = False,
     schema: o.SchemaOption = None,
     buy_bounds: Annotated[
         Path | None,
         typer.Option(
-            help="Write --schema here with what it marks as private bought from FILE, with noise, for --epsilon."
+            help="Write --schema here, with the bounds it marks as private bought from FILE (with noise, for --epsilon)."
         ),
     ] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", "-e", help="What --buy-bounds may spend.")] = None,
@@ -48,7 +49,7 @@ def run(
     force: o.Force = False,
     json: o.Json = False,
 ) -> None:
-    """List the named data sets; draft the schema of a table; or buy the bounds that nobody knows.
+    """List the named data sets, draft a schema for a table, or buy its unknown bounds with noise.
 
     A drafted schema holds bounds and categories read off private records, and says so (`"drafted": true`): whatever is
     trained with it proves nothing, until somebody who knows what is public has replaced them and removed that mark. Where
@@ -82,13 +83,15 @@ def _draft(
     schema = draft(read_table(file, encoding=encoding), target, name=file.name, **about, skip_unusable=True)
     schema = (without_values(schema) if private else schema).model_copy(update={"encoding": encoding})
     write_whole(out, schema.to_json() + "\n", mode=None if private else 0o600)
-    instead = "check the kinds of its columns" if private else "replace its bounds and categories by public ones"
+    instead = "check the type of each column" if private else "replace its bounds and categories with public ones"
     output.note(
-        f'{out} was read off the records: {instead}, then remove its mark `"drafted": true`; until then nothing is proven '
-        "with it."
+        f'{out} is a draft read off the records: {instead}, then remove `"drafted": true`; until then, training with it '
+        "proves nothing."
     )
     if schema.skip:
-        output.note(f"to be skipped, as ids, free text or empty: {', '.join(schema.skip)}.")
+        output.note(
+            f"columns that look like ids or free text, or are empty, will be skipped: {', '.join(schema.skip)}."
+        )
     if json:
         document = {"schema": str(out), "columns": len(schema.columns), "target": target}
         output.emit({**document, "skip": list(schema.skip)})
@@ -129,8 +132,8 @@ def _buy(
     document = {"schema": str(out), "bought": dataclasses.asdict(found.bought)}
     output.answer(json, document, title, ("column", "bounds or categories"), rows)
     output.note(
-        f"{out} may be public. Its price is spent: every training with it counts it as part of its own epsilon. To buy again "
-        "is to pay again."
+        f"{out} may be public. Its price is spent, and every training with it includes that price in its epsilon; buying "
+        "again costs again."
     )
 
 

@@ -65,22 +65,28 @@ SchemaOption = Annotated[
 ]
 TaskOption = Annotated[
     Task | None,
-    typer.Option("--task", help="What the target is: classes, a number or a count; told by schema or data without it."),
+    typer.Option("--task", help="What the target is; by default, what the schema or the data say."),
 ]
 TargetBounds = Annotated[
     tuple[float, float] | None,
-    typer.Option("--target-bounds", metavar="LOW HIGH", help="Public bounds of a numeric target, clipped to them."),
+    typer.Option(
+        "--target-bounds", metavar="LOW HIGH", help="Public bounds of a numeric target; values beyond them are clipped."
+    ),
 ]
 Person = Annotated[
     str | None,
-    typer.Option("--person", metavar="COLUMN", help="The column that tells whose a row is; never a feature."),
+    typer.Option(
+        "--person",
+        metavar="COLUMN",
+        help="The column that says which person a row belongs to; never used as a feature.",
+    ),
 ]
 Skip = Annotated[
     list[str] | None,
-    typer.Option("--skip", metavar="COLUMN", help="A column to leave alone (an id, free text); may be repeated."),
+    typer.Option("--skip", metavar="COLUMN", help="A column to ignore (an id, free text); may be repeated."),
 ]
 Encoding = Annotated[
-    str | None, typer.Option("--encoding", help="How a text file is encoded, such as latin-1; UTF-8 without it.")
+    str | None, typer.Option("--encoding", help="Encoding of a text file, such as latin-1; UTF-8 by default.")
 ]
 
 
@@ -119,9 +125,7 @@ ReleaseSeed = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the bundle; without it nothing is saved.")]
-Force = Annotated[
-    bool, typer.Option("--force", help="Replace what is there already; a file that is read is never replaced.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output; input files are never overwritten.")]
 ChosenBy = Annotated[
     Path | None,
     typer.Option(
@@ -143,7 +147,7 @@ NetworkOption = Annotated[
     str | None,
     typer.Option(
         "--network",
-        help="A network by name; without it, one that suits the data.",
+        help="A network by name; by default, one that suits the data.",
         autocompletion=completes("noiseproof.networks:names"),
     ),
 ]
@@ -165,7 +169,7 @@ RecipeOption = Annotated[
 ]
 
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", help="Local processes to spread the work over; one a core without it.")
+    int | None, typer.Option("--jobs", help="Local processes to spread the work over; by default one per core.")
 ]
 RayOption = Annotated[
     str | None,
@@ -286,7 +290,7 @@ def answer_release(
     # A record is what every epsilon is of unless its column says otherwise.
     of = "" if card.unit == "record" else f" of a {card.unit}"
     promised = {f"claimed ε{of}": output.guarantee(card.claimed), f"proven ε{of}": output.guarantee(card.proven)}
-    shown = {**cells, **promised, "δ": delta, "verdict": card.verdict, "seconds": seconds}
+    shown = {**cells, **promised, "δ": delta, "verdict": card.verdict, "seconds": f"{seconds:.1f}"}
     output.answer(as_json, document, title, tuple(shown), [tuple(shown.values())], caption=card.why)
     if out is not None and not as_json:
         bundle = f"Saved to {out}: weights.safetensors, card.json, settings.json."
@@ -303,8 +307,8 @@ def caution(release: Release, out: Path | None) -> None:
     """Say on stderr what must not be done with a release: a rehearsal, or a bundle that stays inside."""
     if release.card.randomness == "reproducible":
         output.note(
-            "this is a rehearsal: whoever knows the seed can take the noise off again, so nothing of it may leave; run "
-            "the command without --seed for a release."
+            "this is a rehearsal: whoever knows the seed can subtract the noise, so do not release any of it; run "
+            "the command without --seed to make a release."
         )
     if out is not None:
         note_inside(release, out)
@@ -314,8 +318,8 @@ def note_inside(release: Release, bundle: Path) -> None:
     """Say on stderr that a bundle must stay on the trusted side, if it must."""
     if release.stays_inside:
         output.note(
-            f"{bundle} stays inside: it holds private records or networks that were trained on them without noise; only "
-            "answers that `noiseproof serve` or `predict` gives may leave."
+            f"{bundle} stays inside: it holds private records, or networks trained on them without noise; release only "
+            "the answers of `noiseproof serve` or `noiseproof predict`."
         )
 
 

@@ -82,7 +82,7 @@ def run(
     document: dict[str, Any] = {"rows": len(scored), "out": None if out is None else str(out)}
     document["signature"] = signed.status
     if out is not None:
-        output.tell(json, document, f"{len(scored)} rows with their predictions are in {out}.")
+        output.tell(json, document, f"Wrote {len(scored)} rows with their predictions to {out}.")
         return
     document["predictions"] = found.to_dict("records")
     shown = found.head(SHOWN)

@@ -34,20 +34,24 @@ def run(
     epsilon: o.Epsilon = 3.0,
     delta: o.Delta = 1e-5,
     neighbours: o.NeighboursOption = "add-or-remove",
-    rows: Annotated[int | None, typer.Option(help="Records to make; without it, as many as were learned from.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Records to generate; by default, as many as were trained on.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="CSV or Parquet for a table, npz for the rest; without it nothing is saved.")
     ] = None,
     force: o.Force = False,
     settings: o.Settings = None,
-    measure: Annotated[bool, typer.Option("--quality/--no-quality", help="Also compare with real records.")] = True,
-    page: Annotated[Path | None, typer.Option(help="Write the quality as a page that works offline.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--quality/--no-quality", help="Also measure how close they are to real records.")
+    ] = True,
+    page: Annotated[Path | None, typer.Option(help="Also write the quality report as an HTML page.")] = None,
     chosen_by: o.ChosenBy = None,
     store: o.Store = None,
     seed: o.ReleaseSeed = None,
     json: o.Json = False,
 ) -> None:
-    """Train a generator within a budget, write synthetic records and their card, and say how good they are.
+    """Train a generator within a budget, write synthetic records and their card, and measure their quality.
 
     A table keeps its columns, types, categories and public bounds. Quality is measured on the private records for the
     eyes of their owner; it is not part of the release.
@@ -93,7 +97,7 @@ def run(
     if out is not None:
         coding.check_target(out, split.train, force=force, inputs=(data, about["schema"]))
     output.note(*split.train.public.notes, *split.remarks)
-    output.note(*cautions.about_budget(len(split.train), budget), *cautions.about_split(split))
+    output.note(*cautions.about_budget(split.train.persons, budget), *cautions.about_split(split))
     started = time.perf_counter()
     terms: Any = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours, **given}
     release = train(method, split.train, **terms, seed=seed, progress=progress)

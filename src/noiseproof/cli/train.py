@@ -38,7 +38,7 @@ def run(
     network: o.NetworkOption = None,
     recipe: o.RecipeOption = "auto",
     settings: o.Settings = None,
-    queries: Annotated[int, typer.Option(help="Answers a prediction method must be able to give.")] = 1,
+    queries: Annotated[int, typer.Option(help="Answers that a prediction method must be able to give.")] = 1,
     baseline: Annotated[bool, typer.Option(help="Also train without privacy, to compare.")] = True,
     chosen_by: o.ChosenBy = None,
     store: o.Store = None,
@@ -54,9 +54,9 @@ def run(
     seed: o.ReleaseSeed = None,
     json: o.Json = False,
 ) -> None:
-    """Train on private records within a budget, save the release with its card, and say how accurate it is.
+    """Train on private records within a budget, save the release with its card, and measure its accuracy.
 
-    The accuracy is measured on the test part of the data for the eyes of its owner; it is not part of the release.
+    Accuracy is measured on the test part of the data, for its owner; it is not part of the release.
     Under `torchrun -m noiseproof train ...` all ranks share one training; --jobs and --ray are for methods that train many
     networks.
     """
@@ -100,7 +100,7 @@ def run(
     found = recipes.resolve(recipe, split.train, method=method, network=network is not None)
     if first_rank:
         output.note(*split.train.public.notes, *split.remarks)
-        output.note(*cautions.about_budget(len(split.train), budget), *cautions.about_split(split))
+        output.note(*cautions.about_budget(split.train.persons, budget), *cautions.about_split(split))
         if found is not None:
             output.note(f"recipe {found.name}: {found.summary}")
     terms: Any = {"epsilon": epsilon, "delta": delta, "neighbours": budget.neighbours, "queries": queries}
@@ -152,6 +152,9 @@ def run(
         _show_measures(method, measures, reference)
 
 
+_HINT = "Its probabilities may rank them well all the same; --set threshold=0.1 predicts the second class more often."
+
+
 def _headline(measures: Measures, reference: Measures | None) -> dict[str, str]:
     """The measure that ranks, with that of the baseline."""
     from noiseproof.releases.measures import NAMES, stated
@@ -165,6 +168,7 @@ def _show_measures(method: str, measures: Measures, reference: Measures | None) 
     """Print all measures, those of the baseline beside them."""
     from noiseproof.releases.measures import NAMES, stated
 
+    two = measures.positive is not None
     rows = [
         (name, stated(field, found), *([] if reference is None else [stated(field, getattr(reference, field))]))
         for field, name in NAMES.items()
@@ -174,5 +178,5 @@ def _show_measures(method: str, measures: Measures, reference: Measures | None) 
         f"on {measures.records} test records, for their owner only",
         ("measure", method, *([] if reference is None else ["baseline"])),
         rows,
-        caption=f"{method} {measures.remark}." if measures.remark else None,
+        caption=None if measures.remark is None else f"{method} {measures.remark}. {_HINT if two else ''}".rstrip(),
     )

@@ -237,7 +237,7 @@ def _draft_bounds(values: np.ndarray[Any, np.dtype[np.float64]], name: str, kind
 
     known = values[~np.isnan(values)]
     if not np.isfinite(known).all():
-        raise DataError(f"column {name!r} holds infinite numbers; replace them by finite ones.")
+        raise DataError(f"column {name!r} holds infinite numbers; replace them with finite ones.")
     low, high = float(known.min()), float(known.max())
     # A column of whole numbers with gaps is read as floats; without gaps the type is to be believed.
     whole = pd.api.types.is_integer_dtype(kind) or (missing and bool((known == np.round(known)).all()))

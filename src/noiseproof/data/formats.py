@@ -116,20 +116,20 @@ def readable(path: Path) -> Iterator[None]:
     except NoiseproofError:
         raise
     except PermissionError:
-        raise DataError(f"{path} may not be read; change its permissions.") from None
+        raise DataError(f"{path} cannot be read: permission denied.") from None
     except UnicodeDecodeError:
         raise DataError(
             f"{path} is not text in the encoding it is read with; give its own, such as --encoding latin-1."
         ) from None
     except LookupError as error:
         if isinstance(error, KeyError | IndexError):
-            raise DataError(f"{path} is truncated, corrupt or of another layout; get it again.") from None
+            raise DataError(f"{path} is truncated, corrupt or in another format; get it again.") from None
         raise SettingError("there is no such encoding; give one that Python knows, such as latin-1.") from None
     except (
         *(OSError, EOFError, ValueError, TypeError, NotImplementedError),
         *(struct.error, zlib.error, zipfile.BadZipFile, tarfile.TarError),
     ):
-        raise DataError(f"{path} is truncated, corrupt or of another layout; get it again.") from None
+        raise DataError(f"{path} is truncated, corrupt or in another format; get it again.") from None
 
 
 def column_names(path: Path, encoding: str = "utf-8") -> tuple[str, ...]:

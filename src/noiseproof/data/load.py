@@ -139,7 +139,7 @@ def load(
             )
         if store is not None:
             if schema is None or not names:
-                raise SettingError("only a table with a schema can be stored; give --schema, or leave --store away.")
+                raise SettingError("only a table with a schema can be stored; give --schema, or leave --store out.")
             stored, stat = Path(store), path.stat()
             remarks = store_table(
                 read_parts(path, schema, encoding),
@@ -162,9 +162,11 @@ def load(
             parts, remarks = _code(frame, schema, path.name, notes)
     if groups is not None:
         if len(parts) == 2:
-            raise SettingError("what has a test part of its own is not split by groups; give records in one part.")
+            raise SettingError(
+                "data with a test part of their own cannot be split by groups; give all records in one part."
+            )
         if parts[0].groups is not None:
-            raise SettingError("whose each record is, is told already; give groups or a person's column, not both.")
+            raise SettingError("give either groups or a person's column, not both: each says whose records they are.")
         parts = [replace(parts[0], groups=group_array(groups, len(parts[0]), parts[0].name))]
     if len(parts) == 2:
         return Split(parts[0], parts[1], remarks)
@@ -195,7 +197,7 @@ def _code(
     dataset, remarks = code(frame, schema, name=name, notes=notes)
     check_classes(dataset)
     if schema.skip:
-        remarks += (f"columns that were skipped: {listed(schema.skip)}.",)
+        remarks += (f"skipped columns: {listed(schema.skip)}.",)
     if schema.person is None:
         remarks += suspicions(frame, (schema.target.name,))
     else:
@@ -222,7 +224,7 @@ def _load_object(
         return [from_torch(source, store=store, **facts)], ()
     if store is not None:
         raise SettingError(
-            "what is stored is a table with a schema, or a torch dataset; give a schema, or leave store away."
+            "what is stored is a table with a schema, or a torch dataset; give a schema, or leave store out."
         )
     streamed = hasattr(source, "iter") and not hasattr(source, "__len__")
     frame = source.to_pandas() if hasattr(source, "to_pandas") and not streamed else source

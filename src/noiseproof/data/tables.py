@@ -286,7 +286,7 @@ def _code_numbers(series: pd.Series[Any], column: Column, marks: Sequence[str], 
     missing = np.isnan(values)
     _check_missing(int(missing.sum()), column)
     if not np.isfinite(values[~missing]).all():
-        raise DataError(f"column {column.name!r} holds infinite numbers; replace them by finite ones.")
+        raise DataError(f"column {column.name!r} holds infinite numbers; replace them with finite ones.")
     low, high = _bounds(column)
     with np.errstate(invalid="ignore"):
         outside = bool(((values < low) | (values > high)).any())

@@ -134,7 +134,7 @@ class Measures(BaseModel):
         """What a reader must know who would go by the accuracy."""
         if self.only_class is None:
             return None
-        return f"names one class alone, {self.only_class}"
+        return f"predicts {self.only_class} for every record"
 
 
 def stated(measure: str, value: float | None) -> str:

@@ -34,7 +34,7 @@ def about_budget(records: int, budget: Budget) -> tuple[str, ...]:
     """What to say of a budget for so many training records; all of it follows from public numbers.
 
     Args:
-        records: The number of training records.
+        records: The number of training records, or of persons where it is a person that is protected.
         budget: What may be spent on them.
 
     Returns:
@@ -43,18 +43,18 @@ def about_budget(records: int, budget: Budget) -> tuple[str, ...]:
     found = []
     if budget.delta >= 1 / records:
         found.append(
-            f"delta {budget.delta:g} is not below 1 / {records} (one over the training records): a mechanism that publishes "
-            "one record at random would meet it; choose a delta well below."
+            f"delta {budget.delta:g} is not below 1 / {records} (one over the number in the training part): publishing "
+            "one of them at random would satisfy it; choose a much smaller delta."
         )
     if budget.epsilon > WEAK:
         found.append(
-            f"epsilon {budget.epsilon:g} allows an attacker odds of e^{budget.epsilon:g} for telling whether a record was "
-            "there: as a guarantee it says next to nothing; most releases stay below 10."
+            f"epsilon {budget.epsilon:g} lets an attacker's odds that a record was there grow by e^{budget.epsilon:g}: "
+            "that guarantees next to nothing; most releases stay below 10."
         )
     if records < FEW:
         found.append(
-            f"there are {records} training records: noise that hides one of them hides nearly all that could be learned; "
-            "expect little."
+            f"there are only {records} to train on: noise that hides one of them hides nearly everything that could be "
+            "learned; expect little."
         )
     return tuple(found)
 
@@ -77,21 +77,19 @@ def about_split(split: Split) -> tuple[str, ...]:
     large = [one.name for one in columns if max(abs(one.low or 0.0), abs(one.high or 0.0)) > _LARGEST]
     coarse = [one.name for one in columns if one.integer and (one.high or 0.0) - (one.low or 0.0) > _WHOLE]
     if large:
-        found.append(
-            f"the bounds of {', '.join(large)} are beyond float32, which records are coded in; give narrower ones."
-        )
+        found.append(f"the bounds of {', '.join(large)} are beyond float32, in which records are stored; narrow them.")
     if coarse:
         found.append(
-            f"{', '.join(coarse)} may be any of more than {_WHOLE:,} whole numbers, which float32 does not tell apart; if it is "
-            "an id, leave it out."
+            f"{', '.join(coarse)} can take more than {_WHOLE:,} whole values, more than float32 can tell apart; if it is "
+            "an id, skip it."
         )
     sizes = (len(split.train), len(split.test))
     if sum(sizes) <= _MOST and not isinstance(split.train.features, StoredTensor):
         trained, tested = (part.identities().view([("", np.uint64)] * 2)[:, 0] for part in (split.train, split.test))
         if np.isin(tested, trained).all():
             found.append(
-                f"all {sizes[1]} test records are training records, too: accuracies and attacks on them say nothing; give a "
-                "test part of other people."
+                f"all {sizes[1]} test records are training records, too: accuracies and attacks measured on them mean nothing; "
+                "use a test part with other people."
             )
     return tuple(found)
 
@@ -130,7 +128,7 @@ def keep_fingerprint(bundle: str | Path, dataset: Dataset) -> str:
         return (
             f"the bundle is saved, but {path}, by which an attack knows its records again, is not ({error.strerror})."
         )
-    return f"{path} says, to you alone, which records the bundle was trained on; do not hand it on with the bundle."
+    return f"{path} lets you check which records the bundle was trained on; keep it private and do not ship it with the bundle."
 
 
 def trained_on(bundle: str | Path, dataset: Dataset) -> bool | None:

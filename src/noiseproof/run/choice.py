@@ -99,7 +99,7 @@ def choose(
         raise SettingError("give at least one method to choose from.")
     if split.train.unit != "record":
         raise UnsupportedError(
-            "a paid choice is accounted for records, not for persons; leave the person's column away."
+            "a paid choice is accounted for records, not for persons; leave the person's column out."
         )
     rng = Secure() if rng is None else rng
     # Bounds were bought once, of the records of both parts: they are paid for beside the choice, not within its runs.

@@ -93,7 +93,7 @@ def compare(
     doubts = dict.fromkeys(
         sentence
         for epsilon in plan.epsilons
-        for sentence in cautions.about_budget(len(split.train), plan.budget(epsilon))
+        for sentence in cautions.about_budget(split.train.persons, plan.budget(epsilon))
     )
     watch.loaded(facts, keys, (*split.remarks, *doubts, *cautions.about_split(split)))
     rows = {key: row for key in keys if (row := folder.kept(key)) is not None}

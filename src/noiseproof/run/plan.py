@@ -55,7 +55,7 @@ class Plan:
         fits: How often each proven method is fitted, to show how much its noise moves the result; others once.
         queries: Answers that prediction methods must be able to give.
         attack: Which membership attack to run.
-        trials: How often each method's game is played in each world.
+        trials: Trials of each method's audit, in each of its two worlds.
         recipe: The recipe for dp-sgd.
         imports: Modules of the user's own that register methods.
     """

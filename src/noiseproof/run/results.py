@@ -223,10 +223,10 @@ class Comparison(_Result):
         constant = [row for row in self.rows if row.measures and row.measures.only_class is not None]
         found = []
         if plain is not None and (plain.ranked_by != "accuracy" or constant):
-            found.append(f"To name the commonest class always is {plain.majority:.1%} accurate.")
+            found.append(f"Always predicting the commonest class is {plain.majority:.1%} accurate.")
         for one_class in dict.fromkeys(row.measures.only_class for row in constant if row.measures):
             names = [row.method for row in constant if row.measures and row.measures.only_class == one_class]
-            found.append(f"One class alone, {one_class}, is named by {', '.join(dict.fromkeys(names))}.")
+            found.append(f"{', '.join(dict.fromkeys(names))}: {one_class} is predicted for every record.")
         return found
 
     @property
