@@ -39,8 +39,8 @@ def errors(steps: int = 1000) -> None:
         participation = Participation(steps, times, apart)
         bands = min(apart, 64)
         independent = strategy("toeplitz", participation, bands=1).error()
-        tree, buffered = (strategy(name, participation).error() for name in ("tree", "buffered"))  # type: ignore[arg-type]
-        ours = {name: strategy(name, participation, bands=bands).error() for name in ("toeplitz", "banded")}  # type: ignore[arg-type]
+        tree, buffered = (strategy(name, participation).error() for name in ("tree", "buffered"))
+        ours = {name: strategy(name, participation, bands=bands).error() for name in ("toeplitz", "banded")}
         row = toeplitz.optimize_banded_toeplitz(steps, bands)
         squared = toeplitz.minsep_sensitivity_squared(row, min_sep=apart, max_participations=times, n=steps)
         theirs = {"toeplitz": math.sqrt(float(squared) * float(toeplitz.mean_error(strategy_coef=row, n=steps)))}
@@ -54,7 +54,7 @@ def errors(steps: int = 1000) -> None:
 def steps(repeats: int = 20) -> None:
     """A step of dp-mf with 16 bands over one of dp-sgd, on Lin et al.'s CNN; both draw from 16 batches of records."""
     setting = Setting("cnn", BANDS * NETWORKS["cnn"].batch)
-    turns = {}
+    turns: dict[str, Step] = {}
     for kind, rng in (("seeded", Reproducible(0)), ("secure", Secure())):
         turns |= {f"dp-mf, {kind}": _step(setting, rng, True), f"dp-sgd, {kind}": _step(setting, rng, False)}
     times = _take_turns(turns, repeats)
@@ -88,7 +88,7 @@ def optimisation(count: int = 10_000) -> None:
     participation = Participation(count, 10, count // 10)
     for name in ("toeplitz", "buffered", "banded"):
         start = time.perf_counter()
-        found = strategy(name, participation, bands=BANDS)  # type: ignore[arg-type]
+        found = strategy(name, participation, bands=BANDS)
         print(f"{name}: {time.perf_counter() - start:.1f} s, error {found.error():.3f}", flush=True)
 
 

@@ -132,7 +132,7 @@ def test_auto_gives_way_to_a_network_a_method_and_other_methods():
     def recipe_of(method, **given):
         return npf.train(method, bits(60), epsilon=8, seed=0, **given).card.ran.get("recipe")
 
-    assert recipe_of("dp-sgd", epochs=1) == "unit"
+    assert recipe_of("dp-sgd", epochs=1) == recipe_of("dp-mf", epochs=1) == "unit"
     assert recipe_of("dp-sgd", epochs=1, recipe="none") is None
     assert recipe_of("dp-sgd", epochs=1, network="linear") is None
     assert recipe_of("dp-sgd-bounded", epochs=1) is None
@@ -147,7 +147,7 @@ def test_auto_gives_way_to_a_network_a_method_and_other_methods():
         ("dp-sgd", {"recipe": "scattering"}, "is for pictures"),
         ("dp-sgd", {"recipe": "bins"}, "is for tables"),
         ("dp-sgd", {"recipe": "unit", "network": "linear"}, "brings its own network"),
-        ("none", {"recipe": "unit"}, "recipes are for dp-sgd"),
+        ("none", {"recipe": "unit"}, "recipes are for dp-sgd and dp-mf"),
     ],
 )
 def test_a_recipe_that_does_not_fit_is_refused(method, given, says):

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from noiseproof.data import Dataset
 
 
-METHOD = "dp-sgd"
-"""The method that recipes are for."""
+METHODS = ("dp-sgd", "dp-mf")
+"""The methods that recipes are for, with the same settings."""
 
 _LONGER = 2.8
 """How much longer steps are best without the preconditioner that settings were made for (seen on MNIST)."""
@@ -47,7 +47,7 @@ class Recipe:
     ----------------
     A recipe is a constant: it reads the shape, the columns and the number of records, which every proof here takes to
     be public, and the budget. So its choice spends nothing, whatever data it is used on, and the guarantee is that of
-    `DpSgd`. (Its constants were found on other people's records: docs/results.md says which, and what that means.)
+    the method. (Its constants were found on other people's records: docs/results.md says which, and what that means.)
     """
 
     name: str
@@ -87,9 +87,15 @@ class Recipe:
         return Network("mapped", public.shape, outputs or public.outputs, options)
 
     def method(
-        self, records: int, epsilon: float, settings: Mapping[str, Any] | None = None, *, interruptible: bool = False
+        self,
+        records: int,
+        epsilon: float,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        method: str = METHODS[0],
+        interruptible: bool = False,
     ) -> methods.Method:
-        """DP-SGD as the recipe has it; `settings` of the user's own go before the recipe's.
+        """DP-SGD, or another of `METHODS`, as the recipe has it; `settings` of the user's own go before the recipe's.
 
         One that is `interruptible` is without a preconditioner, whose statistics checkpoints do not hold. Without one, by
         that or by the user's own setting, steps are longer.
@@ -98,7 +104,7 @@ class Recipe:
         off = interruptible or (settings or {}).get("precondition") == 0
         if off and suited.get("precondition"):
             suited |= {"precondition": 0.0, "lr": round(_LONGER * suited["lr"], 4)}
-        return methods.build(METHOD, {**suited, **(settings or {})})
+        return methods.build(method, {**suited, **(settings or {})})
 
     def around(self, release: Release, public: Public) -> ModelRelease:
         """What was trained behind the map, with the map before it: it takes records as they are."""
@@ -136,18 +142,18 @@ def choose(public: Public, records: int) -> Recipe | None:
     return None
 
 
-def check(name: str, *, method: str = METHOD, network: bool = False) -> None:
+def check(name: str, *, method: str = METHODS[0], network: bool = False) -> None:
     """Refuse an unknown recipe, or one that does not go with the method or with a network of the user's own."""
     if name in ("auto", "none"):
         return
     get(name)
-    if method != METHOD:
-        raise SettingError(f"recipes are for {METHOD}, not for {method}; leave the recipe away.")
+    if method not in METHODS:
+        raise SettingError(f"recipes are for {' and '.join(METHODS)}, not for {method}; leave the recipe away.")
     if network:
         raise SettingError(f"the recipe {name} brings its own network; give one of the two.")
 
 
-def resolve(name: str, dataset: Dataset, *, method: str = METHOD, network: bool = False) -> Recipe | None:
+def resolve(name: str, dataset: Dataset, *, method: str = METHODS[0], network: bool = False) -> Recipe | None:
     """The recipe meant by `auto`, `none` or a name; `network` says that the user brings a network.
 
     `auto` gives way to another method and to the user's own network; a recipe by name does not, and is refused.
@@ -159,7 +165,7 @@ def resolve(name: str, dataset: Dataset, *, method: str = METHOD, network: bool 
         if isinstance(dataset.features, StoredTensor):
             # What is too large for memory is too large to be mapped beforehand.
             return None
-        return choose(dataset.public, dataset.persons) if method == METHOD and not network else None
+        return choose(dataset.public, dataset.persons) if method in METHODS and not network else None
     recipe = get(name)
     recipe.check(dataset.public)
     return recipe

@@ -65,7 +65,7 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
 
     started = time.perf_counter()
     budget = plan.budget(key.epsilon)
-    recipe = plan.recipe if key.method == recipes.METHOD else "none"
+    recipe = plan.recipe if key.method in recipes.METHODS else "none"
     fitting = resolve(key.method, split.train, epsilon=key.epsilon, recipe=recipe)
 
     def fit(number: int) -> Release:

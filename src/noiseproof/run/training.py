@@ -115,7 +115,7 @@ def resolve(
         dataset: The private records, of which only what is public is read.
         epsilon: The budget's, which recipes depend on.
         network: A network instead of the method's own choice.
-        recipe: For dp-sgd: `auto`, `none`, a name or a `Recipe` (see `noiseproof.methods.recipes`). `auto` gives way to
+        recipe: For dp-sgd and dp-mf: `auto`, `none`, a name or a `Recipe` (see `noiseproof.methods.recipes`). `auto` gives way to
             a `Method` and to a network of the user's own.
         settings: The method's settings, in place of those that suit the data.
         interruptible: Whether checkpoints are to be written, which not every setting of a recipe allows.
@@ -153,7 +153,7 @@ def resolve(
         found = recipes.resolve(found, dataset, method=name, network=given or network is not None)  # type: ignore[assignment]
     if isinstance(found, Recipe):
         if not given:
-            chosen = found.method(dataset.persons, epsilon, settings, interruptible=interruptible)
+            chosen = found.method(dataset.persons, epsilon, settings, method=name, interruptible=interruptible)
         return Fitting(chosen, found.trained(public), found)
     if isinstance(network, nn.Module):
         network = Network.of(network, public.shape, dataset.outputs)
@@ -196,7 +196,7 @@ def train(
         neighbours: When two data sets are neighbours.
         queries: How many answers a prediction method must be able to give.
         network: A `Network`, a module of your own or a name; by default the method's own choice.
-        recipe: For dp-sgd: `auto` puts a public feature map and settings that suit the data around it, unless you bring
+        recipe: For dp-sgd and dp-mf: `auto` puts a public feature map and settings that suit the data around it, unless you bring
             a network or a `Method`; `none` does not; a name or a `Recipe` is one of your choice.
         seed: For research: makes the randomness reproducible, so that the release is a rehearsal, which must not leave.
             Without it the randomness is secure.
