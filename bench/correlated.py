@@ -28,7 +28,7 @@ def errors(steps: int = 1000) -> None:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from jax_privacy.matrix_factorization import banded, toeplitz
+    from jax_privacy.matrix_factorization import banded, toeplitz  # type: ignore[import-untyped]
 
     print(
         "| times | bands | DP-SGD | tree | buffered | toeplitz | jax_privacy's | banded | jax_privacy's | largest ratio |"
