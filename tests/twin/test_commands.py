@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from noiseproof import report
 from noiseproof.cli import output, registry
 from noiseproof.data import bounds
-from noiseproof.releases import ModelRelease, bundles, signing
+from noiseproof.releases import ModelRelease, bundles, signing_keys
 from noiseproof.run import choice, spends
 from noiseproof.run.checkpoints import Checkpoints
 from noiseproof.serve import Settings, create_app
@@ -106,7 +106,7 @@ def test_every_command_is_compared_or_says_why_not():
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
-    return [path.read_bytes() for path in signing.make_keys(tmp_path_factory.mktemp("keys") / "vendor.pem")]
+    return [path.read_bytes() for path in signing_keys.make_keys(tmp_path_factory.mktemp("keys") / "vendor.pem")]
 
 
 def played(way, folder, restart, keys=()):
