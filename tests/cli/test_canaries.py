@@ -103,3 +103,25 @@ def test_a_folder_without_coins_is_one_sentence(noiseproof, tmp_path):
     (tmp_path / "scores.txt").write_text("1")
     outcome = noiseproof("canaries", "audit", tmp_path, "--scores", tmp_path / "scores.txt", "--epsilon", "1")
     assert (outcome.code, "there is no" in outcome.err) == (1, True)
+
+
+def test_where_rows_are_persons_each_canary_is_one_and_no_id_tells_it(noiseproof, table, tmp_path):
+    people = pd.read_csv(table[0]).assign(patient=[f"secret {place % 80}" for place in range(400)])
+    people.to_csv(table[0], index=False)
+    command = ("canaries", "insert", table[0], "--schema", table[1], "--person", "patient", "--count", "50")
+    assert noiseproof(*command, "--out", tmp_path / "c").code == 0
+    data, canaries = (pd.read_csv(tmp_path / "c" / name) for name in ("data.csv", "canaries.csv"))
+    included = json.loads((tmp_path / "c" / "coins.json").read_text())["included"]
+    assert canaries.patient.is_unique
+    theirs = data[data.patient.isin(canaries.patient)]
+    assert sorted(theirs.patient) == sorted(canaries.patient[included])
+    others = data[~data.patient.isin(canaries.patient)]
+    assert (others.groupby("patient").size() == 5).all()
+    assert others.patient.nunique() == 80
+    assert data.patient.max() < 130
+    assert "secret" not in (tmp_path / "c" / "data.csv").read_text()
+    scores = tmp_path / "scores.txt"
+    scores.write_text("\n".join(str(float(one)) for one in included))
+    audit = ("canaries", "audit", tmp_path / "c", "--scores", scores, "--schema", table[1], "--person", "patient")
+    found = noiseproof(*audit, "--epsilon", "1", "--json").document
+    assert (found["unit"], found["claimed"]["unit"], found["verdict"]) == ("person", "person", "refuted")

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.data.dataset import Dataset
+from noiseproof.data.persons import group_array
 from noiseproof.data.splits import Canary
 from noiseproof.errors import SettingError
 
@@ -56,7 +57,12 @@ def insert(dataset: Dataset, canaries: Dataset, included: torch.Tensor) -> Datas
 
 
 def insert_in_table(
-    frame: pd.DataFrame, target: str, classes: tuple[str | int, ...], count: int, rng: np.random.Generator
+    frame: pd.DataFrame,
+    target: str,
+    classes: tuple[str | int, ...],
+    count: int,
+    rng: np.random.Generator,
+    person: str | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, NDArray[np.bool_]]:
     """A table with canaries for one-run auditing: rows of it with a wrong class, each in or out by a fair coin of its own.
 
@@ -66,6 +72,8 @@ def insert_in_table(
         classes: All classes.
         count: How many canaries there are.
         rng: Draws rows, classes, coins and the order of rows. Nobody who trains on the table may know it.
+        person: The column that tells whose a row is. Every canary is then a person of its own, and all persons are numbered
+            anew, so that canaries are not told by their ids.
 
     Returns:
         The table with the canaries that are in, in random order; all canaries; and their coins.
@@ -86,6 +94,10 @@ def insert_in_table(
         for label, shift in zip(canaries[target], rng.integers(1, len(classes), count), strict=True)
     ]
     canaries[target] = shifted
+    if person is not None:
+        owners = group_array(frame[person].to_numpy(), len(frame), "the table").numpy()
+        fresh = rng.permutation(owners.max() + 1 + count)
+        frame, canaries[person] = frame.assign(**{person: fresh[owners]}), fresh[-count:]
     included = rng.random(count) < 0.5
     together = pd.concat([frame, canaries[included]], ignore_index=True)
     return together.iloc[rng.permutation(len(together))].reset_index(drop=True), canaries, included

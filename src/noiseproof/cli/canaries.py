@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,9 @@ from noiseproof.cli import options as o
 from noiseproof.cli import output
 from noiseproof.cli.registry import group
 from noiseproof.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from noiseproof.data.schema import Schema
 
 DATA, CANARIES, COINS = "data.csv", "canaries.csv", "coins.json"
 
@@ -27,11 +30,13 @@ def insert(
     schema: Annotated[Path, typer.Option(help="JSON file with the public bounds and categories of its columns.")],
     out: Annotated[Path, typer.Option(help="The folder to write to.")],
     count: Annotated[int, typer.Option(help="How many canaries there are; about half of them go in.")] = 1000,
+    person: o.Person = None,
     encoding: o.Encoding = None,
     json: o.Json = False,
 ) -> None:
     """Put canaries into a table: rows of it with a wrong class, each in or out by a secret fair coin of its own.
 
+    Where a column tells whose a row is, each canary is a person, and all persons are numbered anew.
     data.csv is what the vendor trains on, once. canaries.csv and coins.json stay with you (mode 0600) until the model is there.
     """
     import json as text
@@ -45,7 +50,7 @@ def insert(
 
     check_out(out)
     check_file(table)
-    read = read_schema(schema)
+    read = read_schema(schema).with_person(person)
     if read.target.task != "classification":
         raise SettingError("a canary has a wrong class; the target of this schema is a number.")
     frame = read_table(table, read, encoding or read.encoding)
@@ -53,7 +58,7 @@ def insert(
         raise DataError(f"{table} has no column {read.target.name!r}, which the schema calls the target.")
     # Seeded by the operating system: whoever knows the coins could train so that nothing is found.
     together, canaries, included = insert_in_table(
-        frame, read.target.name, read.target.classes or (), count, np.random.default_rng()
+        frame, read.target.name, read.target.classes or (), count, np.random.default_rng(), read.person
     )
     out.mkdir(parents=True, exist_ok=True)
     out.chmod(0o700)
@@ -99,6 +104,7 @@ def audit(
     ] = "raw",
     network: o.NetworkOption = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
+    person: o.Person = None,
     encoding: o.Encoding = None,
     out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
     force: o.Force = False,
@@ -109,22 +115,25 @@ def audit(
 
     from noiseproof.audits import OneRunResult, one_run_bound, one_run_power
     from noiseproof.cli.audit import show_audit
+    from noiseproof.data.schema import read_schema
     from noiseproof.files import check_out
     from noiseproof.privacy.budget import check_delta, check_epsilon
-    from noiseproof.privacy.card import Claim
+    from noiseproof.privacy.card import Claim, Unit
 
     if out is not None:
         check_out(out, force=force, inputs=(folder, scores))
     if (model is None) == (scores is None):
         raise SettingError("give the trained model, or --scores with a number for each canary.")
-    claimed = Claim(epsilon=check_epsilon(epsilon), delta=check_delta(delta), source="the model's vendor")
+    read = None if schema is None else read_schema(schema).with_person(person)
+    unit: Unit = "record" if read is None or read.person is None else "person"
+    claimed = Claim(epsilon=check_epsilon(epsilon), delta=check_delta(delta), unit=unit, source="the model's vendor")
     included = _coins(folder / COINS)
     if scores is not None:
         values = _numbers(scores)
     else:
-        if schema is None:
+        if read is None:
             raise SettingError("give the --schema that `noiseproof canaries insert` was given.")
-        values = _confidences(str(model), folder / CANARIES, schema, inputs == "coded", network, encoding)
+        values = _confidences(str(model), folder / CANARIES, read, inputs == "coded", network, encoding)
     if len(values) != len(included):
         raise DataError(f"there are {len(values)} scores and {len(included)} canaries; give one for each.")
     bound = one_run_bound(np.array(values), included, delta=delta, confidence=confidence, gaussian=gaussian)
@@ -155,14 +164,13 @@ def _numbers(path: Path) -> list[float]:
 
 
 def _confidences(
-    model: str, canaries: Path, schema: Path, coded: bool, network: str | None, encoding: str | None
+    model: str, canaries: Path, schema: Schema, coded: bool, network: str | None, encoding: str | None
 ) -> list[float]:
     """How sure the model is of each canary's wrong class: only memory makes it so."""
     from noiseproof.attacks import open_model
     from noiseproof.attacks.attack import confidence
     from noiseproof.attacks.records import read_records
-    from noiseproof.data.schema import read_schema
 
-    records = read_records(canaries, read_schema(schema), coded=coded, encoding=encoding)
+    records = read_records(canaries, schema, coded=coded, encoding=encoding)
     answers = open_model(model, records.public, network=network).predict(records.features)
     return confidence(answers, records.labels).tolist()
