@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from noiseproof.integrations.layers import fix
-from noiseproof.integrations.loop import PrivateTraining, make_private
+from noiseproof.integrations.loop import make_private
+from noiseproof.integrations.training import PrivateTraining
 
 __all__ = ["PrivateTraining", "fix", "make_private"]

@@ -15,7 +15,8 @@ import numpy as np
 from noiseproof.data.persons import Groups
 from noiseproof.errors import MissingPartError, NoiseproofError, UnsupportedError
 from noiseproof.files import write_whole
-from noiseproof.integrations.loop import Preprocessing, PrivateTraining, make_private
+from noiseproof.integrations.loop import make_private
+from noiseproof.integrations.training import Preprocessing, PrivateTraining
 from noiseproof.releases.release import ModelRelease
 
 try:

@@ -7,7 +7,9 @@ from typing import Any
 
 from noiseproof.data.persons import Groups
 from noiseproof.errors import MissingPartError, NoiseproofError, UnsupportedError
-from noiseproof.integrations.loop import Preprocessing, PrivateTraining, Reduction, make_private
+from noiseproof.integrations.loop import make_private
+from noiseproof.integrations.training import Preprocessing, PrivateTraining
+from noiseproof.integrations.watch import Reduction
 from noiseproof.releases.release import ModelRelease
 
 try:

@@ -18,7 +18,7 @@ from noiseproof.privacy import Card, accountants
 from noiseproof.releases.release import ModelRelease
 
 if TYPE_CHECKING:
-    from noiseproof.integrations.loop import Preprocessing, PrivateTraining
+    from noiseproof.integrations.training import Preprocessing, PrivateTraining
 
 _UNDECLARED = (
     "Nobody has declared that what came before the loader (vocabularies, scales, starting weights, settings) was made "
