@@ -14,7 +14,7 @@ Columns = tuple[int, ...]
 """One column or two by their places, in rising order."""
 
 _NOISE = 0.9
-"""The share of the errors that noise alone would leave at which fitting ends: what is left would be learned by heart."""
+"""The share of the errors that noise alone would leave at which a marginal is fitted: the rest would be learned by heart."""
 _FAR = 30.0
 """Logits stay within this, so that none of a column's shares is lost in float32."""
 
@@ -70,17 +70,21 @@ class Mixture:
         optimizer = torch.optim.Adam([self._logits], lr=lr, betas=(0.9, 0.99))
         finest = min(one.sigma for one in measurements)
         single, single_weight, pair, pair_weight = self._targets(measurements, finest)
-        noise = _NOISE * finest**2 * sum(one.shares.numel() for one in measurements)
+        # Where a marginal's errors are as large as its noise alone would leave them, it is not fitted further.
+        noise = _NOISE * finest**2
+        single_noise = noise * (single_weight > 0).float() @ self._member
+        pair_noise = noise * self._member.T @ (pair_weight > 0).float() @ self._member
         loss = torch.zeros(())
         for step in range(steps):
             for group in optimizer.param_groups:
                 group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
             optimizer.zero_grad(set_to_none=True)
             probabilities = self.probabilities()
-            loss = ((probabilities.mean(0) - single).square() * single_weight).sum()
+            singles = ((probabilities.mean(0) - single).square() * single_weight) @ self._member
             joint = probabilities.T @ probabilities / len(probabilities)
-            loss = loss + ((joint - pair).square() * pair_weight).sum()
-            if float(loss.detach()) <= noise:
+            pairs = self._member.T @ ((joint - pair).square() * pair_weight) @ self._member
+            loss = (singles - single_noise).clamp_min(0).sum() + (pairs - pair_noise).clamp_min(0).sum()
+            if not float(loss.detach()):
                 break
             loss.backward()
             optimizer.step()
