@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _HEAD_BYTES = 32 << 10
 """Bytes of a request's head; more are refused."""
+_TOO_LARGE = Problem("too-large", "The request's head is too large.")
 _EXCHANGE_SECONDS = 120.0
 """Seconds from a request's head to the end of its answer; the ledger's own deadlines are shorter."""
 
@@ -35,7 +36,8 @@ class GuardedProtocol(HttpToolsProtocol):
         service: Service = self.app_state["service"]
         self._settings, self._metrics = service.settings, service.metrics
         self._deadline: TimerHandle | None = None
-        self._head = 0
+        self._head = 0  # bytes since the last exchange
+        self._read = 0  # bytes of the address and the headers of this request
         self._in_exchange = False
         self._begun = False  # whether a head has begun that is not complete
         self._address: str | None = None
@@ -72,16 +74,22 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head += len(data)
         super().data_received(data)
         if not self._in_exchange and self._head > _HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(Problem("too-large", "The request's head is too large."))
+            self._refuse(_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         """A head begins."""
-        self._begun = True
+        self._begun, self._read = True, 0
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """The address, or a part of it."""
+        self._count(url)
+        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A line of the head; those behind a body, which may have no end, nobody reads."""
         if self._begun:
+            self._count(name + value)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -98,8 +106,18 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
-        self._refuse(Problem("bad-request", "This is no request that can be read here."))
+        """Refuse what is no HTTP, or too much of it."""
+        self._refuse(
+            _TOO_LARGE
+            if self._read > _HEAD_BYTES
+            else Problem("bad-request", "This is no request that can be read here.")
+        )
+
+    def _count(self, part: bytes) -> None:
+        """Count what a head holds: one that comes in a single piece is complete before its bytes are counted."""
+        self._read += len(part)
+        if self._read > _HEAD_BYTES:
+            raise ValueError("the head is too large")  # which ends the parser
 
     def _within(self, seconds: float | None) -> None:
         if self._deadline is not None:
