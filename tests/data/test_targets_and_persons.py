@@ -200,3 +200,14 @@ def test_ids_that_look_alike_are_two_persons_and_the_owner_is_told_without_namin
     assert found.train.persons + found.test.persons == 61
     assert [remark for remark in found.remarks if remark.startswith("1 ids of persons differ")]
     assert not any("11" in remark for remark in found.remarks)
+
+
+def test_the_owner_is_told_of_a_person_who_has_most_of_the_rows_and_nothing_is_lost(tmp_path):
+    frame = _visits()
+    frame["patient"] = frame["patient"].where(frame.index % 10 == 0, "everybody")
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    found = load(tmp_path / "visits.csv", schema=tmp_path / "schema.json")
+    assert len(found.train) + len(found.test) == len(frame)
+    assert [remark for remark in found.remarks if remark.startswith("one person has 90% of all rows")]
+    assert not any("everybody" in remark for remark in found.remarks)

@@ -17,7 +17,7 @@ from noiseproof.data.images import is_image_folder, open_images
 from noiseproof.data.items import from_torch
 from noiseproof.data.library import open_named
 from noiseproof.data.named import named_sets
-from noiseproof.data.persons import Groups, folded, group_array, look_alikes
+from noiseproof.data.persons import Groups, folded, group_array, person_remarks
 from noiseproof.data.raw import ADULT_COLUMNS
 from noiseproof.data.schema import Schema, built_in, read_schema
 from noiseproof.data.splits import Split, check_classes, check_fraction, split
@@ -201,7 +201,7 @@ def _code(
     if schema.person is None:
         remarks += suspicions(frame, (schema.target.name,))
     else:
-        remarks += look_alikes(hashed_persons(frame, schema), folded(frame[schema.person].to_numpy()))
+        remarks += person_remarks(hashed_persons(frame, schema), folded(frame[schema.person].to_numpy()))
     return [dataset], remarks
 
 

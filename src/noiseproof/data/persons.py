@@ -77,20 +77,26 @@ def folded(groups: Groups) -> npt.NDArray[np.uint64]:
     return pd.util.hash_array(np.array(plain, object))[places]
 
 
-def look_alikes(exact: npt.NDArray[np.uint64], alike: npt.NDArray[np.uint64]) -> tuple[str, ...]:
-    """What the data's owner should hear of ids that look alike: a remark, or none. It depends on the records.
+def person_remarks(exact: npt.NDArray[np.uint64], alike: npt.NDArray[np.uint64]) -> tuple[str, ...]:
+    """What the data's owner should hear of the persons of a table. It depends on the records.
 
     Args:
         exact: `person_hashes` of all rows.
         alike: `folded` of all rows.
     """
-    found = len(np.unique(exact)) - len(np.unique(alike))
-    if not found:
-        return ()
-    return (
-        f"{found} ids of persons differ from another one only as 007 and 7.0 do from 7, or Ann from ann. They count as "
-        "different persons; where they are the same, write the id in one way, or the guarantee does not cover that person.",
-    )
+    counts = np.unique(exact, return_counts=True)[1]
+    remarks, found, share = [], len(counts) - len(np.unique(alike)), counts.max() / len(exact)
+    if found:
+        remarks.append(
+            f"{found} ids of persons differ from another one only as 007 and 7.0 do from 7, or Ann from ann. They count as "
+            "different persons; where they are the same, write the id in one way, or the guarantee does not cover that person."
+        )
+    if share > 0.5 and len(counts) > 1:
+        remarks.append(
+            f"one person has {share:.0%} of all rows. They count as one person like any other, so that most of those rows are "
+            "hardly learned from; if the id stands for nobody in particular, give those rows ids of their own."
+        )
+    return tuple(remarks)
 
 
 def _numbered(groups: torch.Tensor) -> bool:

@@ -35,7 +35,7 @@ from noiseproof.data.arrays import (
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.formats import readable
 from noiseproof.data.lazy import MappedArray, StoredTensor
-from noiseproof.data.persons import folded, group_array, look_alikes, numbered
+from noiseproof.data.persons import folded, group_array, numbered, person_remarks
 from noiseproof.data.schema import Schema
 from noiseproof.data.splits import Split, check_classes, coins, sides
 from noiseproof.data.tables import code, hashed_persons
@@ -146,7 +146,7 @@ def store_table(
         if persons:
             ids = np.concatenate(persons)
             np.save(staging / _GROUPS, numbered(ids))
-            remarks |= dict.fromkeys(look_alikes(ids, np.concatenate(alike)))
+            remarks |= dict.fromkeys(person_remarks(ids, np.concatenate(alike)))
         document = {"name": name, "source": source, "public": dataclasses.asdict(public)}
         (staging / _DATASET).write_text(json.dumps(document, indent=1))
     return tuple(remarks)
