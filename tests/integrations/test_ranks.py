@@ -50,6 +50,32 @@ def test_every_step_is_one_process_step_over_both_ranks_records(found, kind):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_every_step_on_persons_is_one_process_step_with_all_of_a_persons_records_on_one_rank(found, kind):
+    one, two = (ranks[f"{kind} persons"]["steps"] for ranks in found)
+    assert len(one) == len(two) == 2
+    for (before, mine, gradient), (_, others, same) in zip(one, two, strict=True):
+        people = [{rank.PATIENTS[number] for number in numbers} for numbers in (mine, others)]
+        assert not people[0] & people[1]
+        model, data = rank.Transformer(), rank.records()
+        with torch.no_grad():
+            for parameter, value in zip(model.parameters(), before, strict=True):
+                parameter.copy_(value)
+        total = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        for person in people[0] | people[1]:
+            theirs = [data[number] for number in (*mine, *others) if rank.PATIENTS[number] == person]
+            assert 1 <= len(theirs) <= rank.MOST
+            outputs = model(torch.stack([ids for _, ids, _ in theirs]))
+            loss = nn.functional.cross_entropy(outputs, torch.tensor([label for _, _, label in theirs]))
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            norm = float(torch.cat([each.flatten() for each in gradients]).norm())
+            for place, each in zip(total, gradients, strict=True):
+                place += each * min(1.0, rank.CLIP / norm)
+        for left, right, expected in zip(gradient, same, total, strict=True):
+            assert torch.equal(left, right)
+            torch.testing.assert_close(left, expected / 8, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_noise_is_added_once_and_all_ranks_have_the_same_weights_and_events(found, kind):
     one, two = (ranks[f"{kind} noised"] for ranks in found)
     assert all(map(torch.equal, one["after"], two["after"]))
