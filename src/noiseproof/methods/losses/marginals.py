@@ -262,11 +262,13 @@ class Marginals(Synthesizer):
             tables += [((column, 3), plan.target) for column in range(plan.with_target)]
             others: list[Columns] = [(0, 1), (0, 2), (1, 2)]
             tables += [(pair, plan.pair) for pair in others[: plan.pairs - plan.with_target]]
-            # Everything that the canary adds to, weighed by its exactness, is the sufficient statistic.
-            return sum(
-                (one.noised(columns, sigma, trials).flatten(1)[:, -1] / sigma**2 for columns, sigma in tables),
-                start=torch.zeros(trials, dtype=torch.float64),
-            )
+            score = torch.zeros(trials, dtype=torch.float64)
+            for columns, sigma in tables:
+                cells = one.noised(columns, sigma, trials).flatten(1)
+                # Everything that differs, weighed by its exactness, is the sufficient statistic: the canary's cell, and,
+                # where it takes another record's place, that record's.
+                score += (cells[:, -1] - cells[:, 0] if near == "replace-one" else cells[:, -1]) / sigma**2
+            return score
 
         spent = plan.spent(plan.event, budget.delta)
         unit: Unit = "person" if canaries > 1 else "record"
