@@ -576,6 +576,17 @@ def test_a_loop_with_correlated_noise_that_is_resumed_twice_takes_no_step_again(
     engine.close()
 
 
+def test_a_loop_with_correlated_noise_that_is_resumed_in_another_order_is_stopped(parts):
+    first, second = ((model, optimizer, loader) for model, optimizer, loader in (parts(), parts()))
+    for loop, seed in ((first, 3), (second, 4)):
+        loop[2].sampler.generator = torch.Generator().manual_seed(seed)
+    engine = mf(npf.make_private, *first, epsilon=3, delta=1e-5)
+    numbers_seen(*first, 3)
+    other = mf(npf.make_private, *second, epsilon=3, delta=1e-5)
+    with pytest.raises(NoiseproofError, match="the same seed in every process"):
+        other.load_state_dict(engine.state_dict())
+
+
 def test_correlated_noise_needs_epochs_and_replace_one(parts):
     model, optimizer, loader = parts()
     with pytest.raises(SettingError, match="one record more would move all that follow"):

@@ -189,6 +189,8 @@ class CorrelatedGradients(PrivateGradients):
         super().restore(state)
         self.own_order = self.own_order or bool(state["own_order"])
         if len(state["places"]):
+            if self.own_order and self.places is not None:
+                self._keep_order(state["places"])
             self.places = state["places"]
         saved = {name.removeprefix("stream."): value for name, value in state.items() if name.startswith("stream.")}
         self._stream = self.strategy.start(self.coordinates, self._engine.zeros())
@@ -299,13 +301,16 @@ class CorrelatedGradients(PrivateGradients):
                 f"an epoch of {len(order)} batches has a record come again after fewer than {self.blocks} steps, which the "
                 "noise does not cover."
             )
+        self._keep_order(places)
+        self.own_order, self.places = True, places
+        return order
+
+    def _keep_order(self, places: torch.Tensor) -> None:
         if self.places is not None and not torch.equal(self.places, places):
             raise NoiseproofError(
                 "the records come in another order than in the first epoch, so that one may come too early, which the noise "
-                "does not cover; use shuffle=False, or one fixed shuffle."
+                "does not cover; use shuffle=False, or one fixed shuffle (a generator with the same seed in every process)."
             )
-        self.own_order, self.places = True, places
-        return order
 
     def check_turn(self, epoch: int) -> None:
         """Refuse the next step of a declared order, of so many steps an epoch, if its records have come often enough."""
