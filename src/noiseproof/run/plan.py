@@ -52,7 +52,7 @@ class Plan:
         encoding: How a text file is encoded.
         epsilons: The budgets, each of which every method runs at.
         methods: Names of methods; empty means every registered one, and `proven` those with a proof.
-        fits: How often each proven method is fitted, to show how much its noise moves the result; others once.
+        fits: How often each proven sibling is fitted, to show how much its noise moves the result; others once.
         queries: Answers that prediction methods must be able to give.
         attack: Which membership attack to run.
         trials: Trials of each method's audit, in each of its two worlds.
