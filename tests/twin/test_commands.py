@@ -112,7 +112,7 @@ def keys(tmp_path_factory):
 def played(way, folder, restart, keys=()):
     """What the commands of a way leave in two worlds that share their draws: what differs, and the draws."""
     tape, left = worlds.Tape(), []
-    for name, one in zip(("one", "other"), worlds.EXTREMES, strict=True):
+    for name, one in zip(("one", "other"), worlds.extremes(numeric="interval" in way), strict=True):
         home = folder / name
         given = (*worlds.write_world(home, one, numeric="interval" in way), "--neighbours", "replace-one")
         _public_files(home, keys)
@@ -171,7 +171,7 @@ def test_with_the_same_draws_nothing_that_a_command_leaves_differs(way, keys, tm
 def test_what_a_client_is_told_by_a_service(tmp_path, fixed_randomness, monkeypatch):
     """By the command, over HTTP: answers, costs, what remains, the card."""
     tape, left = worlds.Tape(), []
-    for name, one in zip(("one", "other"), worlds.EXTREMES, strict=True):
+    for name, one in zip(("one", "other"), worlds.extremes(), strict=True):
         home = tmp_path / name
         given = (*worlds.write_world(home, one), "--neighbours", "replace-one")
         fixed_randomness()

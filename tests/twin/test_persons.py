@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 
@@ -23,8 +24,15 @@ def differing(rows: int, one) -> list[worlds.Record]:
     return [{**one, "age": abs(one["age"] - place)} for place in range(rows)]
 
 
-PAIR = (differing(2, worlds.EXTREMES[0]), differing(7, worlds.EXTREMES[1]))
-"""Two persons as different as can be, in their number of rows as well."""
+PAIR = tuple(
+    worlds.trained_on(
+        worlds.write_persons,
+        (differing(rows, {**one, "age": one["age"] + inwards * step}) for step in itertools.count()),
+        worlds.PERSON_ROW,
+    )
+    for rows, one, inwards in ((2, worlds.EXTREMES[0], 0.01), (7, worlds.EXTREMES[1], -0.01))
+)
+"""Two persons as different as can be, in their number of rows as well, who are both trained on under replace-one."""
 
 
 def replayed(method: str, folder, restart, *options: str):

@@ -87,7 +87,7 @@ def replayed(method, folder, restart, ask=None, *, numeric=False):
     """
     tape, left, proven = worlds.Tape(), [], None
     measured = "--no-quality" if methods.get(method).place == "losses" else "--no-baseline"
-    for name, one in zip(("one", "other"), worlds.EXTREMES, strict=True):
+    for name, one in zip(("one", "other"), worlds.extremes(numeric=numeric), strict=True):
         world = worlds.write_world(folder / name, one, numeric=numeric)
         given = (*world, "--neighbours", "replace-one", measured)
         restart()

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from safetensors.torch import load as load_tensors
 
 from noiseproof import releases
 from noiseproof.cli import main
+from noiseproof.data import load
 from noiseproof.privacy import Secure, accountants
 from noiseproof.privacy.events import ComposedDpEvent, DpEvent, GaussianDpEvent, LaplaceDpEvent, PureDpEvent
 from noiseproof.privacy.randomness import Bits
@@ -225,6 +228,8 @@ def write_world(folder: Path, one: Record | None, extension: str = ".csv", *, nu
     return ("--data", f"people{extension}", "--schema", "people.json")
 
 
+PERSON_ROW = int(np.searchsorted(np.sort(np.arange(OTHERS) % 95), 48))
+"""The first row of the person in the middle."""
 MARK = b"Xq7secret"
 """What every person's id begins with, so that it is found wherever it went."""
 
@@ -235,7 +240,7 @@ def write_persons(folder: Path, person: Sequence[Record]) -> tuple[str, ...]:
     others = table(None)
     owners = np.sort(np.arange(OTHERS) % 95)
     others["patient"] = [f"{MARK.decode()}-{owner:04}" for owner in owners]
-    middle = int(np.searchsorted(owners, 48))  # whom the split under replace-one trains on
+    middle = PERSON_ROW
     rows = pd.DataFrame(list(person), columns=[*others.columns]).assign(patient=f"{MARK.decode()}-9999")
     pd.concat([others[:middle], rows, others[middle:]]).to_csv(folder / "people.csv", index=False)
     (folder / "people.json").write_text(json.dumps(SCHEMA | {"person": "patient"}))
@@ -260,6 +265,33 @@ def twins(folder: Path, extension: str = ".csv", *, numeric: bool = False) -> tu
         candidates = ({"age": age + step / 4, **rest} for step in range(40))
         found.append(next(one for step, one in enumerate(candidates) if training(f"try{age}-{step}", one) == alone + 1))
     return found[0], found[1]
+
+
+def extremes(*, numeric: bool = False) -> tuple[Record, Record]:
+    """Those records, moved a little until both are trained on under replace-one: all others then keep their places."""
+
+    def write(folder: Path, one: Record) -> tuple[str, ...]:
+        return write_world(folder, one, numeric=numeric)
+
+    first, second = (
+        trained_on(
+            write, ({**record, "age": record["age"] + inwards * step} for step in itertools.count()), OTHERS // 2
+        )
+        for record, inwards in zip(EXTREMES, (0.01, -0.01), strict=True)
+    )
+    return first, second
+
+
+def trained_on(write: Callable[[Path, Any], tuple[str, ...]], candidates: Iterable[Any], row: int) -> Any:
+    """The first of some records, or persons, at a row of a file that are trained on under replace-one."""
+    for one in candidates:
+        with tempfile.TemporaryDirectory() as folder:
+            given = write(Path(folder) / "world", one)
+            path, schema = (Path(folder) / "world" / given[place] for place in (1, 3))
+            rows = load(path, schema=schema, neighbours="replace-one").rows
+        if rows is not None and row in rows[0]:
+            return one
+    raise AssertionError("none of them is trained on")
 
 
 def without_times(text: str) -> bytes:

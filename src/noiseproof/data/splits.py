@@ -49,12 +49,12 @@ def split(
     Args:
         dataset: The records.
         seed: The key of the coins. It need not be secret: what is stated below holds for every key.
-        test_fraction: How likely a record is to be held out; the parts' sizes vary around it.
+        test_fraction: How likely a record is to be held out; under add-or-remove the parts' sizes vary around it.
         relation: Which neighbours the split is to keep neighbours.
         remarks: What the data's owner should hear about the records.
 
     Returns:
-        Both parts, each in the order of its coins.
+        Both parts, each in the order of its coins; under replace-one in that of the records.
 
     Raises:
         DataError: If there are fewer than two records, or all fall into one part.
@@ -65,9 +65,10 @@ def split(
     Neighbouring data sets have training parts that are equal or neighbours, for every seed, so that what is proven for
     the training part as the private data set holds for the whole. Under add-or-remove a record's coin is a function of
     the key, its own coded values and how many equal records come before it: a record more or less, wherever in the
-    file, changes nobody else's side. Under replace-one it is a function of the key, its place and the number of
-    records, so that the parts also keep their sizes. Whoever knows the key and a record knows which side it would be
-    on, not whether it is there. The test part is used to measure and is covered by no guarantee.
+    file, changes nobody else's side. Under replace-one the records with the smallest of these coins are held out, so many
+    that both parts keep their sizes: a record that is exchanged for another, wherever in the file, then exchanges one of
+    the training part (itself, or one that takes its place), or none. Whoever knows the key and a record knows which side
+    it would be on, or nearly so, not whether it is there. The test part is used to measure and is covered by no guarantee.
 
     Where the records' persons are known (`Dataset.groups`) all of this holds with "person" for "record", a person's
     values being those of all their records in any order: nobody is in both parts.
@@ -76,20 +77,33 @@ def split(
     records = len(dataset)
     if records < 2:
         raise DataError(f"{dataset.name} has {records} record; a split into training and test needs at least 2.")
-    train, test = sides(coins(dataset, seed, relation), test_fraction, dataset.name)
+    train, test = sides(dataset, seed, test_fraction, relation)
     device = dataset.labels.device
     return Split(dataset.take(train.to(device)), dataset.take(test.to(device)), remarks, (train, test))
 
 
-def sides(drawn: npt.NDArray[np.uint64], test_fraction: float, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The places of the training and of the test records, each in the order of their coins."""
+def sides(
+    dataset: Dataset,
+    seed: int,
+    test_fraction: float,
+    relation: Neighbours,
+    identities: npt.NDArray[np.uint64] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The places of the training and of the test records (see `split`); `identities` are the records', where known."""
+    from noiseproof.privacy.budget import check_neighbours
+
+    drawn = coins(dataset, seed, identities=identities)
+    if exchange := check_neighbours(relation) == "replace-one":
+        found, ranks = np.unique(drawn, return_inverse=True)
+        drawn = ((ranks + 0.5) / len(found) * 2.0**64).astype(np.uint64)
     order = np.argsort(drawn, kind="stable")
     held = int(np.searchsorted(drawn[order], np.uint64(test_fraction * 2.0**64)))
     if not 0 < held < len(order):
         raise DataError(
-            f"all {len(order)} records of {name} fell into one part of the split; take another seed or test fraction."
+            f"all {len(order)} records of {dataset.name} fell into one part of the split; take another seed or test fraction."
         )
-    return torch.from_numpy(order[held:]), torch.from_numpy(order[:held])
+    train, test = torch.from_numpy(order[held:]), torch.from_numpy(order[:held])
+    return (train.sort().values, test.sort().values) if exchange else (train, test)
 
 
 def coins(

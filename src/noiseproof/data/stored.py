@@ -37,7 +37,7 @@ from noiseproof.data.formats import readable
 from noiseproof.data.lazy import MappedArray, StoredTensor
 from noiseproof.data.persons import folded, group_array, numbered, person_remarks
 from noiseproof.data.schema import Schema
-from noiseproof.data.splits import Split, check_classes, coins, sides
+from noiseproof.data.splits import Split, check_classes, sides
 from noiseproof.data.tables import code, hashed_persons
 from noiseproof.errors import DataError, SettingError
 from noiseproof.progress import SILENT, Progress
@@ -289,7 +289,7 @@ def _split(dataset: Dataset, path: Path, seed: int, test_fraction: float, relati
     if records < 2:
         raise DataError(f"{dataset.name} has {records} record; a split into training and test needs at least 2.")
     known = np.load(path / _IDENTITIES, allow_pickle=False) if (path / _IDENTITIES).is_file() else None
-    train, test = sides(coins(dataset, seed, relation, known), test_fraction, dataset.name)
+    train, test = sides(dataset, seed, test_fraction, relation, known)
     # Only the test part may be cut: which records are trained on must not depend on how many there are.
     room = max(1, lazy.SMALL // (4 * max(1, int(np.prod(dataset.public.shape)))))
     # In the file's order, so that a sample is read from its beginning to its end.
