@@ -74,7 +74,8 @@ def write_worlds(
         chosen = {CONTROL: (dataset.features[ordinary], int(dataset.labels[ordinary])), **chosen}
     first = next(iter(chosen.values()))
     written = {WITHOUT: _write(place / WITHOUT, dataset, first, relation, seed)}
-    held_out = _training_part(written[WITHOUT], relation)
+    without = _training_part(written[WITHOUT], relation)
+    held_out = None if without is None else _fingerprint(without)
     for name, canary in chosen.items():
         for attempt in range(_ATTEMPTS):
             moved = _moved(dataset.public, canary, attempt)
@@ -84,7 +85,8 @@ def write_worlds(
             if dataset.groups is not None:
                 other = other.take(torch.cat([torch.arange(len(dataset)), torch.full((of_person,), len(dataset))]))
             written[name] = _write(place / name, other, moved, relation, seed)
-            if _training_part(written[name], relation) not in (held_out, None):
+            part = _training_part(written[name], relation)
+            if part is not None and _fingerprint(part) != held_out and _holds(part, moved):
                 break
         else:
             raise SettingError(
@@ -107,13 +109,22 @@ def _moved(public: Public, canary: Canary, attempt: int) -> Canary:
     return features, label
 
 
-def _training_part(world: World, relation: Neighbours) -> str | None:
-    """What identifies the records that a command trains on; None if the split puts all on one side."""
+def _training_part(world: World, relation: Neighbours) -> Dataset | None:
+    """The records that a command trains on; None if the split puts all on one side."""
     try:
-        part = load(world.data, schema=world.schema, neighbours=relation).train
-        return replace(part, groups=None).fingerprint()  # persons are numbered anew where one more is in either part
+        return load(world.data, schema=world.schema, neighbours=relation).train
     except DataError:
         return None
+
+
+def _fingerprint(part: Dataset) -> str:
+    return replace(part, groups=None).fingerprint()  # persons are numbered anew where one more is in either part
+
+
+def _holds(part: Dataset, canary: Canary) -> bool:
+    """Whether the canary is among them: under replace-one another record may have taken its place instead."""
+    near = (part.features - canary[0].to(part.features)).flatten(1).abs().amax(1) < 1e-3
+    return bool((part.labels[near] == canary[1]).any())
 
 
 def _write(path: Path, dataset: Dataset, canary: Canary, relation: Neighbours, seed: int) -> World:
