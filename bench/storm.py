@@ -86,6 +86,8 @@ def storm(
         with troubles:
             asyncio.run(_ask_all(service, keys, told, requests, began + seconds))
         took = time.monotonic() - began
+        if server is not None:
+            server.start()
         with Database(ledger) as database:
             found = [result for result in History(database).verify() if not result.holds]
             lines = {line["receipt"]: line for line in History(database).export() if line["kind"] == "spend"}
@@ -141,8 +143,9 @@ async def _ask_all(
         body = service.request("private", 1).partition(b"\r\n\r\n")[2]
         for number in left:
             if time.monotonic() > until:
-                return
+                break
             await _ask(connection, keys[client], f"{number}" if _retries(client) else None, body, told[client], number)
+        await connection.close()
 
     await asyncio.gather(*(run(client) for client in keys))
 
@@ -189,10 +192,16 @@ class _Connection:
                 after = told.partition(b"retry-after:")[2].partition(b"\r\n")[0].strip()
                 return int(told.split(b" ", 2)[1]), document, float(after or 0)
         except (OSError, EOFError, TimeoutError):
-            if self._streams is not None:
-                self._streams[1].close()
-            self._streams = None
+            await self.close()
             return 0, {}, 0.0
+
+    async def close(self) -> None:
+        """Close it, if it is open."""
+        if self._streams is not None:
+            self._streams[1].close()
+            with contextlib.suppress(OSError):
+                await self._streams[1].wait_closed()
+        self._streams = None
 
 
 class _Troubles:
@@ -240,13 +249,13 @@ class _Troubles:
                     time.sleep(1)
             elif trouble == "database" and self._server is not None:
                 self._server.kill()
-            if self._server is not None and trouble != "kill":
-                self._server.start()  # as a supervisor does: PostgreSQL ends itself where a disk has no room for its log
             began = time.monotonic()
             while not self._answers():
                 if time.monotonic() - began > 120:
                     self.problems.append(f"no answer for two minutes after: {trouble}")
                     return
+                if self._server is not None:
+                    self._server.start()  # as a supervisor does: PostgreSQL ends itself where its log finds no room
                 time.sleep(0.1)
             self.recoveries.append(time.monotonic() - began)
 

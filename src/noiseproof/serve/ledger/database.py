@@ -256,6 +256,8 @@ def _plain_errors() -> Iterator[None]:
                 "made this one for serving alone)."
             ) from error
         raise LedgerError(f"the ledger cannot be used now ({type(error).__name__}); nothing was released.") from error
+    except UnicodeDecodeError:  # of SQLite's own messages, where a damaged file has names that are no text
+        raise LedgerError("the ledger is damaged and cannot be read; restore it from a backup.") from None
     except IntegrityError as error:
         raise LedgerError("the ledger refused a change that breaks its rules; nothing was written.") from error
     except SQLAlchemyError as error:
