@@ -140,3 +140,51 @@ def test_a_stream_of_two_and_a_half_gigabytes_takes_some_hundred_megabytes_of_me
     found = json.loads(done.stdout.splitlines()[-1])
     # Coded as float32 the records are 2.5 GB; on disk, as bytes, 0.6.
     assert found["after"] - found["before"] < 800
+
+
+ALLOWED = 900
+"""Megabytes of memory that may be added to what imports take."""
+
+TABLES = """
+import json, re, resource, sys
+import noiseproof as npf
+import torch
+
+def megabytes(field):
+    return int(re.search(field + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+
+kind, table, schema, store, allowed = sys.argv[1:]
+source = table
+if kind == "hugging face":
+    import datasets
+    source = datasets.load_dataset("parquet", data_files=table, split="train", streaming=True)
+npf.train("dp-sgd", npf.load("digits").train.take(torch.arange(64)), seed=0, epochs=1)  # imports and pools are there
+limit = int((megabytes("VmData") + float(allowed)) * 2**20)
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+split = npf.load(source, schema=schema, store=store)
+npf.train("dp-sgd", split.train, seed=0, epochs=0.01, batch_size=256, network="linear", recipe="none")
+coded = (len(split.train) + len(split.test)) * split.train.public.shape[0] * 4 / 2**20
+print(json.dumps({"coded": coded}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["csv", "parquet", "hugging face"])
+def test_a_table_is_stored_and_trained_on_where_its_coded_records_would_not_fit_into_memory(kind, tmp_path):
+    """The operating system refuses more; pages of mapped files, which it can drop at any time, do not count."""
+    if kind == "hugging face":
+        pytest.importorskip("datasets")
+    rows, random = 400_000, np.random.default_rng(0)
+    words = np.array(["cough", "fever", "fall", "rest", "pain", "visit"], dtype=object)
+    frame = pd.DataFrame({"age": random.integers(0, 100, rows), "note": words[random.integers(0, 6, rows)]})
+    frame["ill"] = np.where(random.random(rows) < frame["age"] / 100, "yes", "no")
+    table = tmp_path / ("table.csv" if kind == "csv" else "table.parquet")
+    frame.to_csv(table, index=False) if kind == "csv" else frame.to_parquet(table, index=False)
+    schema = {**SCHEMA.model_dump(exclude_none=True, exclude_defaults=True)}
+    schema["columns"] = {"age": {"low": 0, "high": 100}, "note": {"text": 2048}}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    arguments = [kind, table, tmp_path / "schema.json", tmp_path / "store", str(ALLOWED)]
+    done = subprocess.run([sys.executable, "-c", TABLES, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["coded"] > 2.5 * ALLOWED

@@ -1,4 +1,4 @@
-"""The hospital's day, from a messy table to answers: every step of the example, on fewer rows."""
+"""The hospital's day, from a messy table to answers: every step of the example, over three seeds."""
 
 from __future__ import annotations
 
@@ -32,13 +32,17 @@ def test_the_table_is_as_messy_as_it_says(example, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_whole_day(example, tmp_path, monkeypatch):
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_whole_day(example, tmp_path, monkeypatch, seed):
     monkeypatch.chdir(tmp_path)
-    found = example.main(rows=3000, methods="none,dp-sgd,functional", trials=20)
+    found = example.main(seed=seed)
     proven = {
         row["method"]: row["measures"]["roc_auc"] for row in found["compared"]["rows"] if row["verdict"] == "proven"
     }
+    assert len(proven) > 8
     assert proven[found["chosen"]["method"]] == max(proven.values())
+    # What is released is one more draw: 60 fits of functional had a standard deviation of 0.004, dp-sgd less.
+    assert found["trained"]["measures"]["roc_auc"] > 0.9
     card = found["trained"]["card"]
     assert (card["verdict"], card["unit"]) == ("proven", "person")
     labels = found["scored"]["prediction"].tolist()

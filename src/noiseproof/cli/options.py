@@ -255,7 +255,7 @@ def read_settings(given: list[str] | None) -> dict[str, str]:
     for text in given or []:
         name, equals, value = text.partition("=")
         if not equals:
-            raise SettingError(f"--set takes NAME=VALUE, not {text!r}.")
+            raise SettingError(f"a setting is given as NAME=VALUE, not {text!r}.")
         settings[name.strip()] = value.strip()
     return settings
 

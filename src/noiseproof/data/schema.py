@@ -62,6 +62,8 @@ class ColumnSchema(_Part):
             raise ValueError("low and high are both numbers, or both dates such as 2024-12-31")
         elif self.low >= self.high:  # type: ignore[operator]
             raise ValueError("low must be less than high")
+        if self.date:
+            _check_format(self.date)
         return self
 
     def column(self, name: str) -> Column:
@@ -331,6 +333,16 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def as_written(texts: Sequence[str], integer: bool) -> tuple[str | int, ...]:
     """Categories or classes as a schema has them: whole numbers where they are."""
     return tuple(int(text) for text in texts) if integer else tuple(texts)
+
+
+def _check_format(written: str) -> None:
+    day = datetime.datetime(2024, 12, 31, 23, 59, 59)
+    try:
+        same = datetime.datetime.strptime(day.strftime(written), written).date() == day.date()
+    except ValueError:
+        same = False
+    if not same and written != "ISO8601":
+        raise ValueError("a date is written as strptime has it, with day, month and year, such as %d.%m.%Y")
 
 
 def as_number(bound: float | datetime.date) -> float:

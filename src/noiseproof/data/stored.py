@@ -80,6 +80,19 @@ def load_stored(
     return _split(whole, path, seed, test_fraction, relation)
 
 
+_PART = 1 << 24
+"""Numbers that a part of a table is coded into at once, at most: 64 MB, which coding holds several times over."""
+
+
+def _narrow(frames: Iterable[pd.DataFrame], schema: Schema) -> Iterator[pd.DataFrame]:
+    """The same rows in parts that are small however wide a row becomes: a text may become thousands of numbers."""
+    width = sum(column.text or len(column.categories) or 1 for column in schema.columns.values())
+    rows = max(1, _PART // width)
+    for frame in frames:
+        for start in range(0, len(frame), rows):
+            yield frame.iloc[start : start + rows]
+
+
 def store_table(
     frames: Iterable[pd.DataFrame],
     schema: Schema,
@@ -124,9 +137,7 @@ def store_table(
     public: Public | None = None
     identities, persons, alike = [], [], []
     with _staging(folder) as staging, progress.task(f"storing {name}", records) as task, ExitStack() as files:
-        for frame in frames:
-            if frame.empty:
-                continue
+        for frame in _narrow(frames, schema):
             part, said = code(frame, schema, name=name)
             remarks |= dict.fromkeys(said)
             if public is None:

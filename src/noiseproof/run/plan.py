@@ -134,18 +134,20 @@ class Folder:
         self.rows, self.bundles = self.path / "rows", self.path / "bundles"
         self._resume = resume
         self.run = ""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            self._salt = str(json.loads((self.path / PRIVATE).read_text())["salt"])
-        except (OSError, ValueError, KeyError, TypeError):
-            self._salt = secrets.token_hex(16)
-            write_whole(self.path / PRIVATE, json.dumps({"salt": self._salt}), mode=0o600)
 
     def begin(self, plan: Plan, fingerprint: str, versions: Mapping[str, str]) -> None:
-        """Set the run's keyed fingerprint; without `resume` remove what an earlier run left, now that records are loaded.
+        """Make the folder and set the run's keyed fingerprint; without `resume` remove what an earlier run left.
+
+        Only now that records are loaded and the plan can run: what is refused before leaves everything as it was.
 
         Which methods and epsilons are asked for is no part of the fingerprint: rows stand alone.
         """
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            salt = str(json.loads((self.path / PRIVATE).read_text())["salt"])
+        except (OSError, ValueError, KeyError, TypeError):
+            salt = secrets.token_hex(16)
+            write_whole(self.path / PRIVATE, json.dumps({"salt": salt}), mode=0o600)
         if not self._resume:
             for old in (self.rows, self.bundles, self.path / "pictures"):
                 shutil.rmtree(old, ignore_errors=True)
@@ -154,7 +156,7 @@ class Folder:
         self.rows.mkdir(exist_ok=True)
         self.bundles.mkdir(exist_ok=True)
         fixed = {name: value for name, value in asdict(plan).items() if name not in ("methods", "epsilons", "imports")}
-        text = json.dumps([self._salt, fingerprint, fixed, dict(versions)], sort_keys=True)
+        text = json.dumps([salt, fingerprint, fixed, dict(versions)], sort_keys=True)
         self.run = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def kept(self, key: RowKey) -> Row | None:
