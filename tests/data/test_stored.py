@@ -16,7 +16,7 @@ import torch
 
 from noiseproof.data import Dataset, from_arrays, load
 from noiseproof.data.lazy import MappedArray, StoredTensor
-from noiseproof.data.splits import coins, sides
+from noiseproof.data.splits import sides
 from noiseproof.errors import DataError, SettingError
 from noiseproof.run.training import train
 
@@ -43,7 +43,7 @@ def test_stored_records_are_those_in_memory(folder):
     path, memory = folder
     split = load(path, seed=3)
     assert split.train.public == memory.public
-    kept, held = (places.sort().values for places in sides(coins(memory, 3), 0.25, "memory"))
+    kept, held = (places.sort().values for places in sides(memory, 3, 0.25, "add-or-remove"))
     assert torch.equal(split.train.features[torch.arange(len(kept))], memory.features[kept])
     assert torch.equal(split.train.labels, memory.labels[kept])
     assert torch.equal(split.test.labels, memory.labels[held])
