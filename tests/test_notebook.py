@@ -6,6 +6,7 @@ import pytest
 
 import noiseproof as npf
 from noiseproof.notebook import html_table
+from noiseproof.releases import bundles, signing, signing_keys
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +33,12 @@ def test_html_is_escaped():
     shown = html_table("<b>", ("<i>",), [("<script>",)])
     assert "<script>" not in shown
     assert "&lt;b&gt;" in shown
+
+
+def test_a_notebook_says_whether_anybody_signed(release, tmp_path):
+    assert "not signed" in release._repr_html_()
+    loaded = bundles.load(release.save(tmp_path / "model"))
+    assert "not signed" in loaded._repr_html_()
+    private, _ = signing_keys.make_keys(tmp_path / "key.pem")
+    signing.sign_bundle(tmp_path / "model", signing_keys.read_private_key(private))
+    assert "without the signer&#x27;s public key it shows nothing" in loaded._repr_html_()

@@ -109,7 +109,10 @@ class Bench:
         release = self._fit(replace(train, features=train.features[:end], labels=labels[:end]), seed=0)
         scores = torch.log_softmax(logits(release.module, train.features[first:]), 1)
         guessed = scores.gather(1, labels[first:, None]).squeeze(1)
-        return one_run_bound(guessed.double().numpy(), included.numpy(), delta=DELTA, confidence=CONFIDENCE).epsilon
+        # Equal scores are guessed by place, and the places were sorted by coin: back to the order of the draw.
+        back = torch.argsort(order)
+        values, coins = guessed.double()[back].numpy(), included[back].numpy()
+        return one_run_bound(values, coins, delta=DELTA, confidence=CONFIDENCE).epsilon
 
     def _fit(self, features: Dataset, seed: int) -> ModelRelease:
         network = self.recipe.trained(self.split.train.public)

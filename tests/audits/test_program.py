@@ -209,6 +209,7 @@ def test_every_kind_of_release_is_read_as_its_numbers(tmp_path):
     assert found["json"]["release.parts.2"] == 1.0
     assert found["csv"]["x.1"] == 2.0
     assert found["csv"]["rows"] == 2.0
+    assert (found["csv"]["x: mean"], found["csv"]["x: most"]) == (1.5, 2.0)
     assert found["txt"]["release.2"] == 3.0
     assert found["npy"]["weights"].tolist() == [0, 1, 2, 3]
     assert set(found["npz"]) == {"values", "bytes", "weights"}

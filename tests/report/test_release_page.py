@@ -128,6 +128,41 @@ def test_what_must_not_leave_is_said_first(bundle, keys, verdict):
     assert ("20.1 to 1" in text) == (verdict == "rehearsal")  # in words only what would hold
 
 
+@pytest.mark.parametrize(("epsilon", "worth"), [(12.0, "weak"), (40.0, "next to nothing")])
+def test_a_weak_promise_is_no_yes(bundle, keys, epsilon, worth):
+    card = bundles.read_card(bundle)
+    update = {
+        "claimed": None,
+        "why": "The noise is small.",
+        "proven": card.proven.model_copy(update={"epsilon": epsilon}),
+    }
+    bundles.write_card(bundle, card.model_copy(update=update))
+    found = evidence.of_bundle(bundle, None)
+    assert found.decision.answer == f"Better not. The promise is {worth}."
+
+
+def test_the_picture_of_a_release_that_was_never_attacked_says_so(bundle):
+    bundles.write_card(bundle, bundles.read_card(bundle).model_copy(update={"audited": None}))
+    text = text_of(render_release(evidence.of_bundle(bundle)))
+    assert "a proof shows that it is not higher" in text
+    assert "an attack showed" not in text
+
+
+def test_a_proof_that_is_weaker_than_the_claim_says_why(bundle):
+    card = bundles.read_card(bundle)
+    weak = {"why": "Each record is seen by itself.", "proven": card.proven.model_copy(update={"epsilon": 9.0})}
+    bundles.write_card(bundle, card.model_copy(update=weak))
+    text = text_of(render_release(evidence.of_bundle(bundle)))
+    assert "Why the proof is weaker than the claim: Each record is seen by itself." in text
+
+
+def test_a_page_of_a_changed_bundle_tells_no_folders(bundle):
+    (bundle / bundles.CARD).write_text((bundle / bundles.CARD).read_text() + " ")
+    page = render_release(evidence.of_bundle(bundle))
+    assert "card.json of the bundle digits-model" in page
+    assert str(bundle.parent) not in page
+
+
 def test_a_person_with_several_records_is_told_what_the_promise_for_one_record_is_worth(bundle, keys):
     text = text_of(render_release(evidence.of_bundle(bundle, keys[1])))
     assert "The same guarantee for all records of one person" in text

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from itertools import pairwise
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
-from tests.browsers import violations
-
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+from tests.browsers import chromium, violations
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture
@@ -210,7 +194,7 @@ def test_everything_that_can_be_used_has_a_name(page, service):
 def test_the_card_and_the_answers_over_time_can_be_taken_along(page, service, rows):
     service.ask(rows(3), service.ann)
     enter(page, service, service.operator)
-    expect(page.get_by_text("15% of the budget spent")).to_be_visible()
+    expect(page.get_by_text("now 15% of the budget")).to_be_visible()
     with page.expect_download() as card:
         page.get_by_role("button", name="Download the card").click()
     assert json.loads(card.value.path().read_text())["method"] == "test"
@@ -220,6 +204,27 @@ def test_the_card_and_the_answers_over_time_can_be_taken_along(page, service, ro
     assert lines[0] == "start,answers"
     assert sum(int(line.partition(",")[2]) for line in lines[1:]) == 3
     expect(page.locator(".commands")).to_contain_text("noiseproof ledger verify")
+
+
+def test_an_operator_sees_who_asked_and_verifies_the_history_in_the_page(page, service, rows):
+    service.ask(rows(3), service.ann)
+    enter(page, service, service.operator)
+    expect(page.locator(".entries tbody tr")).to_contain_text("ann")
+    page.get_by_role("button", name="Verify the history now").click()
+    expect(page.locator(".checked")).to_contain_text("The history holds: ")
+    expect(page.locator(".checked")).to_contain_text("3 answers, never overdrawn")
+    with page.expect_download() as history:
+        page.get_by_role("button", name="Download the history").click()
+    lines = history.value.path().read_text().splitlines()
+    assert [line.split(",")[2:4] for line in lines[1:]] == [['"ann"', "3"]]
+    assert page.complaints == []
+
+
+def test_a_model_that_nobody_signed_is_shown_as_that(page, service):
+    enter(page, service, service.ann)
+    expect(page.locator("nav")).to_contain_text("not signed")
+    expect(page.locator(".signature")).to_contain_text("anybody may have written or changed it")
+    expect(page.locator(".check-ledger")).to_be_hidden()  # for operators
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1440, "light")])

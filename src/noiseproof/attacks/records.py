@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def read_members(
     if arrays[0]:
         if schema is not None:
             raise SettingError("a schema is for tables; npz files hold their class_names, low and high themselves.")
-        return AttackSplit(*_arrays(members, nonmembers, coded))
+        return AttackSplit(*read_arrays((members, nonmembers), coded=coded))
     if schema is None:
         raise SettingError("give the table's public --schema: columns, bounds and classes.")
     found = [read_records(path, read_schema(schema), coded=coded, encoding=encoding) for path in (members, nonmembers)]
@@ -76,24 +77,25 @@ def read_records(path: Path, schema: Schema, *, coded: bool = False, encoding: s
     return replace(dataset, features=features, public=replace(dataset.public, shape=(len(columns),)))
 
 
-def _arrays(members: Path, nonmembers: Path, coded: bool) -> list[Dataset]:
-    held = [read_npz(path) for path in (members, nonmembers)]
-    for path, arrays in zip((members, nonmembers), held, strict=True):
+def read_arrays(paths: Sequence[Path], *, coded: bool = False) -> list[Dataset]:
+    """The records of npz files of one kind, as a stranger's model takes them; the first says what is public of them."""
+    held = [read_npz(path) for path in paths]
+    for path, arrays in zip(paths, held, strict=True):
         if not {"x", "y"} <= arrays.keys():
             raise DataError(f"{path} must hold arrays x and y.")
         if not len(arrays["x"]) or len(arrays["x"]) != len(arrays["y"]):
             raise DataError(f"{path} has {len(arrays['x'])} records and {len(arrays['y'])} labels.")
         if arrays["x"].dtype.kind not in "fiub" or not np.isfinite(arrays["x"]).all():
             raise DataError(f"{path} holds records that are not all finite numbers.")
-    if held[0]["x"].shape[1:] != held[1]["x"].shape[1:]:
-        raise DataError(f"{members.name} and {nonmembers.name} hold records of different shapes.")
+    if len({one["x"].shape[1:] for one in held}) > 1:
+        raise DataError(f"{' and '.join(path.name for path in paths)} hold records of different shapes.")
     labels, names = [np.asarray(one["y"]).reshape(-1) for one in held], held[0].get("class_names")
     if names is not None:
         classes = tuple(str(name) for name in names.reshape(-1))
         places = {name: place for place, name in enumerate(classes)}
         unknown = sum(str(one) not in places for part in labels for one in part.tolist())
         if unknown:
-            raise DataError(f"{unknown} labels are none of the class_names in {members.name}.")
+            raise DataError(f"{unknown} labels are none of the class_names in {paths[0].name}.")
         labels = [np.array([places[str(one)] for one in part.tolist()]) for part in labels]
     elif all(part.dtype.kind in "iub" and part.min() >= 0 for part in labels):
         classes = tuple(str(place) for place in range(max(2, 1 + max(int(part.max()) for part in labels))))
@@ -105,9 +107,9 @@ def _arrays(members: Path, nonmembers: Path, coded: bool) -> list[Dataset]:
     if coded:
         facts = {name: held[0].get(name) for name in ("low", "high")}
         parts = [(one["x"], label) for one, label in zip(held, labels, strict=True)]
-        features = [one.features for one in code_arrays(parts, members.name, classes=len(classes), **facts)]  # type: ignore[arg-type]
+        features = [one.features for one in code_arrays(parts, paths[0].name, classes=len(classes), **facts)]  # type: ignore[arg-type]
     public = Public(tuple(features[0].shape[1:]), classes)
     return [
         Dataset(path.name, part, torch.from_numpy(label.astype(np.int64)), public)
-        for path, part, label in zip((members, nonmembers), features, labels, strict=True)
+        for path, part, label in zip(paths, features, labels, strict=True)
     ]

@@ -63,7 +63,15 @@ def _csv(path: Path) -> Observed:
 
     frame = pd.read_csv(path)
     numeric = frame.select_dtypes(include=["number", "bool"]).astype(np.float64)
-    return {str(name): numeric[name].to_numpy() for name in numeric.columns} | {"rows": np.array([float(len(frame))])}
+    columns = {str(name): numeric[name].to_numpy() for name in numeric.columns}
+    # The rows of synthetic records come in any order, so that no single place tells anything; a column as a whole does.
+    whole = {
+        f"{name}: {what}": np.array([float(of(values))])
+        for name, values in columns.items()
+        for what, of in (("mean", np.mean), ("least", np.min), ("most", np.max), ("spread", np.std))
+        if len(values) > 1
+    }
+    return {**columns, **whole, "rows": np.array([float(len(frame))])}
 
 
 def _text(path: Path) -> Observed:

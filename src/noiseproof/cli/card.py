@@ -36,5 +36,6 @@ def run(
         assumed = card.proven.assumptions if card.proven else ()
         for sentence in (*(f"assumed: {one}" for one in assumed), *card.notes):
             output.say(f"- {sentence}")
-        output.say(signing.verify_bundle(bundle, None).sentence)
+    signature = signing.verify_bundle(bundle, None).sentence
+    (output.note if json else output.say)(signature)
     o.note_inside(release, bundle)

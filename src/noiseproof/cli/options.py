@@ -293,7 +293,9 @@ def answer_release(
     shown = {**cells, **promised, "δ": delta, "verdict": card.verdict, "seconds": f"{seconds:.1f}"}
     output.answer(as_json, document, title, tuple(shown), [tuple(shown.values())], caption=card.why)
     if out is not None and not as_json:
-        bundle = f"Saved to {out}: weights.safetensors, card.json, settings.json."
+        bundle = (
+            f"Saved to {out}: weights.safetensors, card.json, settings.json. Not signed yet: `noiseproof sign` does."
+        )
         output.say(f"Written: {', '.join(map(str, files))}." if files else bundle)
 
 

@@ -59,6 +59,8 @@ def run(
     signed = signing.verify_bundle(bundle, None if key is None else read_public_key(key))
     if key is not None and not signed.valid:
         raise BundleError(f"{bundle}: {signed.findings[0]}")
+    if not signed.valid:
+        output.note(f"{bundle}: {signed.sentence}")
     if release.public.kind != "table":
         raise UnsupportedError(f"{bundle} was made from records that are no table; use Python's `release.predict`.")
     check_file(rows)

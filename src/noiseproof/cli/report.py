@@ -58,8 +58,8 @@ def run(
         print_pdf(page, out)
     else:
         write_whole(out, page)
-    answer = document.get("answer")
-    output.tell(json, {"out": str(out), **document}, f"{answer} The page: {out}" if answer else f"The page: {out}")
+    told = [document[name] for name in ("answer", "signed") if name in document]
+    output.tell(json, {"out": str(out), **document}, " ".join([*told, f"The page: {out}"]))
 
 
 def _page(subjects: list[Path], key: PublicKey | None, ledger: str | None) -> tuple[str, dict[str, Any]]:
@@ -85,7 +85,8 @@ def _page(subjects: list[Path], key: PublicKey | None, ledger: str | None) -> tu
         found = (evidence.of_bundle if first.is_dir() else evidence.of_card)(first, key, account)
         page = render_release(found)
     decision = found.decision
-    return page, {"answer": decision.answer, "why": decision.why, "signature": found.signature.status}
+    said = {"signature": found.signature.status, "signed": found.signature.sentence}
+    return page, {"answer": decision.answer, "why": decision.why, **said}
 
 
 def _account(ledger: str, bundle: Path) -> list[str]:

@@ -47,6 +47,9 @@ def run(
             "or shape if not named.",
         ),
     ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="A public key: a bundle that its holder did not sign, or not so, is not served.")
+    ] = None,
     certificate: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).", exists=True)] = None,
     private_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).", exists=True)] = None,
 ) -> None:
@@ -68,6 +71,7 @@ def run(
         client_answers=client_answers,
         memoise=memoise,
         data_sets=name_data_sets(data_set or []),
+        key=None if key is None else str(key),
         rate=rate,
         rows=rows,
         body=body,
@@ -81,8 +85,13 @@ def run(
             output.note(f"{name}: nothing is proven of it ({model.verdict}); its answers are counted as claimed.")
         note_inside(model.release, Path(settings.bundles[name]))
         proven = output.guarantee(model.card.proven)
-        rows_shown.append((name, model.method, model.verdict, proven, model.card.unit, left[name]))
-    output.show("Served", ("model", "method", "verdict", "proven ε", "unit", "answers left"), rows_shown)
+        rows_shown.append(
+            (name, model.method, model.verdict, proven, model.card.unit, model.signature.status, left[name])
+        )
+        if not model.signature.valid:
+            output.note(f"{name}: {model.signature.sentence}")
+    columns = ("model", "method", "verdict", "proven ε", "unit", "signature", "answers left")
+    output.show("Served", columns, rows_shown)
     for one in data_sets:
         if len(one.promises) > 1:
             output.note(one.sentence())

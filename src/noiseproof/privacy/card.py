@@ -103,7 +103,8 @@ class Audit(_Frozen):
 class Card(_Frozen):
     """Everything that can be said about a release's privacy, computed from what ran.
 
-    `proven` is empty where nothing is proven, and then `why` says why. `ran` holds the facts the numbers were computed
+    `proven` is empty where nothing is proven, and then `why` says why; beside a proof it says why that is weaker than
+    the claim. `ran` holds the facts the numbers were computed
     from: steps taken, sampling rate, sampler, noise, sizes.
     """
 

@@ -158,7 +158,7 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
             module=module,
         )
         release = _find_class(settings["class"]).restore(saved)
-        release.event_log = events_from_json(settings)
+        release.bundle, release.event_log = path, events_from_json(settings)
         release.margin = settings.get("margin")
     except NoiseproofError:
         raise

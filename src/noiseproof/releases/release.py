@@ -70,6 +70,9 @@ class Release(ABC):
     network: Network | None = None
     """The network that was trained, where it is one."""
 
+    bundle: Path | None = None
+    """The folder that it was loaded from, if it was."""
+
     def __init__(self, card: Card, public: Public, settings: Mapping[str, Any]) -> None:
         self.card = card
         self.public = public
@@ -166,7 +169,13 @@ class Release(ABC):
         return repr(self).strip("<>")
 
     def _repr_html_(self) -> str:
-        return f"<p>A {self.kind} release of records of shape {self.public.shape}.</p>" + self.card._repr_html_()
+        from html import escape
+
+        from noiseproof.releases import signing
+
+        signature = signing.Verdict(False) if self.bundle is None else signing.verify_bundle(self.bundle, None)
+        what = f"A {self.kind} release of records of shape {self.public.shape}. {signature.sentence}"
+        return f"<p>{escape(what)}</p>" + self.card._repr_html_()
 
     def save(self, path: str | Path) -> Path:
         """Write the bundle to the folder `path`, whole or not at all."""

@@ -222,7 +222,7 @@ def verify_bundle(path: str | Path, key: PublicKey | None) -> Verdict:
     try:
         card = bundles.read_card(path)
     except BundleError as error:
-        findings.append(str(error))
+        findings.append(str(error).replace(str(path), path.resolve().name))
     remarks = tuple(
         f"{name} is not signed: it tells {what}." for name, what in LOCAL.items() if (path / name).is_file()
     )

@@ -126,7 +126,7 @@ class Evidence:
         if card.unit == "record":
             found.append(
                 "Promising anything to a *person* whose records are several: the guarantee is for one record (see the table "
-                "of records below), unless each person has one."
+                "above), unless each person has one."
             )
         found += [
             "A second release from the same people as if it were the first: epsilons of all releases add up. Keep one ledger "
@@ -156,10 +156,10 @@ class Evidence:
             told = f"What is proven hides one {card.unit}, not a person or a record of one."
             return Decision("bad", "No. The promise is not about people.", told)
         promise = f"epsilon {proven.epsilon:.3g} at delta {plain(proven.delta)} is proven for one {card.unit}"
-        if proven.epsilon > WEAK:
-            return Decision(
-                "bad", "Better not. The promise is next to nothing.", f"Though {promise}: most releases stay below 10."
-            )
+        if proven.epsilon > 10:
+            worth = "next to nothing" if proven.epsilon > WEAK else "weak"
+            told = f"Though {promise}: most releases stay below 10."
+            return Decision("bad", f"Better not. The promise is {worth}.", told)
         doubts = self._doubts(proven)
         if self.stays_inside:
             doubts = ["the folder itself must stay inside, and only its answers may leave", *doubts]
@@ -171,8 +171,6 @@ class Evidence:
     def _doubts(self, proven: Proof) -> list[str]:
         found = []
         records = self.card.ran.get("persons" if self.card.unit == "person" else "records")
-        if proven.epsilon > 10:
-            found.append("an epsilon above 10 is weak")
         if isinstance(records, int) and records and proven.delta >= 1 / records:
             found.append(f"delta is not below 1 in {records:,}, so that one record at random could be published whole")
         if self.card.verdict == "weaker than claimed" and self.card.claimed:
@@ -203,7 +201,7 @@ def of_bundle(path: Path, key: PublicKey | None = None, ledger: Sequence[str] | 
         bundles.read_card(path)
         recomputed = signing.recompute(path)
     except BundleError as error:
-        problem = str(error)
+        problem = str(error).replace(str(path), path.resolve().name)  # the page may leave, and tells no folders
     try:
         card = Card.from_json((path / bundles.CARD).read_bytes())
         settings = dict(json.loads((path / bundles.SETTINGS).read_bytes()))

@@ -143,11 +143,14 @@ def three(promises: Promises, verdict: str) -> Three:
     zones = (Zone(word, axis.at(a), axis.at(b)) for (_, word), a, b in zip(STRENGTHS, ends, ends[1:], strict=False))
     ticks = [value for value in axis.ticks() if value in (0.1, 1, 10, 100, 1000)]
     anchors = {0: "start", len(ticks) - 1: "end" if axis.at(ticks[-1]) > 0.95 else "middle"}
+    attacked = promises.get("audited") is not None
     if shown.unbounded:
-        caption = "The true epsilon is not below the triangle; nothing proves how high it is."
+        low = "The true epsilon is not below the triangle; nothing" if attacked else "Nothing"
+        caption = f"{low} proves how high {'it' if attacked else 'the true epsilon'} is."
     else:
+        low = "an attack showed that it is not lower, and a proof that it is not higher"
         caption = (
-            "The true epsilon lies in the shaded part: an attack showed that it is not lower, a proof, not higher."
+            f"The true epsilon lies in the shaded part: {low if attacked else 'a proof shows that it is not higher'}."
         )
     return Three(
         tuple(rows),

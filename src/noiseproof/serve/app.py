@@ -27,6 +27,7 @@ from noiseproof.serve import access, documents, logs, monitoring, predictions
 from noiseproof.serve.access import BEARER, KEY_PROBLEMS, Problem, documented
 from noiseproof.serve.bodies import JSON
 from noiseproof.serve.ledger import Caller, History
+from noiseproof.serve.ledger.history import GRANTS
 from noiseproof.serve.logs import log_event
 from noiseproof.serve.models import ServedModel
 from noiseproof.serve.service import VARIABLE, Service, Settings, service_of
@@ -170,7 +171,9 @@ def budget(name: str, service: ServiceHere, caller: CallerHere, client: ClientNa
         limit = None if default is None else model.price * default
         total, share = service.connection.ledger.share(model.account, whose, each=model.price, limit=limit)
         everyone, own = (documents.balance(model, one) for one in (total, share))
-    return documents.Budget(model=name, client=whose, basis=model.basis, everyone=everyone, own=own)
+    return documents.Budget(
+        model=name, client=whose, basis=model.basis, signature=_signature(model), everyone=everyone, own=own
+    )
 
 
 @_router.get("/v1/models/{name}/clients", tags=["budgets"], summary="Who has spent what", responses=_BUDGET_PROBLEMS)
@@ -213,6 +216,31 @@ def spending(
     )
 
 
+@_router.get("/v1/models/{name}/entries", tags=["budgets"], summary="Who had answers", responses=_BUDGET_PROBLEMS)
+def entries(
+    name: str, service: ServiceHere, operator: OperatorHere, most: Annotated[int, Query(ge=1, le=10_000)] = 100
+) -> documents.Entries:
+    """The newest answers that were paid for, newest first, for operators. What was asked is kept nowhere."""
+    model = service.model(name)
+    found = History(service.connection.database).newest(model.account, most)
+    return documents.Entries(model=name, entries=[documents.EntrySent.model_validate(one) for one in found])
+
+
+@_router.get(
+    "/v1/models/{name}/verification", tags=["budgets"], summary="Replay the history", responses=_BUDGET_PROBLEMS
+)
+def verification(name: str, service: ServiceHere, operator: OperatorHere) -> documents.Verification:
+    """Replay the ledger's histories and say what is wrong with this model's and with who was granted what; for operators."""
+    model = service.model(name)
+    found = [one for one in History(service.connection.database).verify() if one.model in (model.account, GRANTS)]
+    own = next((one for one in found if one.model == model.account), None)
+    problems = [problem for one in found for problem in one.problems]
+    counts = {"entries": own.entries, "answers": own.answers, "head": own.head} if own else {}
+    return documents.Verification.model_validate(
+        {"model": name, "holds": not problems, "entries": 0, "answers": 0, "head": "", **counts, "problems": problems}
+    )
+
+
 @_router.post(
     "/v1/models/{name}/close",
     tags=["management"],
@@ -239,6 +267,10 @@ def retire(name: str, service: ServiceHere, operator: OperatorHere) -> documents
     return _listed(service, service.model(name))
 
 
+def _signature(model: ServedModel) -> documents.Signature:
+    return documents.Signature.model_validate(model.signature)
+
+
 def _listed(service: Service, model: ServedModel) -> documents.Model:
     return documents.Model.model_validate(model).model_copy(update={"retired": model.name in service.retired})
 
@@ -250,17 +282,17 @@ def _allowed(caller: Caller, client: str | None) -> str:
 
 
 @_router.get("/healthz", tags=["operations"], summary="Is the worker alive?")
-async def health() -> documents.Status:
+async def health() -> documents.Health:
     """Always ok, as long as the worker answers."""
-    return documents.Status(status="ok")
+    return documents.Health(status="ok")
 
 
 @_router.get("/readyz", tags=["operations"], summary="Can it answer?", responses=documented("ledger-unavailable"))
-async def ready(service: ServiceHere) -> documents.Status:
+async def ready(service: ServiceHere) -> documents.Health:
     """Ready while the ledger commits: by the last spend or, where there was none, by a write that means nothing."""
     if not service.health.ready:
         raise LedgerError("nothing was committed to the ledger in the last seconds.")
-    return documents.Status(status="ready")
+    return documents.Health(status="ready")
 
 
 @_router.get(

@@ -10,6 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from noiseproof.privacy.budget import Neighbours
+from noiseproof.releases.signing import Status
 from noiseproof.serve.ledger import Amount, DataSetBalance, Paid
 from noiseproof.serve.ledger import Balance as LedgerBalance
 from noiseproof.serve.ledger.amounts import Measure
@@ -88,6 +89,14 @@ class ColumnSent(_Document):
     text: int
 
 
+class Signature(_Document):
+    """Who vouched for the bundle that a model was loaded from, in words; `by` is the id of a key that was checked."""
+
+    status: Status
+    sentence: str
+    by: str | None
+
+
 class Model(_Document):
     """A model: what it takes, what it promises, and what an answer costs."""
 
@@ -101,6 +110,7 @@ class Model(_Document):
     """The columns of the table that it was made from, by whose names it takes records; empty where it was no table."""
     price: AmountSent | None
     basis: Basis
+    signature: Signature
     retired: bool = False
     """Whether an operator retired it, so that it answers no more."""
 
@@ -169,6 +179,7 @@ class Budget(_Document):
     model: str
     client: str
     basis: Basis
+    signature: Signature
     everyone: Balance | None
     own: Balance | None
 
@@ -198,7 +209,36 @@ class Spending(_Document):
     answers: list[int]
 
 
-class Status(_Document):
+class EntrySent(_Document):
+    """A line of a model's history: who had how many answers when. What was asked is kept nowhere."""
+
+    sequence: int
+    made_at: str
+    client: str
+    answers: int
+    receipt: str
+    hash: str
+
+
+class Entries(_Document):
+    """The newest answers that were paid for, newest first."""
+
+    model: str
+    entries: list[EntrySent]
+
+
+class Verification(_Document):
+    """What replaying a model's history found: hashes, limits and rights at every moment, and the balances."""
+
+    model: str
+    holds: bool
+    entries: int
+    answers: int
+    head: str
+    problems: list[str]
+
+
+class Health(_Document):
     """How the service is."""
 
     status: Literal["ok", "ready"]

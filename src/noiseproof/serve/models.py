@@ -25,6 +25,7 @@ from noiseproof.data.tables import code_rows, listed
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.privacy import Card, Randomness, Reproducible
 from noiseproof.releases.release import ModelRelease, PredictionRelease, Release, check_features
+from noiseproof.releases.signing import Verdict
 from noiseproof.serve import bodies
 from noiseproof.serve.bodies import JSON, NPY
 from noiseproof.serve.ledger import Amount, Balance, Binding, Database, Ledger, Promise
@@ -52,6 +53,7 @@ class ServedModel:
         rows: int = 1024,
         data_set: str | None = None,
         bundle: str | Path | None = None,
+        signature: Verdict = Verdict(False),  # noqa: B008 (it is frozen)
     ) -> None:
         if not isinstance(release, ModelRelease | PredictionRelease):
             raise UnsupportedError(f"{name} is a {release.kind} release, which answers no queries; serve another.")
@@ -60,6 +62,8 @@ class ServedModel:
         self.data_set = data_set or _data_set_of(release.public)
         self.bundle = None if bundle is None else Path(bundle)
         """The folder that it was loaded from, where its ledger is noted."""
+        self.signature = signature
+        """Who vouched for the bundle as it was when it was loaded."""
         self.release: ModelRelease | PredictionRelease = release
         self.card = release.card
         self.kind, self.method, self.verdict = release.kind, release.method, release.card.verdict

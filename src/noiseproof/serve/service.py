@@ -12,13 +12,16 @@ from typing import Annotated
 from annotated_types import Ge
 from fastapi import Request
 
-from noiseproof.errors import LedgerError, SettingError
+from noiseproof.errors import BundleError, LedgerError, SettingError
 from noiseproof.privacy import Randomness, Secure
+from noiseproof.releases import signing
 from noiseproof.releases.release import Release
+from noiseproof.releases.signing_keys import read_public_key
 from noiseproof.serve.access import Authenticator, Problem, RateLimits
 from noiseproof.serve.batcher import Batcher
 from noiseproof.serve.health import Health
 from noiseproof.serve.ledger import Answers, Caller, Keys, retirement
+from noiseproof.serve.logs import log_event
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.monitoring import Metrics
 from noiseproof.settings import Count, Positive, check_fields
@@ -64,6 +67,8 @@ class Settings:
     """Requests that may wait for an answer in one worker; more are told to come back."""
     retry_hours: Positive = 24.0
     """How long an answer is kept for retries with the same idempotency key."""
+    key: str | None = None
+    """The file of a public key that must have signed every bundle; None: signatures are shown as not checked."""
     shared: str | None = None
     """A file that the workers of one machine share to hold clients to their rate; None: one of each worker's own."""
 
@@ -80,6 +85,19 @@ class Settings:
         from noiseproof.releases import bundles
 
         return {name: bundles.load(folder) for name, folder in self.bundles.items()}
+
+    def signatures(self) -> dict[str, signing.Verdict]:
+        """Who vouches for each bundle.
+
+        Raises:
+            BundleError: If one is not signed with the key that was asked for, or was changed since.
+        """
+        key = None if self.key is None else read_public_key(self.key)
+        found = {name: signing.verify_bundle(folder, key) for name, folder in self.bundles.items()}
+        for name, signature in found.items():
+            if key is not None and not signature.valid:
+                raise BundleError(f"{name} is not served: {signature.findings[0]}")
+        return found
 
 
 def name_data_sets(given: Sequence[str]) -> dict[str, str]:
@@ -106,6 +124,7 @@ class Service:
     def __init__(self, settings: Settings, releases: Mapping[str, Release], rng: Randomness | None = None) -> None:
         self.settings = settings
         named = settings.data_sets
+        signatures = settings.signatures()
         self.models = {
             name: ServedModel(
                 name,
@@ -113,6 +132,7 @@ class Service:
                 rows=settings.rows,
                 data_set=named.get(name, named.get("")),
                 bundle=settings.bundles.get(name),
+                signature=signatures.get(name, signing.Verdict(False)),
             )
             for name, release in releases.items()
         }
@@ -138,6 +158,8 @@ class Service:
 
     def start(self) -> None:
         """Start to answer."""
+        for name, model in self.models.items():
+            log_event("model served", model=name, verdict=model.verdict, signature=model.signature.status)
         self.batcher.start()
         self._sweeper.start()
         self.health.start()

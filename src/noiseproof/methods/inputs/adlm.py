@@ -62,6 +62,10 @@ EXACT_LABELS = (
     "The noise that should protect labels is on the last hidden units, on the output layer's weights or nowhere; the loss "
     "reads every label as it is."
 )
+PER_RECORD = (
+    "The paper scales its noise to the average of a batch of {batch} records, but the training sees each record by itself: "
+    "for one record the noise on its features is worth epsilon {features:.3g}, and that on its label {label:.3g}."
+)
 _HIDDEN = 8
 _ASSUMPTIONS = (
     "every feature lies in [0, 1], which was checked",
@@ -201,6 +205,8 @@ class InputMethod(Method):
                 accountant="local DP and basic composition",
                 assumptions=(*assumptions, *rng.assumptions),
             )
+            if epsilon > budget.epsilon:
+                whys.append(PER_RECORD.format(batch=inputs.batch_size, features=local[0], label=local[1]))
         # Perturbing records one by one hides what a record is, not whether it is there.
         return self.card(
             dataset,

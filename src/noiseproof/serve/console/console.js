@@ -68,12 +68,15 @@ function leave() {
 
 // ---- Models
 
-const TONE = { proven: "good", "weaker than claimed": "warn", "nothing proven": "warn", refuted: "bad" };
+const TONE = {
+  proven: "good", "weaker than claimed": "warn", "nothing proven": "warn", refuted: "bad",
+  signed: "good", "not checked": "warn", "not signed": "warn", changed: "bad",
+};
 
 function showModels() {
   $("models").replaceChildren(...state.models.map((model) => {
     const button = element("button", model.name, { type: "button", "data-model": model.name });
-    button.append(element("small", `${model.method} · ${model.verdict}`));
+    button.append(element("small", `${model.method} · ${model.verdict} · ${model.signature.status}`));
     button.addEventListener("click", () => open(model.name).catch(trouble));
     const item = element("li");
     item.append(button);
@@ -104,8 +107,9 @@ async function open(name) {
   lead.append(model.price
     ? `. Every answer costs privacy, ${model.basis === "proven" ? "as proven" : "as its authors claim (not proven)"}.`
     : ". Answers cost nothing more.");
-  showCard(page, model.card);
+  showCard(page, model);
   showExports(page, model);
+  showVerification(page, model);
   page.querySelector(".period").addEventListener("change", () => refresh().catch(trouble));
   tryForm(page, model);
   manageForm(page, model);
@@ -113,7 +117,8 @@ async function open(name) {
   await refresh();
 }
 
-function showCard(page, card) {
+function showCard(page, model) {
+  const { card } = model;
   const promise = (value) => (value ? `ε ${short.format(value.epsilon)}, δ ${small(value.delta)}` : "—");
   const facts = [
     ["Claimed", promise(card.claimed)],
@@ -121,6 +126,7 @@ function showCard(page, card) {
     ["Audited", card.audited ? `at least ${promise(card.audited)} (${Math.round(100 * card.audited.confidence)}% confidence)` : "not yet"],
     ["Hides", `one ${card.unit}, ${card.neighbours}`],
     ["Randomness", card.randomness],
+    ["Signature", model.signature.sentence],
     ...card.notes.map((note) => ["Note", note]),
   ];
   page.querySelector("dl").append(...facts.map(([term, text]) => {
@@ -137,6 +143,32 @@ function save(name, kind, text) {
   URL.revokeObjectURL(link.href);
 }
 
+function showVerification(page, model) {
+  const { status, sentence, by } = model.signature;
+  page.querySelector(".signature").append(element("strong", `The bundle is ${status}. `, { class: TONE[status] }),
+    `${sentence}${by && status === "signed" ? ` The whole key: ${by}.` : ""}`);
+  const button = page.querySelector(".check-ledger");
+  const says = page.querySelector(".checked");
+  button.hidden = !(state.me.operator && model.price);
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    says.className = "checked";
+    says.textContent = "Replaying every entry …";
+    try {
+      const found = await ask(`/v1/models/${encodeURIComponent(model.name)}/verification`);
+      says.className = `checked ${found.holds ? "good" : "bad"}`;
+      says.textContent = found.holds
+        ? `The history holds: ${number.format(found.entries)} entries, ${number.format(found.answers)} answers, never overdrawn. Note its last hash elsewhere, since a history that was cut off looks whole by itself: ${found.head}`
+        : `The history does not hold: ${found.problems.join(" ")}`;
+    } catch (error) {
+      says.className = "checked bad";
+      says.textContent = error.message;
+    } finally {
+      button.disabled = false;
+    }
+  });
+}
+
 function showExports(page, model) {
   page.querySelector(".export-card").addEventListener("click", () =>
     save(`${model.name}-card.json`, "application/json", JSON.stringify(model.card, null, 2)));
@@ -146,6 +178,15 @@ function showExports(page, model) {
     const { starts, answers } = state.spending || { starts: [], answers: [] };
     const lines = starts.map((start, i) => `${new Date(1000 * start).toISOString()},${answers[i]}`);
     save(`${model.name}-answers.csv`, "text/csv", ["start,answers", ...lines, ""].join("\n"));
+  });
+  page.querySelector(".export-entries").addEventListener("click", async () => {
+    try {
+      const { entries } = await ask(`/v1/models/${encodeURIComponent(model.name)}/entries?most=10000`);
+      const lines = entries.map((one) => [one.sequence, one.made_at, JSON.stringify(one.client), one.answers, one.receipt, one.hash].join(","));
+      save(`${model.name}-history.csv`, "text/csv", ["entry,time,client,answers,receipt,hash", ...lines, ""].join("\n"));
+    } catch (error) {
+      trouble(error);
+    }
   });
   page.querySelector(".commands").textContent = [
     "noiseproof ledger verify", "noiseproof ledger export --out history.jsonl", "noiseproof verify BUNDLE --key vendor.pem.pub --recompute",
@@ -165,10 +206,11 @@ async function refresh() {
     return;
   }
   const period = page.querySelector(".period").value;
-  const [budget, spending, clients] = await Promise.all([
+  const [budget, spending, clients, history] = await Promise.all([
     ask(`${path}/budget`),
     ask(`${path}/spending?period=${period}`),
     state.me.operator ? ask(`${path}/clients`) : null,
+    state.me.operator ? ask(`${path}/entries?most=20`) : null,
   ]);
   if (state.open.name !== name) return;
   const left = Math.min(budget.everyone.answers_left, budget.own.answers_left);
@@ -180,12 +222,16 @@ async function refresh() {
   state.spending = { ...spending, spent: whole.answers_spent, limit: whole.answers_limit };
   draw();
   if (clients) showClients(page, clients.clients, budget.everyone.answers_limit);
+  if (history) showEntries(page, history.entries);
   say("");
 }
 
 function draw() {
   const place = document.querySelector(".chart");
-  if (place && state.spending) place.replaceChildren(chart(state.spending, place.clientWidth || 800));
+  if (!place || !state.spending) return;
+  const { spent, limit } = state.spending;
+  const key = `Bars: answers. Line: what was spent in all; now ${short.format(limit ? 100 * spent / limit : 100)}% of the budget.`;
+  place.replaceChildren(chart(state.spending, place.clientWidth || 800), element("p", key, { class: "soft" }));
 }
 
 function bar(what, balance, kind, left) {
@@ -248,7 +294,6 @@ function chart({ starts, answers, seconds, spent, limit }, width) {
   const share = (value) => top + (height - top - bottom) * (1 - (limit ? value / limit : 1));
   const course = answers.map((value, i) => `${left + (i + 1) * step} ${share(sofar += value)}`);
   if (course.length) make("path", { class: "course", d: `M${left} ${share(spent - total)}L${course.join("L")}` });
-  make("text", { x: left + 8, y: top + 18, class: "course-label" }, `Line: ${short.format(limit ? 100 * spent / limit : 100)}% of the budget spent. Bars: answers.`);
   for (const [i, anchor] of [[0, "start"], [Math.floor(starts.length / 2), "middle"], [starts.length - 1, "end"]]) {
     make("text", { x: anchor === "end" ? width : left + i * step, y: height - 8, "text-anchor": anchor }, label(starts[i]));
   }
@@ -294,6 +339,17 @@ function manageForm(page, model) {
       told.textContent = error.message;
     }
   });
+}
+
+function showEntries(page, entries) {
+  page.querySelector(".entries tbody").replaceChildren(...entries.map((one) => {
+    const row = element("tr");
+    const time = new Date(one.made_at).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+    row.append(element("td", time), element("td", one.client), element("td", number.format(one.answers), { class: "number" }),
+      element("td", number.format(one.sequence), { class: "number" }));
+    return row;
+  }));
+  page.querySelector(".entries").hidden = !entries.length;
 }
 
 // ---- Try a query

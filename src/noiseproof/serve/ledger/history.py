@@ -92,6 +92,13 @@ class History:
                     yield {**fields, "client": entry.client or None, **amount, **made}
                     previous = hash
 
+    def newest(self, model: str, most: int) -> list[dict[str, Any]]:
+        """The `most` newest spends of a model, newest first."""
+        query = select(entries).where(entries.c.model == model, entries.c.kind == "spend")
+        with self._database.reading() as connection:
+            found = connection.execute(query.order_by(entries.c.sequence.desc()).limit(most)).mappings().all()
+        return [{**row, "made_at": timestamp(row["made_at"])} for row in found]
+
     def verify(
         self, noted: str | None = None, *, anchors: Sequence[Checkpoint] = (), since: Checkpoint | None = None
     ) -> list[Verification]:
