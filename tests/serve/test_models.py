@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.errors import BudgetError, LedgerError, SettingError, UnsupportedError
+from noiseproof.errors import BudgetError, BundleError, LedgerError, SettingError, UnsupportedError
 from noiseproof.methods import registry
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.privacy.events import GaussianDpEvent, LaplaceDpEvent, PureDpEvent
+from noiseproof.releases import signing, signing_keys
 from noiseproof.releases.release import DataRelease
 from noiseproof.serve import Settings, create_app
 from noiseproof.serve.ledger import Amount, Database, History, Spend
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.service import name_bundles, name_data_sets
+from tests.serve.conftest import free_release
 
 
 @pytest.fixture
@@ -199,3 +201,19 @@ def test_bundles_are_named_after_their_folders_or_as_one_says(tmp_path):
     }
     with pytest.raises(SettingError, match="two bundles"):
         name_bundles(["a/digits", "b/digits"])
+
+
+def test_a_bundle_that_the_keys_holder_did_not_sign_is_not_served(tmp_path):
+    folder = free_release().save(tmp_path / "open")
+    private, public = signing_keys.make_keys(tmp_path / "vendor.pem")
+    settings = Settings(ledger="unused", bundles={"open": str(folder)})
+    checked = replace(settings, key=str(public))
+    assert settings.signatures()["open"].status == "not signed"
+    with pytest.raises(BundleError, match="open is not served: it is not signed"):
+        checked.signatures()
+    signing.sign_bundle(folder, signing_keys.read_private_key(private))
+    assert settings.signatures()["open"].status == "not checked"
+    assert checked.signatures()["open"].status == "signed"
+    (folder / "more").write_text("x")
+    with pytest.raises(BundleError, match="not covered"):
+        checked.signatures()
