@@ -45,7 +45,7 @@ def test_an_operator_sees_models_budgets_clients_and_can_try_a_query_by_keyboard
     page.keyboard.press("Enter")
     expect(page.get_by_text("3 of 20 answers")).to_be_visible()
     expect(page.get_by_text("ops (operator)")).to_be_visible()
-    row = page.get_by_role("row").filter(has_text="bob")
+    row = page.get_by_role("table", name="by client").get_by_role("row").filter(has_text="bob")
     expect(row).to_contain_text("15%")
     assert page.locator(".chart rect.answers").count() == 1
     assert page.get_by_role("progressbar").first.get_attribute("aria-valuenow") == "15"
