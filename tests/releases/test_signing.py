@@ -63,8 +63,8 @@ def test_the_signature_of_records_that_stay_inside_confirms_no_guess_of_them(tmp
     votes = npf.train("votes", npf.load("breast-cancer").train, epsilon=3, queries=5)
     for name in ("one", "again"):
         votes.save(tmp_path / name)
-        signing.sign_bundle(tmp_path / name, signing.read_private_key(keys[0]))
-    said = [signing.verify_bundle(tmp_path / name, signing.read_public_key(keys[1])) for name in ("one", "again")]
+        signing.sign_bundle(tmp_path / name, signing_keys.read_private_key(keys[0]))
+    said = [signing.verify_bundle(tmp_path / name, signing_keys.read_public_key(keys[1])) for name in ("one", "again")]
     assert all(one.valid for one in said)
     for file in (bundles.WEIGHTS, bundles.SETTINGS):
         assert said[0].digests[file] != said[1].digests[file]
