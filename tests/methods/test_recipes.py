@@ -8,7 +8,6 @@ import torch
 import noiseproof as npf
 from noiseproof.data import Dataset, Public
 from noiseproof.data.dataset import Column
-from noiseproof.data.features import UnitNormMap
 from noiseproof.errors import SettingError
 from noiseproof.methods import recipes
 from noiseproof.privacy import accountants
@@ -163,7 +162,8 @@ def test_a_network_behind_a_map_trains_as_the_network_on_the_features_does():
     whole = npf.train(method, dataset, epsilon=4, network=recipe.whole(dataset.public), recipe="none", seed=3)
     torch.testing.assert_close(behind.predict(dataset.features), whole.predict(dataset.features))
     torch.testing.assert_close(
-        torch.softmax(behind.module[1](UnitNormMap()(dataset.features)), 1), behind.predict(dataset.features)
+        torch.softmax(behind.module[1](recipe.feature_map(dataset.public)(dataset.features)), 1),
+        behind.predict(dataset.features),
     )
 
 

@@ -209,12 +209,23 @@ def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
     }
 
 
+def _unit_settings(records: int, epsilon: float) -> dict[str, Any]:
+    # A norm that clips every record: each then says in which direction, and all count alike.
+    return {
+        "max_grad_norm": 0.1,
+        "micro_batch_size": 8192,
+        "batch_size": records,
+        "epochs": 100,
+        "lr": round(2.5 * min(1.0, max(0.5, epsilon * records / 11_000)), 4),
+        "averaging": 0.2,
+    }
+
+
 def _bins_map(public: Public) -> FeatureMap:
     numbers = tuple(place.start for column, place in layout(public.columns) if column.numeric)
     return Chain((BinsMap(places=numbers), UnitNormMap()))
 
 
-_LINEAR = {"max_grad_norm": 1.0, "micro_batch_size": 8192}
 _PICTURES = f"pictures whose sides are multiples of 4 from {_SIDE} on"
 _RECIPES = {
     recipe.name: recipe
@@ -242,7 +253,8 @@ _RECIPES = {
             "Tables: numbers in public bins, categories one-hot, records of norm 1, softmax regression.",
             _bins_map,
             lambda records, epsilon: {
-                **_LINEAR,
+                "max_grad_norm": 1.0,
+                "micro_batch_size": 8192,
                 "batch_size": max(1, records // 4),
                 "epochs": 25,
                 "lr": 4.0,
@@ -253,9 +265,9 @@ _RECIPES = {
         ),
         Recipe(
             "unit",
-            "Vectors, such as bits: records of norm 1, softmax regression on all records at every step.",
-            lambda public: UnitNormMap(),
-            lambda records, epsilon: {**_LINEAR, "batch_size": records, "epochs": 100, "lr": 3.0, "averaging": 0.1},
+            "Vectors, such as bits: records of one norm, softmax regression on all records at every step.",
+            lambda public: Chain((UnitNormMap(), RmsNormMap())),
+            _unit_settings,
             lambda public: bool(public.shape),
             "records of any shape",
         ),
