@@ -43,7 +43,9 @@ def errors(steps: int = 1000) -> None:
         ours = {name: strategy(name, participation, bands=bands).error() for name in ("toeplitz", "banded")}
         row = toeplitz.optimize_banded_toeplitz(steps, bands)
         squared = toeplitz.minsep_sensitivity_squared(row, min_sep=apart, max_participations=times, n=steps)
-        theirs = {"toeplitz": math.sqrt(float(squared) * float(np.mean(toeplitz.per_query_error(strategy_coef=row, n=steps))))}
+        theirs = {
+            "toeplitz": math.sqrt(float(squared) * float(np.mean(toeplitz.per_query_error(strategy_coef=row, n=steps))))
+        }
         peer = np.asarray(banded.optimize(steps, bands=bands).materialize())
         theirs["banded"] = float(np.linalg.norm(np.tri(steps) @ np.linalg.inv(peer)) * math.sqrt(times / steps))
         ratio = max(ours[name] / theirs[name] for name in ours)

@@ -16,7 +16,7 @@ from noiseproof.data import load
 from noiseproof.methods import registry
 from noiseproof.releases import load_bundle
 from noiseproof.serve import logs, monitoring
-from noiseproof.serve.ledger import Database, History, accounts, history, ledger
+from noiseproof.serve.ledger import Database, History, accounts, history
 
 ANSWERING = [
     pytest.param(name, marks=pytest.mark.slow) if method.place == "gradients" and name != "dp-sgd" else name
@@ -84,7 +84,7 @@ def stopped_clock(monkeypatch):
         gmtime=lambda: time.gmtime(NOW),
         strftime=time.strftime,
     )
-    for module in (logs, monitoring, history, ledger, accounts):
+    for module in (logs, monitoring, history, accounts):
         monkeypatch.setattr(module, "time", clock)
 
 
