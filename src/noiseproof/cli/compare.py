@@ -110,12 +110,13 @@ def show(comparison: Comparison, plan: Plan, folder: Path) -> None:
         else:
             promises = map(output.guarantee, (row.card.claimed, row.card.proven, row.card.audited))
             error = row.measures.error if row.measures else None
-            ranked = stated(ranked_by, row.value) + ("" if error is None else f" ± {stated(ranked_by, error)}")
+            ranked = stated(ranked_by, row.value)
+            ranked = ranked if error is None else f"{ranked.rstrip('%')}±{stated(ranked_by, error)}"
             values = [ranked if name == ranked_by else stated(name, row.accuracy) for name in measures]
             # With persons, it must be seen which methods state something for a person, and which for a record.
             of = f", for a {row.card.unit}" if comparison.plan.get("person") else ""
             cells += [*values, *promises, f"{row.verdict}{of}", f"{row.attack.auc:.3f}"]
-        rows.append((*cells, f"{row.seconds:.1f}"))
+        rows.append((*cells, f"{row.seconds:.{1 if row.seconds < 9.95 else 0}f}"))
     asked = ", ".join(f"{value:g}" for value in comparison.epsilons)
     output.show(
         f"Every method on {comparison.data} at epsilon {asked}, delta {comparison.delta:g}",
