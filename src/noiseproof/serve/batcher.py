@@ -121,8 +121,9 @@ class Batcher:
 
     Formal guarantee
     ----------------
-    No answer of a model with a price is computed before its spend is committed, and none is released that was not
-    kept first where a retry could ask for it again. What follows for privacy is said at `Ledger`, `Answers` and
+    No answer to a client of a model with a price is computed before its spend is committed (one, to made-up features, is
+    computed and thrown away when the model is loaded), and none is released that was not kept first where a retry could ask
+    for it again. What follows for privacy is said at `Ledger`, `Answers` and
     `Amount`.
     """
 
