@@ -31,7 +31,9 @@ def test_the_wheel_works_without_a_compiler_and_says_that_studies_run_from_a_che
         names = archive.namelist()
         archive.extractall(tmp_path / "installed")
     assert {name.split("/")[0].split("-")[0] for name in names} == {"noiseproof"}
-    assert "noiseproof/report/page.html" in names
+    data = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".html", ".css", ".js", ".json", ".typed")]
+    assert data
+    assert {str(path.relative_to(ROOT / "src")) for path in data} <= set(names)
     assert not any(name.endswith(".so") for name in names)
     installed = {**env, "PYTHONPATH": str(tmp_path / "installed")}
     for command in (["study", "lin"], ["bench"]):
@@ -41,3 +43,15 @@ def test_the_wheel_works_without_a_compiler_and_says_that_studies_run_from_a_che
         assert ran.returncode == 1
         assert ran.stderr.count("error:") == 1
         assert "is part of the repository, not of the installed package" in ran.stderr
+
+    quick = ["--data", "breast-cancer", "--methods", "functional", "--fits", "1", "--trials", "100"]
+    for command in (
+        ["compare", *quick, "--out", "compared"],
+        ["train", "functional", "--data", "breast-cancer", "--no-baseline", "--out", "model"],
+        ["report", "model", "--out", "model.html"],
+        ["synth", "--data", "breast-cancer", "--rows", "20", "--out", "synthetic.csv"],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "noiseproof", *command], env=installed, cwd=tmp_path, check=True, capture_output=True
+        )
+    assert all((tmp_path / name).is_file() for name in ("compared/report.html", "model.html", "synthetic.csv"))
