@@ -86,18 +86,22 @@ def everything(found: Kept, epsilon: float) -> str:
 
 
 def draw(found: Kept, path: Path) -> None:
-    """Small multiples: a row of pictures a measure, a column a table, a line a method over epsilon."""
+    """Small multiples of what ran: a row of pictures a measure, a column a table, a line a method over epsilon."""
     import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
     shown = ("tv2", "trees_auc", "seconds")
-    figure, axes = plt.subplots(len(shown), len(TABLES), figsize=(15, 7), sharex=True, layout="constrained")
-    for column, name in enumerate(TABLES):
+    tables = [name for name in TABLES if any(runs for at in EPSILONS for runs in found[name, at].values())]
+    methods = [way for way in (*OURS, *PEERS) if any(runs[way] for runs in found.values())]
+    figure, axes = plt.subplots(
+        len(shown), len(tables), figsize=(15, 7), sharex=True, squeeze=False, layout="constrained"
+    )
+    for column, name in enumerate(tables):
         for row, what in enumerate(shown):
             axis = axes[row][column]
-            for place, way in enumerate((*OURS, *PEERS)):
+            for place, way in enumerate(methods):
                 points = [(epsilon, found[name, epsilon][way]) for epsilon in EPSILONS if found[name, epsilon][way]]
                 values = [mean(run[what] for run in runs) for _, runs in points]
                 style = {"marker": "o", "ms": 3, "color": f"C{place}", "lw": 2 if way in OURS else 1}
