@@ -10,9 +10,12 @@ setup(
             "noiseproof.kernels._compiled",
             sources=[
                 f"{KERNELS}/{name}.c"
-                for name in ("clipping", "lattice", "lstm", "module", "neuron", "normals", "wide_normals")
+                for name in (
+                    *("clipping", "histories", "lattice", "lstm", "module", "neuron", "normals", "products"),
+                    *("wide_normals", "wide_products"),
+                )
             ],
-            depends=[f"{KERNELS}/{name}.h" for name in ("kernels", "normals", "vectors")],
+            depends=[f"{KERNELS}/{name}.h" for name in ("kernels", "normals", "products", "vectors")],
             # Nothing here asks for errno or traps; products and sums may be fused, as torch's own kernels do.
             extra_compile_args=[
                 *("-O3", "-std=c11", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bench.steps import Step, _row, _take_turns
 from noiseproof.data.dataset import Public
-from noiseproof.methods.losses.dp_gan import FilteredGradients
+from noiseproof.methods.losses.filtered import FilteredGradients
 from noiseproof.methods.losses.gan import Gan, Model, NoiseTuning, backward_generated
 from noiseproof.privacy import Budget, Filter, Reproducible
 

@@ -11,6 +11,8 @@ trained by dp-sgd with a linear network. At person-level epsilon 1 and 3 and for
 - `group privacy`: k records of each person are kept, and the record-level promise is strong enough that k of them make epsilon;
 - `one record`: one record of each person is kept, and records are persons;
 - `record level`: all records, and epsilon for one *record*: a weaker promise, which is why it looks better.
+
+`--steps` measures instead what a step of persons takes, against one of the same records without persons.
 """
 
 from __future__ import annotations
@@ -185,15 +187,41 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     plt.close(figure)
 
 
+def step_ratios(repeats: int) -> list[dict[str, Any]]:
+    """A step of persons over a step of the same records: 4 records a person, and a long-tailed number, at most 32."""
+    from bench import steps
+    from bench.networks import NETWORKS
+
+    found = []
+    for network in ("mlp", "cnn", "lstm"):
+        setting = steps.Setting(network)
+        records = torch.arange(len(setting.labels))
+        uneven = long_tailed(len(records), torch.Generator().manual_seed(1), most=32).cumsum(0)
+        groups = {"even": records // 4, "uneven": torch.bucketize(records, uneven, right=True)}
+        contenders = {"records": steps.ours(setting)}
+        contenders |= {name: steps.ours(setting, groups=each) for name, each in groups.items()}
+        times = steps._take_turns(contenders, repeats)
+        for name, each in groups.items():
+            counts = torch.bincount(each)
+            what = f"{network}, {NETWORKS[network].batch} records of {len(counts)} persons, at most {int(counts.max())} each"
+            found.append(steps._row(what, times[name], times["records"], "ms"))
+            print(f"{what}: {times[name]:.3f} / {times['records']:.3f} ms = {found[-1]['ratio']:.2f}", flush=True)
+    return found
+
+
 def main() -> None:
     """Measure, write the rows and draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("persons.json"))
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, metavar="REPEATS", help="measure steps instead, in so many turns")
     parser.add_argument("--data", nargs="*", default=list(SETS))
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    if given.steps:
+        write_whole(given.out, json.dumps(step_ratios(given.steps), indent=1))
+        return
     for name in given.data:
         rows += measure(name, given.seeds)
         write_whole(given.out, json.dumps(rows, indent=1))

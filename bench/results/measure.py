@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,14 @@ class Bench:
             self._mapped = tuple(self.recipe.map(part, self._progress) for part in (self.split.train, self.split.test))  # type: ignore[assignment]
         assert self._mapped is not None
         return self._mapped
+
+    def at(self, epsilon: float, method: str, settings: Mapping[str, Any]) -> Bench:
+        """The same records, mapped once for both, at another epsilon, by another method or with other settings."""
+        assert self.features
+        other = copy(self)
+        other.row, other.budget = replace(self.row, epsilon=epsilon), Budget(epsilon, DELTA, NEIGHBOURS)
+        other.method = self.recipe.method(len(self.split.train), epsilon, settings, method=method)
+        return other
 
     def run(self, seed: int) -> dict[str, Any]:
         """Train once; the seconds are of the training alone, its noise's calibration included."""

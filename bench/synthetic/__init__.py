@@ -22,7 +22,7 @@ from noiseproof.files import write_whole
 
 EPSILONS = (0.1, 0.5, 1.0, 3.0, 10.0)
 OURS = ("marginals", "dp-gan")
-PEERS = ("mst", "mst-tree", "privbayes", "aim")
+PEERS = ("mst", "mst-tree", "privbayes", "privbayes-tree", "aim", "aim-tree")
 SEEDS = (0, 1, 2)
 SHOWN = ("tv2", "trees_auc", "seconds")
 HIGHER = ("trees_auc", "trees_accuracy", "logistic_auc", "logistic_accuracy")

@@ -50,7 +50,7 @@ def compared(found: Kept) -> str:
         for what in ("tv2", "trees_auc", "seconds"):
             ours, theirs = best(runs, OURS, what), best(runs, PEERS, what)
             assert ours is not None
-            cells.append(_told(ours, what, runs, bold=theirs is None or _ahead(ours[1], theirs[1], what, runs)))
+            cells.append(_told(ours, what, runs, bold=theirs is not None and _ahead(ours[1], theirs[1], what, runs)))
             cells.append("—" if theirs is None else _told(theirs, what, runs))
         lines.append(f"| {name} | {epsilon:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -83,6 +83,16 @@ def everything(found: Kept, epsilon: float) -> str:
                 cells = [f"{mean(run[what] for run in some):.3g}" for what in MEASURES]
                 lines.append(f"| {name} | {way} | {len(some)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def given_up(folder: Path) -> str:
+    """Runs that did not end within the time that they were given."""
+    names = [path.stem for path in sorted(folder.glob("*.json")) if path.read_text().strip() == "{}"]
+    cells = [name.rsplit("-", 2)[:2] for name in names]
+    listed = ", ".join(
+        f"{which.rsplit('-', 1)[1]} on {which.rsplit('-', 1)[0]} at {epsilon}" for which, epsilon in cells
+    )
+    return f"Given up: {listed or 'none'}."
 
 
 def draw(found: Kept, path: Path) -> None:
@@ -124,7 +134,8 @@ def main(folder: str, page: str, picture: str) -> None:
     found = read(Path(folder))
     draw(found, Path(picture))
     text = Path(page).read_text(encoding="utf-8")
-    for name, part in (("compared", compared(found)), ("everything", everything(found, 1.0))):
+    parts = {"compared": compared(found), "given up": given_up(Path(folder)), "everything": everything(found, 1.0)}
+    for name, part in parts.items():
         start, end = f"<!-- synthetic: {name} -->\n", "<!-- end of synthetic -->"
         before, rest = text.split(start)
         text = f"{before}{start}\n{part}\n\n{end}{rest.split(end, 1)[1]}"

@@ -6,8 +6,9 @@ import hashlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from noiseproof.methods.gradients.quantile import LayerShare
 from noiseproof.networks.network import Start
 from papers.lin.statistics import FACTORS
 from papers.study import Scale
@@ -36,19 +37,22 @@ class Cell:
     start: Start | None = None
     """Initial weights; None is the network's own."""
     repeat: int = 0
+    share: LayerShare | None = None
+    """The reading of a layer's part in `quantile-layer`; None is the method's own."""
 
     @property
     def key(self) -> str:
         """A name for files."""
         numbers = [f"{value:g}" for value in (self.sigma, self.clip) if value is not None]
         again = [f"run{self.repeat}"] if self.repeat else []
-        words = [self.data, self.model, self.optimizer, self.sequence, *numbers, self.start or "", *again]
+        sequence = [self.sequence, self.share or ""]
+        words = [self.data, self.model, self.optimizer, *sequence, *numbers, self.start or "", *again]
         return "-".join(word for word in words if word)
 
     @property
     def reference(self) -> Cell:
         """The same training without noise, which TPVD is measured from."""
-        return replace(self, sequence="none", sigma=None, clip=None)
+        return replace(self, sequence="none", sigma=None, clip=None, share=None)
 
     def as_sequence(self, sequence: Sequence) -> Cell:
         """The same cell with another sequence."""
@@ -135,11 +139,29 @@ STARTS: tuple[Start, ...] = ("truncated-normal", "glorot")
 """Initial weights that TensorFlow's users of the paper's time had: its tutorials' own, and Keras's."""
 
 
+QUANTILES: tuple[tuple[Sequence, LayerShare | None], ...] = (
+    ("quantile-flat", None),
+    *(("quantile-layer", share) for share in get_args(LayerShare)),
+)
+"""Algorithm 2, flat and by layer in every reading of a layer's part."""
+
+
+def quantiles(repeats: int) -> tuple[Cell, ...]:
+    """Table 7's quantile clippings on MNIST, over seeds."""
+    return tuple(
+        Cell("mnist", "cnn", "adam", sequence, 0.5, None, STARTS[0], repeat, share)
+        for repeat in range(repeats)
+        for sequence, share in QUANTILES
+    )
+
+
 def starts(repeats: int) -> tuple[Cell, ...]:
-    """Both sequences from both starts on MNIST with Adam, at Table 6's and the sweep's settings, over seeds."""
+    """Both sequences from both starts on MNIST with Adam, over seeds: the CNN at two of Table 12's norms, the LSTM at one."""
     cells = tuple(
-        Cell("mnist", "cnn", "adam", sequence, 0.5, clip, start, repeat)
-        for clip, repeat, start, sequence in itertools.product((1.4,), range(repeats), STARTS, FACTORS["sequence"])
+        Cell("mnist", model, "adam", sequence, 0.5, clip, start, repeat)
+        for (model, clip), start, repeat, sequence in itertools.product(
+            (("cnn", 1.4), ("cnn", 0.04), ("lstm", 1.4)), STARTS, range(repeats), FACTORS["sequence"]
+        )
     )
     return tuple(dict.fromkeys((*(cell.reference for cell in cells), *cells)))
 
@@ -186,8 +208,8 @@ PLANS: Mapping[Scale, Plan] = {
         lrs={("cnn", "adam", "none"): 0.001, ("lstm", "adam", "none"): 0.002},
         repeats=3,
         notes=(
-            "Scale effect: the paper's CNN (3,274,634 parameters) on all of MNIST, Adam, 120 steps of 128 records; left out: "
-            "the other data sets, the LSTM and SGD.",
+            "Scale effect: the paper's CNN (3,274,634 parameters) and LSTM on all of MNIST, Adam, 120 steps of 128 records; left "
+            "out: the other data sets, SGD, and norms other than 1.4 and .04. Quantile clipping from truncated normals.",
             _OURS,
         ),
     ),

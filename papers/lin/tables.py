@@ -25,7 +25,9 @@ _EPSILON = Column("proven epsilon", 3)
 def every_table(results: Results, plan: Plan) -> tuple[Table, ...]:
     """All tables of the cells that were run, in the paper's order, then what it got wrong; statistics need every set."""
     if plan.repeats:
-        return starts_table(results, plan), slips_table()
+        settings = dict.fromkeys((cell.model, cell.clip) for cell in results if cell.clip is not None)
+        compared = (starts_table(results, plan, model, clip) for model, clip in settings)
+        return *compared, quantiles_table(results, plan), slips_table()
     sets = tuple(data for data in FACTORS["data"] if any(cell.data == data for cell in results))
     measures: tuple[Measure, ...] = ("accuracy", "convergence") if sets == FACTORS["data"] else ()
     mnist = (tpvd_table(results), sweep_table(results)) if "mnist" in sets else ()
@@ -41,23 +43,22 @@ def every_table(results: Results, plan: Plan) -> tuple[Table, ...]:
     )
 
 
-def starts_table(results: Results, plan: Plan) -> Table:
+def starts_table(results: Results, plan: Plan, model: str, clip: float) -> Table:
     """Whether the sequence's effect depends on the initial weights: means over seeds, and the seeds' gains."""
     rows: list[tuple[Value, ...]] = []
-    printed = published.table6().set_index(["model", "sequence", "clip"]).to_dict("index")
-    groups = dict.fromkeys((cell.start, cell.clip) for cell in results if cell.clip is not None)
-    for start, clip in groups:
+    printed = published.table12().set_index(["model", "sequence", "clip"]).to_dict("index")
+    for start in dict.fromkeys(cell.start for cell in results if (cell.model, cell.clip) == (model, clip)):
         found = {
             sequence: [
                 result
                 for cell, result in results.items()
-                if (cell.start, cell.sequence) == (start, sequence) and cell.clip in (clip, None)
+                if (cell.model, cell.start, cell.sequence) == (model, start, sequence) and cell.clip in (clip, None)
             ]
             for sequence in ("AC", "CA", "none")
         }
         gains = [100 * (ac.accuracy - ca.accuracy) for ac, ca in zip(found["AC"], found["CA"], strict=True)]
         for sequence, runs in found.items():
-            theirs = printed.get(("cnn", sequence, clip), {})
+            theirs = printed.get((model, sequence, clip), {})
             rows.append(
                 (
                     start,
@@ -74,8 +75,8 @@ def starts_table(results: Results, plan: Plan) -> Table:
                 )
             )
     return Table(
-        "starts",
-        f"MNIST, the paper's CNN, Adam, sigma 0.5: the sequence from two starts, {plan.repeats} seeds",
+        f"starts-{model}-{clip:g}",
+        f"MNIST, the paper's {model.upper()}, Adam, sigma 0.5, C = {clip:g}: the sequence from two starts",
         (
             *(Column(text, None) for text in ("start", "sequence", "C")),
             Column("accuracy"),
@@ -85,7 +86,43 @@ def starts_table(results: Results, plan: Plan) -> Table:
             Column("TPVD, theirs", theirs=True),
             Column("AC over CA, points"),
             _EPSILON,
-            Column("seconds", 0),
+            Column("CPU seconds", 0),
+        ),
+        tuple(rows),
+        plan.notes,
+    )
+
+
+def quantiles_table(results: Results, plan: Plan) -> Table:
+    """Table 7's quantile clippings on MNIST with the paper's CNN: how much the reading of a layer's part decides."""
+    printed = published.table7().query("data == 'mnist' and clip.isna()").set_index("sequence").to_dict("index")
+    rows: list[tuple[Value, ...]] = []
+    for sequence, share in design.QUANTILES:
+        runs = [result for cell, result in results.items() if (cell.sequence, cell.share) == (sequence, share)]
+        theirs = printed[sequence]
+        rows.append(
+            (
+                sequence,
+                share,
+                statistics.fmean(run.accuracy for run in runs),
+                ", ".join(f"{run.accuracy:.4f}" for run in runs),
+                theirs["accuracy"],
+                statistics.fmean(run.tpvd or 0.0 for run in runs),
+                theirs["tpvd"],
+                statistics.fmean(run.seconds for run in runs),
+            )
+        )
+    return Table(
+        "quantiles",
+        "MNIST, the paper's CNN, Adam, sigma 0.5: quantile clipping by the reading of a layer's part",
+        (
+            *(Column(text, None) for text in ("method", "share")),
+            Column("accuracy"),
+            Column("of each seed"),
+            Column("accuracy, theirs", theirs=True),
+            Column("TPVD"),
+            Column("TPVD, theirs", theirs=True),
+            Column("CPU seconds", 0),
         ),
         tuple(rows),
         plan.notes,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -73,7 +73,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     nothing is. Accuracies, losses and TPVD are measured on the records themselves and are covered by nothing: a study
     is run on public data.
     """
-    started = time.perf_counter()
+    started = time.process_time()
     train, test = records(cell.data, plan.records, plan.test)
     rng = Reproducible(cell.seed(seed))
     name, options = plan.networks[cell.model]
@@ -118,7 +118,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
             "network": name,
             "lr": plan.lr(cell),
         },
-        seconds=time.perf_counter() - started,
+        seconds=time.process_time() - started,
     )
     return result, weights
 
@@ -162,8 +162,11 @@ def _first(dataset: Dataset, most: int) -> Dataset:
 def _gradients(cell: Cell, module: nn.Module, *, sample_rate: float, rng: Randomness) -> BatchGradients:
     assert cell.sigma is not None
     if cell.sequence in ("quantile-flat", "quantile-layer"):
-        by = "all" if cell.sequence == "quantile-flat" else "layer"
-        return QuantileGradients(module, noise_multiplier=cell.sigma, sample_rate=sample_rate, rng=rng, by=by)  # type: ignore[arg-type]
+        by: Literal["all", "layer"] = "all" if cell.sequence == "quantile-flat" else "layer"
+        reading: dict[str, Any] = {} if cell.share is None else {"share": cell.share}
+        return QuantileGradients(
+            module, noise_multiplier=cell.sigma, sample_rate=sample_rate, rng=rng, by=by, **reading
+        )
     assert cell.clip is not None
     if cell.sequence == "AC":
         return NoisyGradients(

@@ -15,6 +15,10 @@ _LR = 1e-3
 """Table 4's learning rate, for the bound that holds for a constant step."""
 _CHANCE = 0.01
 """Differences of accuracy losses that 100,000 answers may show by chance, generously."""
+_LEAKS = 0.02
+"""Finding 3 excepts baselines that leak less."""
+_SHOWN = (0.01, 1.0, 100.0)
+"""Epsilons at which finding 3's losses are told."""
 _ALGORITHM_1 = ("neuron-gaussian", "neuron-laplace")
 
 
@@ -100,7 +104,7 @@ def _falls(one: Summary) -> tuple[Value, ...]:
 
 def _trade_off(one: Summary) -> tuple[Value, ...]:
     rivals = [curve for curve in one.curves if curve.startswith("dp-sgd")]
-    said = "Algorithm 1 loses less than DP-SGD at the same epsilon, where the baseline leaks"
+    said = "Algorithm 1 loses less than DP-SGD at the same epsilon, where the baseline leaks .02 or more"
     if not rivals:
         return "3", said, one.label, "DP-SGD was not run", None
     ours = {curve: one.losses(curve) for curve in _ALGORITHM_1}
@@ -110,8 +114,14 @@ def _trade_off(one: Summary) -> tuple[Value, ...]:
         for epsilon in one.epsilons
         if min(losses[epsilon] for losses in ours.values()) <= min(losses[epsilon] for losses in theirs.values())
     ]
-    text = f"at {len(better)} of {len(one.epsilons)} epsilons; the baseline leaks {one.leak:.3f}"
-    return "3", said, one.label, text, len(better) == len(one.epsilons)
+    shown = [
+        f"{min(losses[epsilon] for losses in ours.values()):.3f} against "
+        f"{min(losses[epsilon] for losses in theirs.values()):.3f} at {epsilon:g}"
+        for epsilon in _SHOWN
+        if epsilon in one.epsilons
+    ]
+    text = f"at {len(better)} of {len(one.epsilons)} epsilons ({', '.join(shown)}); the baseline leaks {one.leak:.3f}"
+    return "3", said, one.label, text, None if one.leak < _LEAKS else len(better) == len(one.epsilons)
 
 
 def _laws(one: Summary) -> tuple[Value, ...]:

@@ -13,6 +13,7 @@ from noiseproof.data.dataset import Column
 from noiseproof.data.library import find
 from noiseproof.data.named import named_sets
 from papers.lu import published
+from papers.lu.accountings import NAMES, AccountingName
 from papers.study import Scale
 
 
@@ -30,8 +31,10 @@ class Plan:
     epsilons: tuple[float, ...] = published.EPSILONS
     delta: float = 1e-5
     """Of the proven siblings."""
-    rivals: bool = True
-    """Whether DP-SGD and the proven siblings are run beside Algorithm 1."""
+    accountings: tuple[AccountingName, ...] = NAMES
+    """Of the DP-SGD that is run beside Algorithm 1."""
+    siblings: bool = True
+    """Whether the proven siblings are run beside Algorithm 1."""
     notes: tuple[str, ...] = ()
 
     def records(self, row: str, there: int) -> int:
@@ -59,11 +62,12 @@ PLANS: Mapping[Scale, Plan] = {
         scale="effect",
         repeats=1,
         shadows=2,
-        epsilons=(0.01, 1.0, 100.0),
-        rivals=False,
+        accountings=("rdp",),
+        siblings=False,
         notes=(
             "scale effect: the paper's numbers of records and epochs, one repeat where the paper has ten and 2 shadow models "
-            "where it has 10 to 100; left out: DP-SGD and the siblings.",
+            "where it has 10 to 100; DP-SGD by RDP alone, which has the least noise of the four accountings; left out: the "
+            "siblings.",
         ),
     ),
     "paper": Plan(scale="paper", repeats=10),

@@ -28,7 +28,7 @@ from noiseproof.methods.predictions.lu import Form
 from noiseproof.networks import Network, StackedNetwork, Training, fit_stack
 from noiseproof.privacy import Budget, Reproducible
 from papers.lu import published
-from papers.lu.accountings import NAMES, accounting, limit_accuracy
+from papers.lu.accountings import accounting, limit_accuracy
 from papers.lu.plans import Plan, everyone
 from papers.lu.stacked_dp_sgd import fit_noise_levels
 
@@ -104,7 +104,7 @@ def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:
     None: a study measures on public data, again and again. What is proven of a single answer of the siblings is on the
     cards that their methods give.
     """
-    started = time.perf_counter()
+    started = time.process_time()
     dataset = everyone(data)
     size = plan.records(row, len(dataset))
     own = seed * 10_007 + repeat
@@ -122,11 +122,9 @@ def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:
     best = tested.topk(2, dim=1).indices == split.nonmembers.labels[:, None]
     top, second = best.double().mean(0).tolist()
     curves = [_neuron_points(logits, split, attack, plan, own)]
-    if plan.rivals:
-        curves += [
-            _dp_sgd_points(network, split, attack, plan, own),
-            _sibling_points(network, split, attack, plan, own),
-        ]
+    curves.append(_dp_sgd_points(network, split, attack, plan, own))
+    if plan.siblings:
+        curves.append(_sibling_points(network, split, attack, plan, own))
     return RunResult(
         row=row,
         data=data,
@@ -140,7 +138,7 @@ def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:
         leak_by_class=_leak(by_class, logits.softmax(1), split),
         limit=limit_accuracy(top, second, dataset.classes),
         points=tuple(point for curve in curves for point in curve),
-        seconds=time.perf_counter() - started,
+        seconds=time.process_time() - started,
         notes=dataset.public.notes,
     )
 
@@ -244,7 +242,7 @@ def _dp_sgd_points(
     """DP-SGD at the noise of each of the paper's accountings, all trained at once."""
     planned = [
         accounting(name, epsilon, records=len(split.members), batch_size=plan.batch_size, epochs=plan.epochs)
-        for name in NAMES
+        for name in plan.accountings
         for epsilon in plan.epsilons
     ]
     stack = fit_noise_levels(

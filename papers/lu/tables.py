@@ -22,7 +22,9 @@ _TOTALS = (1.0, 10.0)
 
 def every_table(found: Summaries, plan: Plan, missing: Sequence[str]) -> tuple[Table, ...]:
     """All tables of the study."""
-    rivals = (siblings_table(found, plan), accountings_table(found), queries_table(found, plan)) if plan.rivals else ()
+    rivals = (
+        (siblings_table(found, plan), accountings_table(found), queries_table(found, plan)) if plan.siblings else ()
+    )
     return (
         table1(),
         table5(found, plan, missing),
@@ -55,6 +57,7 @@ def table5(found: Summaries, plan: Plan, missing: Sequence[str]) -> Table:
             one.leak_by_class,
             one.sensitivity.stability,
             *_theirs(one.row, "oaro"),
+            sum(run.seconds for run in one.runs),
         )
         for one in found
     ]
@@ -93,6 +96,7 @@ def table5(found: Summaries, plan: Plan, missing: Sequence[str]) -> Table:
             Column("leak, by class"),
             Column("OARO"),
             Column("OARO, theirs", theirs=True),
+            Column("CPU seconds", 0),
         ),
         tuple(rows),
         tuple(notes),

@@ -16,10 +16,18 @@ from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases import bundles
 from noiseproof.releases.release import ModelRelease, accuracy
 from papers.phan import lemma7
-from papers.phan.cells import Cell, CellResult, every_cell, records, relevance_bundle, run
+from papers.phan.cells import Cell, CellResult, averaged, every_cell, records, relevance_bundle, run
 from papers.phan.figures import accuracy_figure, measure_relevances, relevance_figure
 from papers.phan.plans import PLANS, Plan, Setting
-from papers.phan.tables import accuracy_table, audits_table, epochs_table, gains_table, lemma_table, promises_table
+from papers.phan.tables import (
+    accuracy_table,
+    audits_table,
+    epochs_table,
+    gains_table,
+    lemma_table,
+    promises_table,
+    relevances_table,
+)
 from papers.study import Report, Setup, Study, register
 
 SETS = ("mnist", "cifar10")
@@ -80,9 +88,10 @@ class Phan(Study[Plan, Cell, CellResult]):
                 tables.append(epochs_table(points, setting))
             share = setting.shares[0] / sum(setting.shares)
             found = measure_relevances(setting, network, share, setting.epsilons[:4], seed)
+            tables.append(relevances_table(setting.data, found.plain, found.private))
             figures.append(relevance_figure(found, out))
         tables.append(promises_table(points, plan))
-        if plan.rivals:
+        if plan.audits:
             tables.append(audits_table(_audits(seed)))
         tables.append(lemma_table(lemma7.measure(records(there[0])[0], plan.lemma_records)))
         return tables, figures
@@ -107,7 +116,9 @@ def _train_network(setting: Setting, setup: Setup[Plan]) -> None:
         rng=Reproducible(setup.seed),
         progress=setup.progress,
     )
-    release.save(relevance_bundle(setup.out, setting))
+    bundle = relevance_bundle(setup.out, setting)
+    release.save(bundle)
+    averaged(bundle).unlink(missing_ok=True)
 
 
 def _audits(seed: int) -> dict[str, AuditResult]:

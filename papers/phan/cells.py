@@ -9,25 +9,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from noiseproof.data import Dataset, load
 from noiseproof.data.features import Chain, GroupNormMap, ScatteringMap, apply
+from noiseproof.files import whole_file
 from noiseproof.methods.gradients import DpSgd
 from noiseproof.methods.inputs import Adlm, Functional, Ilm
 from noiseproof.methods.inputs.adlm import InputMethod
 from noiseproof.methods.inputs.perturbation import Look
 from noiseproof.methods.inputs.quadratic import solve
+from noiseproof.methods.inputs.relevance import Relevance, split
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases.release import ModelRelease, accuracy, logits
-from papers.phan.plans import Plan, Setting
+from papers.phan.plans import FIRST_PROGRAM, OWN_RELEVANCES, PROGRAM, Plan, Setting
 
-PROGRAM = "program"
-TRAINED = ("adlm, program", "ilm, program", "adlm, algorithm 1", "ilm, algorithm 1")
-"""`program`: what the authors' program runs: one noise picture for each batch, a fixed noise matrix on the loss, batch
-normalisation and clipping of the last hidden layer, a constant learning rate, and relevances of a network trained without
-noise. `algorithm 1`: noise of its own for every record and its label, eq. 22's bounds, and relevances under DP."""
+FIRST_BATCH = 10_000
+"""|L| in the program's first public version."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,19 @@ class CellResult:
 
 
 def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
-    """Every cell of the plan for the data sets that are there, the longest first."""
+    """Every cell of the plan for the data sets that are there, those of the first seed before the next."""
     found = []
     for setting in plan.settings:
         if setting.data not in data:
             continue
         found += [Cell(setting.data, f"functional, {name}", None, 0) for name in reversed(setting.maps)]
-        curves = ("dp-sgd", *TRAINED) if plan.rivals else TRAINED[:2]
-        for repeat in range(plan.repeats):
-            found += [
-                Cell(setting.data, curve, epsilon, repeat)
-                for epsilon in setting.epsilons
-                for curve in curves
-                if not repeat or curve.endswith(PROGRAM)
-            ]
+        found += [
+            Cell(setting.data, curve, epsilon, repeat)
+            for repeat in range(plan.repeats)
+            for curve in setting.curves
+            for epsilon in setting.epsilons
+            if not repeat or curve.endswith(PROGRAM)
+        ]
     return found
 
 
@@ -94,7 +93,7 @@ def run(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
     ----------------
     None: a study measures on public data, again and again. What is proven of a single training is in its points.
     """
-    started = time.perf_counter()
+    started = time.process_time()
     setting = next(one for one in plan.settings if one.data == cell.data)
     train, test = records(setting)
     own = seed * 10_007 + cell.repeat
@@ -104,7 +103,7 @@ def run(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
         points = _dp_sgd(cell, setting, plan, train, test, own)
     else:
         points = _trained(cell, setting, plan, train, test, folder, own)
-    return CellResult(cell.key, tuple(points), time.perf_counter() - started)
+    return CellResult(cell.key, tuple(points), time.process_time() - started)
 
 
 def records(setting: Setting) -> tuple[Dataset, Dataset]:
@@ -131,8 +130,9 @@ def cropped(dataset: Dataset, side: int) -> Dataset:
 
 def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
     """The method that a curve's name stands for."""
-    name, reading = curve.split(", ")
-    kind: type[InputMethod] = Adlm if name == "adlm" else Ilm
+    name, _, reading = curve.partition(", ")
+    adaptive = ProgramAdlm if curve == OWN_RELEVANCES else GivenAdlm if reading.endswith(PROGRAM) else Adlm
+    kind: type[InputMethod] = adaptive if name == "adlm" else Ilm
     common: dict[str, Any] = {
         "sensitivity": setting.sensitivity,
         "batch_size": setting.batch_size,
@@ -140,21 +140,60 @@ def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
         "loss_share": setting.shares[2],
         "lr": setting.lr,
     }
-    if kind is Adlm:
+    if name == "adlm":
         common["relevance_share"] = setting.shares[0]
-    if reading != PROGRAM:
+    if not reading.endswith(PROGRAM):
         return kind(epochs=setting.printed_epochs, bound="local-response", **common)
-    if kind is Adlm:
+    epochs = setting.epochs
+    first = reading.endswith(FIRST_PROGRAM)
+    if first:
+        # As many steps, each of which stands for more records.
+        epochs *= FIRST_BATCH / setting.batch_size
+        common["batch_size"] = FIRST_BATCH
+    if name == "adlm":
         # The program's floor, and its own network's relevances.
         common |= {"relevance": str(relevance_bundle(folder, setting)), "floor": 1e-5}
     return kind(
-        epochs=setting.epochs,
+        epochs=epochs,
         draw="batch",
-        coefficients="matrix",
+        coefficients="plain" if first else "matrix",
         bound=setting.bound,
         schedule="constant",
+        step_records=setting.step_records,
         **common,
     )
+
+
+class GivenAdlm(Adlm):
+    """AdLM with a network that is given, whose mean relevances are taken once and kept: they take as long as a training."""
+
+    def _average(self, module: nn.Module, dataset: Dataset) -> torch.Tensor:
+        kept = averaged(Path(self.relevance))
+        if not kept.exists():
+            with whole_file(kept) as file:
+                np.save(file, super()._average(module, dataset).numpy())
+        return torch.from_numpy(np.load(kept))
+
+
+class ProgramAdlm(GivenAdlm):
+    """AdLM with relevances as the authors' script makes them, which are little but noise at these epsilons.
+
+    The mean is stretched to [0, 1] and raised to the power of 4 before its noise; what is negative after it gets the least
+    part of the budget.
+    """
+
+    def _average(self, module: nn.Module, dataset: Dataset) -> torch.Tensor:
+        mean = super()._average(module, dataset)
+        return ((mean - mean.min()) / (mean.max() - mean.min())) ** 4
+
+    def _beta(self, dataset: Dataset, relevance: Relevance | None) -> torch.Tensor:
+        assert relevance is not None
+        return split(relevance.private.values.clamp(min=0.0), self.floor, self.power)
+
+
+def averaged(bundle: Path) -> Path:
+    """Where the mean relevances of a network are kept."""
+    return bundle.with_name(f"{bundle.name}-average.npy")
 
 
 def relevance_bundle(folder: Path, setting: Setting) -> Path:
@@ -169,7 +208,7 @@ def _trained(
     epsilon = cell.epsilon
     chosen = method(cell.curve, setting, folder)
     steps = chosen.steps(len(train))
-    batch = min(setting.batch_size, len(train))
+    batch = min(chosen.batch_size, len(train))
     seen: list[tuple[float, float]] = []
 
     def look(step: int, module: nn.Module) -> None:

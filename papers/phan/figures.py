@@ -15,7 +15,7 @@ from noiseproof.privacy import Reproducible
 from noiseproof.releases.release import ModelRelease
 from papers import pictures
 from papers.phan.cells import Point, records
-from papers.phan.plans import Setting, printed_accuracy
+from papers.phan.plans import OWN_RELEVANCES, PROGRAMS, Setting, printed_accuracy
 from papers.phan.tables import last
 from papers.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 
@@ -61,6 +61,9 @@ def measure_relevances(
 _LOOKS = {
     "adlm, program": (BLUE, "-", "o"),
     "ilm, program": (SKY, "-", "s"),
+    "adlm, first program": (BLUE, "--", "o"),
+    "ilm, first program": (SKY, "--", "s"),
+    OWN_RELEVANCES: (BLUE, "--", "D"),
     "adlm, algorithm 1": (BLUE, ":", "o"),
     "ilm, algorithm 1": (SKY, ":", "s"),
     "dp-sgd": (BLACK, "-", "x"),
@@ -88,7 +91,7 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
     axes[0].set_xticks(setting.epsilons, [f"{epsilon:g}" for epsilon in setting.epsilons])
     axes[0].minorticks_off()
     for axis, epsilon in zip(axes[1:], setting.over_epochs, strict=True):
-        for curve in ("adlm, program", "ilm, program", "dp-sgd"):
+        for curve in (*PROGRAMS, "dp-sgd"):
             these = [
                 point for point in points if (point.data, point.curve, point.epsilon) == (setting.data, curve, epsilon)
             ]

@@ -34,7 +34,7 @@ def whole_file(path: str | Path, *, mode: int | None = None) -> Iterator[BinaryI
         descriptor, name = _unnamed(path)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                os.fchmod(file.fileno(), _usual_mode() if mode is None else mode)
+                os.fchmod(file.fileno(), 0o666 & ~umask() if mode is None else mode)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -149,7 +149,8 @@ def sync_folder(path: str | Path) -> None:
         os.close(descriptor)
 
 
-def _usual_mode() -> int:
+def umask() -> int:
+    """The permissions that this process denies to the files it makes."""
     mask = os.umask(0)
     os.umask(mask)
-    return 0o666 & ~mask
+    return mask

@@ -17,8 +17,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from noiseproof.data.arrays import READ_BOUNDS, READ_CLASSES, READ_TARGET, Array, Bound, from_arrays, scaled
-from noiseproof.data.dataset import Dataset, Task
+from noiseproof.data.arrays import READ_BOUNDS, READ_CLASSES, READ_TARGET, Array, Bound, Facts, from_arrays, scaled
+from noiseproof.data.dataset import Dataset
 from noiseproof.errors import BudgetError, SettingError, UnsupportedError
 from noiseproof.privacy.budget import Budget, check_neighbours
 from noiseproof.run.training import train
@@ -58,15 +58,24 @@ class _PrivateEstimator(BaseEstimator):
 
     if TYPE_CHECKING:
         release_: Release
+        classes_: Array
 
-    def _fit(self, X: Array, y: Array, task: Task, **options: Any) -> None:
-        """Train on validated arrays, `y` coded; spends the share of one fit."""
+    def _fit(self, X: Array, y: Array, facts: Facts, read: str | None, **options: Any) -> Self:
+        """Train on validated arrays, `y` coded; spends the share of one fit.
+
+        Args:
+            X: The features.
+            y: The labels.
+            facts: What is public of the labels.
+            read: The note on what was read off the labels instead.
+            options: Those of `train`.
+        """
         low, high = self._bounds(X)
-        records = from_arrays(X, y, low=low, high=high, name="the records", task=task, **self._target())
-        notes = (*((READ_BOUNDS,) if self._reads_bounds else ()), *self._read_of_target())
+        facts["low"], facts["high"] = low, high
+        records = from_arrays(X, y, name="the records", **facts)
+        notes = (*((READ_BOUNDS,) if isinstance(self.bounds, str) else ()), *((read,) if read else ()))
         if notes:
             records = replace(records, public=replace(records.public, bounds="data", notes=notes))
-        records = self._named(records)
         if self.random_state is not None and not isinstance(self.random_state, int | np.integer):
             raise SettingError("random_state is None for secure randomness, or a whole number for a rehearsal.")
         terms: Any = {**self._share(), "neighbours": check_neighbours(self.neighbours), **options}
@@ -80,22 +89,15 @@ class _PrivateEstimator(BaseEstimator):
             card = self.release_.card
             self.release_.card = card.model_copy(update={"notes": (*card.notes, told)})
         self._low, self._high = low, high
+        return self
 
-    def _target(self) -> dict[str, Any]:
-        """What `from_arrays` must hear about the labels."""
-        raise NotImplementedError
-
-    def _read_of_target(self) -> tuple[str, ...]:
-        """Notes on what was read off the labels."""
-        raise NotImplementedError
-
-    def _named(self, records: Dataset) -> Dataset:
-        """The records with their classes' names."""
-        return records
-
-    @property
-    def _reads_bounds(self) -> bool:
-        return isinstance(self.bounds, str)
+    def _fit_classes(self, X: Any, y: Any, classes: Classes, **options: Any) -> Self:
+        """Train on labels that are classes, which are set, sorted, as `classes_`."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        self.classes_ = _sorted_classes(classes, y)
+        facts: Facts = {"task": "classification", "classes": [str(name) for name in self.classes_]}
+        read = READ_CLASSES if isinstance(classes, str) else None
+        return self._fit(X, np.searchsorted(self.classes_, y), facts, read, **options)
 
     def _bounds(self, X: Array) -> tuple[Array, Array]:
         if self.bounds is None:
@@ -184,7 +186,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):
     delta), by basic composition, unless `fits` is None. `score`, `cross_val_score` and searches compare with private
     labels without noise: their results are for the owner of the records.
 
-    Example:
+    Examples:
         >>> from sklearn.datasets import load_iris
         >>> from sklearn.model_selection import cross_val_score
         >>> from noiseproof.sklearn import PrivateClassifier
@@ -215,19 +217,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):
             SettingError: If bounds or classes are missing, or a setting is impossible.
             BudgetError: If the budget is spent.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64)
-        places = _places(self, y)
-        self._fit(X, places, "classification", network=self.network, recipe=self.recipe, queries=self.queries)
-        return self
-
-    def _target(self) -> dict[str, Any]:
-        return {"classes": len(self.classes_)}
-
-    def _read_of_target(self) -> tuple[str, ...]:
-        return (READ_CLASSES,) if isinstance(self.classes, str) else ()
-
-    def _named(self, records: Dataset) -> Dataset:
-        return replace(records, public=replace(records.public, classes=tuple(map(str, self.classes_))))
+        options = {"network": self.network, "recipe": self.recipe, "queries": self.queries}
+        return self._fit_classes(X, y, self.classes, **options)
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities, (records, classes), in the order of `classes_`; a prediction method spends answers."""
@@ -272,6 +263,16 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):
     Formal guarantee
     ----------------
     That of the method on the card, under the terms of `PrivateClassifier`.
+
+    Examples:
+        >>> from sklearn.datasets import load_diabetes
+        >>> from noiseproof.sklearn import PrivateRegressor
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> model = PrivateRegressor(epsilon=3, bounds=(-0.2, 0.2), target_bounds=(0, 400)).fit(X, y)
+        >>> model.release_.card.verdict
+        'proven'
+        >>> model.predict(X[:5]).shape
+        (5,)
     """
 
     method: str = "functional"
@@ -300,14 +301,10 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):
                 "give the public bounds of the target as target_bounds=(low, high); target_bounds='data' reads them off the "
                 "records, and then nothing is proven."
             )
-        self._fit(X, y, "regression", network=self.network, queries=self.queries)
-        return self
-
-    def _target(self) -> dict[str, Any]:
-        return {"target_bounds": None if isinstance(self.target_bounds, str) else self.target_bounds}
-
-    def _read_of_target(self) -> tuple[str, ...]:
-        return (READ_TARGET,) if isinstance(self.target_bounds, str) else ()
+        options = {"network": self.network, "queries": self.queries}
+        if isinstance(self.target_bounds, str):
+            return self._fit(X, y, {"task": "regression"}, READ_TARGET, **options)
+        return self._fit(X, y, {"task": "regression", "target_bounds": self.target_bounds}, None, **options)
 
     def predict(self, X: Any) -> Array:
         """The predicted numbers, in the units of y; a prediction method spends answers."""
@@ -327,7 +324,7 @@ class PrivateSynthesizer(_PrivateEstimator):
     """Synthetic records in the place of private ones; `sample` gives them.
 
     Args:
-        method: dp-gan or zero-gan, or another method that makes records.
+        method: A method that makes records: marginals, moments, dp-gan, zero-gan and others of `noiseproof methods`.
         epsilon: The privacy budget of all fits together.
         delta: The privacy budget of all fits together.
         neighbours: When two data sets are neighbours.
@@ -346,6 +343,17 @@ class PrivateSynthesizer(_PrivateEstimator):
     ----------------
     That of the method on the card, under the terms of `PrivateClassifier`. What is made of the synthetic records costs
     nothing more.
+
+    Examples:
+        >>> from sklearn.datasets import load_iris
+        >>> from noiseproof.sklearn import PrivateSynthesizer
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = PrivateSynthesizer("moments", epsilon=3, bounds=(0, 8), classes=[0, 1, 2], rows=500).fit(X, y)
+        >>> model.release_.card.verdict
+        'proven'
+        >>> features, labels = model.sample()
+        >>> features.shape, labels.shape
+        ((500, 4), (500,))
     """
 
     method: str = "dp-gan"
@@ -353,16 +361,9 @@ class PrivateSynthesizer(_PrivateEstimator):
     classes: Classes = None
     rows: int | None = None
 
-    _target = PrivateClassifier._target
-    _read_of_target = PrivateClassifier._read_of_target
-    _named = PrivateClassifier._named
-
     def fit(self, X: Any, y: Any) -> Self:
         """Learn to make records like these; as `PrivateClassifier.fit`."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
-        places = _places(self, y)
-        self._fit(X, places, "classification", **({} if self.rows is None else {"rows": self.rows}))
-        return self
+        return self._fit_classes(X, y, self.classes, **({} if self.rows is None else {"rows": self.rows}))
 
     def sample(self, n_samples: int | None = None) -> tuple[Array, Array]:
         """Synthetic features in the units of X, and their classes.
@@ -387,22 +388,21 @@ class PrivateSynthesizer(_PrivateEstimator):
         return tags
 
 
-def _places(estimator: Any, y: Array) -> Array:
-    """The labels as places in the sorted list of classes, which is set as `classes_`."""
+def _sorted_classes(classes: Classes, y: Array) -> Array:
+    """The public list of classes, sorted, or that of the labels where it is to be read off them."""
     check_classification_targets(y)
-    if estimator.classes is None:
+    if classes is None:
         raise SettingError(
             "give the public list of classes as classes=[...]; classes='data' reads it off the labels, and then nothing is "
             "proven."
         )
-    if isinstance(estimator.classes, str) and estimator.classes != "data":
-        raise SettingError(f"classes is a list or 'data', not {estimator.classes!r}.")
+    if isinstance(classes, str) and classes != "data":
+        raise SettingError(f"classes is a list or 'data', not {classes!r}.")
     present = np.unique(y)
-    estimator.classes_ = present if isinstance(estimator.classes, str) else np.unique(np.asarray(estimator.classes))
-    if not np.isin(present, estimator.classes_).all():
-        wrong = int((~np.isin(y, estimator.classes_)).sum())
-        raise SettingError(f"{wrong} labels are outside the {len(estimator.classes_)} classes.")
+    known: Array = present if isinstance(classes, str) else np.unique(np.asarray(classes))
+    if not np.isin(present, known).all():
+        wrong = int((~np.isin(y, known)).sum())
+        raise SettingError(f"{wrong} labels are outside the {len(known)} classes.")
     if len(present) < 2:
         raise SettingError("the labels are of one class only; there is nothing to learn.")
-    places: Array = np.searchsorted(estimator.classes_, y)
-    return places
+    return known

@@ -240,8 +240,9 @@ def whole_runs(name: str, epsilon: float, *, trials: int, **options):
     return audit_end_to_end(town, train, **given)
 
 
-UNSEEN = ("adlm", "ilm", "moments", "shard-pg")
-"""Methods that prove something and whose own randomness (starts, shards, samples) hides a record from whole runs."""
+UNSEEN = ("adlm", "ilm", "moments", "shard-pg", "teachers")
+"""Methods that prove something and whose own randomness (starts, shards, samples) hides a record from whole runs, always or
+in some audits (`teachers`: 1.55 in one, 0.43 in another)."""
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -68,6 +69,20 @@ def test_a_signed_head_is_kept_in_a_file_and_in_another_ledger_and_verified_from
     assert code == 2
     assert "give --key" in error
     assert "looks whole by itself" in run("ledger", "verify", "--ledger", ledger)[2]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_head_is_signed_by_a_command_whose_key_stays_where_it_is(run, ledger, tmp_path):
+    key, head = tmp_path / "operator.pem", tmp_path / "head.json"
+    run("keys", "signing", key)
+    signer = f"openssl pkeyutl -sign -rawin -inkey {key} -in {{payload}}"
+    sign = ("ledger", "sign", "--signer", signer, "--out", head, "--ledger", ledger)
+    code, _, error = run(*sign)
+    assert code == 2
+    assert "--signer together with --public" in error
+    assert run(*sign, "--public", f"{key}.pub")[0] == 0
+    assert run("ledger", "verify", "--ledger", ledger, "--key", f"{key}.pub", "--anchor", head)[0] == 0
+    assert run(*sign, "--public", f"{key}.pub", "--since", head, "--force")[0] == 0
 
 
 def test_a_password_on_the_command_line_is_refused_where_ps_would_show_it(run, monkeypatch):

@@ -13,10 +13,12 @@ from noiseproof.data.features import (
     Chain,
     GroupNormMap,
     MirrorMap,
+    OpponentMap,
     RandomFourierMap,
     RmsNormMap,
     ScatteringMap,
     UnitNormMap,
+    UprightMap,
     apply,
     describe,
     restore,
@@ -25,6 +27,7 @@ from noiseproof.errors import SettingError
 
 MAPS = [
     UnitNormMap(),
+    UprightMap(most=0.5),
     RmsNormMap(),
     RandomFourierMap(width=20, length=2.0, seed=3),
     BinsMap(bins=3, places=(0, 7)),
@@ -62,6 +65,7 @@ def test_a_description_of_no_map_is_refused(step):
 MAPS_MAPS = [
     GroupNormMap(3),
     UnitNormMap(),
+    UprightMap(),
     RmsNormMap(),
     RandomFourierMap(width=40, length=2.0, seed=3),
     BinsMap(),
@@ -167,3 +171,35 @@ def test_mapped_records_are_kept_on_disk_only_where_that_was_asked_for(tmp_path,
     apply(dataset(records()), UnitNormMap())
     (kept,) = tmp_path.rglob("*.safetensors")
     assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def _stroke(slant, middle=0.0):
+    """A line across a picture of 32 x 32, leaning so far to the right for each row up."""
+    rows, columns = torch.meshgrid(torch.arange(32.0) - 15.5, torch.arange(32.0) - 15.5, indexing="ij")
+    return ((columns - middle - slant * rows).abs() < 1.5).float().mul((rows.abs() < 10).float())[None, None]
+
+
+@pytest.mark.parametrize("slant", [-0.6, -0.2, 0.0, 0.3])
+@pytest.mark.parametrize("middle", [0.0, 4.0])
+def test_a_slanted_stroke_is_set_upright_in_the_middle(slant, middle):
+    upright = UprightMap()(_stroke(slant, middle))
+    assert (upright - _stroke(0.0)).abs().mean() < 0.02
+    assert (upright - _stroke(0.0)).abs().mean() <= (_stroke(slant, middle) - _stroke(0.0)).abs().mean() + 1e-3
+
+
+@pytest.mark.parametrize("brightness", [0.0, 0.7])
+def test_a_picture_of_one_brightness_has_no_slant(brightness):
+    even = torch.full((2, 3, 16, 16), brightness)
+    torch.testing.assert_close(UprightMap()(even), even)
+
+
+def test_opponent_colours_are_brightness_and_two_differences_of_the_same_length():
+    pictures = torch.rand(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    opponent = OpponentMap()(pictures)
+    torch.testing.assert_close(opponent[:, 0] * 3**0.5, pictures.sum(1))
+    torch.testing.assert_close(opponent.square().sum(1), pictures.square().sum(1))
+    grey = OpponentMap()(torch.full((1, 3, 4, 4), 0.5))
+    torch.testing.assert_close(grey[:, 1:], torch.zeros(1, 2, 4, 4))
+    assert restore(describe(Chain((OpponentMap(),)))) == Chain((OpponentMap(),))
+    with pytest.raises(SettingError, match="three colours"):
+        OpponentMap()(torch.rand(2, 1, 4, 4))

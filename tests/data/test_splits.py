@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noiseproof.data import Dataset, Public, Schema, load, neighbours, shards, split
+from noiseproof.data import Dataset, Public, Schema, from_arrays, load, neighbours, shards, split
 from noiseproof.data.splits import coins, sides
 from noiseproof.errors import DataError, SettingError
 
@@ -246,6 +246,17 @@ def test_records_that_are_all_the_same_have_no_neighbour_under_replace_one():
 def test_a_canary_that_is_no_record_is_refused(canary):
     with pytest.raises(SettingError, match="the canary must"):
         neighbours(_numbered(5), canary=canary)
+
+
+@pytest.mark.parametrize("canary", [None, (torch.ones(2), 0.25)])
+def test_neighbours_of_numeric_targets_exchange_a_record_with_its_own_number(canary):
+    targets = torch.linspace(0.1, 0.9, 6)
+    dataset = from_arrays(torch.rand(6, 2), targets, low=0, high=1, task="regression", target_bounds=(0.0, 1.0))
+    one, other = neighbours(dataset, relation="replace-one", canary=canary)
+    (there,) = other.labels[one.labels != other.labels].tolist()
+    assert there in (dataset.labels.tolist() if canary is None else [canary[1]])
+    with pytest.raises(SettingError, match="a coded target"):
+        neighbours(dataset, canary=(torch.ones(2), 1.5))
 
 
 def test_an_unknown_relation_is_refused():

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
 from noiseproof.data import decode, layout
+from noiseproof.data.cells import texts
 from noiseproof.data.draft import draft
-from noiseproof.data.schema import Schema
-from noiseproof.data.tables import code, texts
+from noiseproof.data.schema import ColumnSchema, Schema
+from noiseproof.data.tables import code
 from noiseproof.errors import DataError, SettingError
 
 SCHEMA = Schema.model_validate(
@@ -131,6 +132,18 @@ def test_a_listed_category_is_a_category_even_if_it_looks_like_a_gap():
 
 def test_whole_numbers_read_as_floats_are_the_categories_they_look_like():
     assert _coded(_change("ward", [8.0, 7.0, 7.0])).features[:, 9:].tolist() == _coded().features[:, 9:].tolist()
+
+
+@pytest.mark.parametrize("value", ["x", True, 7.0, 1.5, None])
+def test_a_value_of_another_type_changes_the_category_of_no_other_record(value):
+    """pandas makes a column of objects of it, in which 7, 7.0 and True are what comes first."""
+    others = pd.Series([8.0, 7.0, 7.0, 1.0])
+    schema = SCHEMA.model_copy(update={"columns": {"ward": ColumnSchema(categories=("7", "8", "1"), missing=True)}})
+    coded = [
+        _coded(pd.DataFrame({"ward": wards, "ill": ["no", "yes", "no", "no", "no"][-len(wards) :]}), schema).features
+        for wards in (others, pd.Series([value, *others], dtype=object))
+    ]
+    assert torch.equal(coded[1][1:], coded[0])
 
 
 def test_columns_the_schema_does_not_name_are_refused_or_ignored():

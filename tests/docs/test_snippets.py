@@ -7,22 +7,9 @@ from pathlib import Path
 import pytest
 from snippets import Block, Session, agree, commands, read
 
-from noiseproof import attacks, methods
-from noiseproof.attacks import attack
-from noiseproof.data import formats
-from noiseproof.engine.rules import rule
-
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = {page: read(page) for page in PAGES}
-
-
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch):
-    """Methods, layer rules, formats and attacks that a page registers are gone after it."""
-    attacks.attack_names(), methods.registry()
-    for module, name in ((methods, "_REGISTRY"), (attack, "_REGISTRY"), (formats, "_FORMATS"), (rule, "_RULES")):
-        monkeypatch.setattr(module, name, dict(getattr(module, name)))
 
 
 def run(blocks, folder):

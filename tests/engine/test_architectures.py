@@ -157,7 +157,7 @@ def test_gradients_are_those_of_single_records(name):
     with PerRecordGradients(model) as engine:
         gradients = engine.backward(model(tokens, targets), check=True)
         found, norms = gradients.materialise(), gradients.squared_norms()
-        assert engine._plans._known, "followed by shapes alone, without a fallback"
+        assert engine._routes._known, "followed by shapes alone, without a fallback"
     for record in range(RECORDS):
         model.load_state_dict(before)
         one = slice(record, record + 1)

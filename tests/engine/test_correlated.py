@@ -63,6 +63,36 @@ def test_no_record_takes_part_more_often_or_closer_together_than_the_strategy_is
         assert 0 < sum(map(len, steps)) < 150
 
 
+@pytest.mark.parametrize("sample_rate", [1.0, 0.5])
+def test_no_person_takes_part_more_often_or_closer_together_than_the_strategy_is_for(sample_rate):
+    gradients = engine(linear(), strategy("banded", Participation(24, 4, 6)), sample_rate=sample_rate)
+    groups = torch.arange(60) % 20
+    steps = {person: [] for person in range(20)}
+    for step, (x, whose) in enumerate(gradients.batches(torch.ones(60, 3), groups, steps=24, groups=groups)):
+        for person in whose.unique().tolist():
+            steps[person].append(step)
+        gradients.backward(gradients.module(x)[:, 0] if len(x) else None)
+    assert gradients.steps == 24
+    assert any(steps.values())
+    for taken in steps.values():
+        assert len(taken) <= 4
+        assert all(later - earlier >= 6 for earlier, later in itertools.pairwise(taken))
+    assert "each person at most 4 times" in gradients.facts["sampler"]
+
+
+def test_a_persons_gradient_is_clipped_as_one():
+    module = linear()
+    gradients = engine(module, strategy("banded", Participation(2, 2, 1)))
+    x, groups = torch.full((5, 3), 100.0), torch.tensor([0, 0, 0, 1, 1])
+    for (batch,) in gradients.batches(x, steps=1, groups=groups):
+        gradients.backward(module(batch)[:, 0])
+    assert float(module.weight.grad.norm()) == pytest.approx(1.0, rel=1e-4)  # two persons, each of norm 1, over two
+    with pytest.raises(SettingError, match="visited as one"):
+        CorrelatedGradients(
+            linear(), strategy("tree", Participation(2)), max_grad_norm=1.0, noise_multiplier=1.0, group_size=2
+        )
+
+
 def test_a_step_without_noise_is_the_sum_of_its_records_over_a_public_constant():
     plan = strategy("banded", Participation(8, 2, 4))
     module = linear()
@@ -281,6 +311,19 @@ def test_an_epoch_shorter_than_the_separation_is_refused():
     gradients = engine(linear(), strategy("banded", Participation(12, 2, 6)), noise_multiplier=1.0)
     with pytest.raises(NoiseproofError, match="fewer than 6 steps"):
         in_own_order(gradients, DataLoader(Numbers(), batch_size=8))
+
+
+def test_a_strategy_for_one_fixed_order_refuses_epochs_of_another_length_and_records_at_another_place():
+    plan = strategy("dense", Participation(12, 2, 6, fixed=True))
+    gradients = engine(linear(), plan, noise_multiplier=1.0)
+    with pytest.raises(NoiseproofError, match="for epochs of 6 batches"):
+        in_own_order(gradients, DataLoader(Numbers(), batch_size=3))
+    options = {"ids": lambda batch: batch[0], "records": 24}
+    in_own_order(gradients, DataLoader(Stream(), batch_size=4), **options)
+    gradients.visits.last -= 1  # as if all had come one step earlier
+    with pytest.raises(NoiseproofError, match="another place in its epoch"):
+        in_own_order(gradients, DataLoader(Stream(), batch_size=4), **options)
+    assert gradients.steps == 6
 
 
 def test_a_state_that_is_resumed_twice_visits_nobody_early_and_ends_with_the_strategy():

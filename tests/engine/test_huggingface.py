@@ -157,7 +157,7 @@ def compare(model: nn.Module, inputs: dict[str, torch.Tensor], tolerance: float)
     """Every record's gradient against autograd on the record alone; whether something was run once a record."""
     with PerRecordGradients(model) as engine:
         batch = losses(model, inputs)
-        repeats = Following(batch, engine._plans).repeats
+        repeats = Following(batch, engine._routes).repeats
         found = engine.backward(batch, check=True)
         rows, norms = found.materialise(), found.squared_norms("tensor")
     for record in range(RECORDS):

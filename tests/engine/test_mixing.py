@@ -182,6 +182,75 @@ def test_buffers_that_count_passes_or_are_not_released_are_not_refused():
     assert int(network.passes) == 14
 
 
+class Remembering(Network):
+    """A network that lets a batch see something of the one before."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.memory = way, 0.0
+        self.register_buffer("held", torch.zeros(6), persistent=False)
+
+    def forward(self, inputs):
+        before, self.memory = self.memory, self.new(inputs.detach())
+        return super().forward(inputs * 0.5 + before if self.way != "a changed number" else inputs * (1 + before))
+
+    def new(self, inputs):
+        if self.way == "a buffer":
+            before, self.held = self.held, inputs.mean(0)
+            return before + self.held
+        return {
+            "a tensor": lambda: inputs.mean(0),
+            "a tensor in a list": lambda: [inputs[:1]][0].sum(),
+            "a number": lambda: inputs.max().item(),
+            "a changed number": lambda: 0.1 * float(inputs.max()),
+        }[self.way]()
+
+
+@pytest.mark.parametrize("way", ["a tensor", "a tensor in a list", "a buffer", "a number", "a changed number"])
+def test_a_network_that_remembers_records_of_the_batch_before_is_refused(way):
+    with pytest.raises(UnsupportedError, match="other records"):
+        train(Remembering(way))
+
+
+def test_so_is_a_loop_that_does_and_none_that_counts_or_only_keeps():
+    means = [torch.zeros(())]
+
+    def weigh(losses):
+        before = means[-1]
+        means.append(losses.detach().mean())
+        return losses / (1 + before)
+
+    with pytest.raises(UnsupportedError, match="other records"):
+        train(Network(), weigh=weigh)
+
+    class Counting(Network):
+        calls, largest = 0, 0.0
+
+        def forward(self, inputs):
+            self.calls += 1
+            self.largest, self.kept = max(self.largest, inputs.max().item()), inputs
+            return super().forward(inputs / self.calls)
+
+    network = Counting()
+    assert train(network, weigh=lambda losses: means.append(losses) or losses).steps == network.calls == 14
+
+
+def test_what_is_remembered_is_noticed_later_too(monkeypatch):
+    """A later check is of two batches, one after the other."""
+    monkeypatch.setattr(checks, "EVERY", 8)
+    network, calls = Network(), [torch.zeros(6)]
+
+    def later(inputs):
+        calls.append(inputs.detach().mean(0))
+        return inputs + calls[-2] if len(calls) > 20 else inputs
+
+    network.before = later
+    # Of 180 batches one in eight is the first of two that are checked: it is missed with probability 0.875^180 < 1e-10.
+    with pytest.raises(UnsupportedError, match="other records"):
+        train(network, steps=200)
+    assert len(calls) > 20
+
+
 def test_mixing_that_begins_later_is_noticed_at_a_time_that_nobody_knows(monkeypatch):
     monkeypatch.setattr(checks, "EVERY", 4)
     network = Network()

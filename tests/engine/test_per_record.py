@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from noiseproof.engine import PerRecordGradients, RecordGradients, contributions
+from noiseproof.engine.rules.convolution import Correlations
 from noiseproof.errors import SettingError, UnsupportedError
 
 
@@ -509,7 +510,26 @@ def test_inner_products_with_a_weighted_sum_are_the_gram_matrix_applied(batch):
     torch.testing.assert_close(batch.inner(batch.weighted_sum(weights)), batch.gram() @ weights)
 
 
+def test_errors_that_take_more_memory_than_gradients_are_let_go_of_during_the_backward_pass():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU())
+    given = torch.randn(6, 1, 20, 20)
+    losses = lambda records: module(records).square().flatten(1).sum(1)  # noqa: E731
+    for check in (False, True):
+        with PerRecordGradients(module) as engine:
+            batch = engine.backward(losses(given), check=check)
+        later = batch._contributions[4]
+        assert isinstance(later, Correlations)
+        assert later._kept is not None
+        assert later._errors.numel() == later._inputs.numel() == 0
+        for record, expected in enumerate(given):
+            alone = torch.autograd.grad(losses(expected.unsqueeze(0)).sum(), engine.parameters)
+            for own, wanted in zip(batch.materialise(), alone, strict=True):
+                torch.testing.assert_close(own[record], wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_layers_of_a_batch_share_the_room_for_written_out_gradients(monkeypatch):
+    monkeypatch.setattr(Correlations, "shrink", lambda part: None)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Conv1d(2, 2, 3), nn.Conv1d(2, 2, 3))
     given = torch.randn(4, 1, 30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import math
 
 import pytest
@@ -308,16 +307,6 @@ def test_half_precision_parameters_get_gradients_of_their_type():
     assert all(parameter.grad.dtype == torch.bfloat16 for parameter in network.parameters())
     expected = torch.cat([part.flatten() for part in clipped_sum(network.float(), x, y, 0.5)]) / 12
     torch.testing.assert_close(total, expected, rtol=0.1, atol=0.02 * float(expected.norm()))
-
-
-def test_the_examples_in_the_docstrings_run():
-    from noiseproof.engine import private_gradients
-    from noiseproof.engine.rules import rule
-
-    for where in (private_gradients, rule):
-        found = doctest.testmod(where)
-        assert found.attempted > 0
-        assert found.failed == 0
 
 
 class Scale(nn.Module):

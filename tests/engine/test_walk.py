@@ -71,7 +71,7 @@ def test_rows_that_are_picked_by_values_are_looked_up_every_time():
     with PerRecordGradients(network, check=False) as engine:
         for network.rows in (torch.arange(SIDE), torch.tensor([2, 0, 1]), torch.tensor([0, 2, 1])):
             gradients_are_single_records(engine, network, torch.randn(SIDE, SIDE, SIDE, dtype=torch.float64))
-        assert not engine._plans._known
+        assert not engine._routes._known
 
 
 def count_walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -104,7 +104,7 @@ def test_only_so_many_plans_are_kept(monkeypatch):
     with PerRecordGradients(network) as engine:
         for records in (4, 5, 6, 7, 4):
             engine.backward(network(torch.randn(records, 2, 6)).sum(1))
-            assert engine._plans._nodes <= 50
+            assert engine._routes._nodes <= 50
     assert len(walks) == 5
 
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 import noiseproof as npf
 from noiseproof.run import distributed
+from tests.run.launch import leave
 
 PATIENTS, MOST = [f"patient {n * n % 19}" for n in range(40)], 3
 """Whose the records are: ten persons, with two to seven each."""
@@ -98,3 +99,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -22,6 +22,7 @@ from noiseproof.errors import NoiseproofError
 from noiseproof.methods.predictions import NeuronNoise
 from noiseproof.methods.predictions.neuron import NoiseAhead
 from noiseproof.privacy import Reproducible, Secure, discrete_noise
+from noiseproof.privacy.factorization import Banded, Participation
 
 pytestmark = pytest.mark.skipif(
     kernels.compiled is None, reason="no C compiler was there when noiseproof was installed"
@@ -156,6 +157,35 @@ def test_norms_do_not_shrink_by_rounding_however_wide_a_layer_is():
         record = torch.full((1, 400_000), value)
         clipped = gradients_of(module, record).clipped_vector(0.37).double()
         assert 0.37 * (1 - 2e-5) < clipped.norm() <= 0.37
+
+
+@given(st.integers(1, 600), st.integers(1, 40), st.integers(1, 130))
+@settings(max_examples=60, deadline=None)
+def test_weighed_outer_products_are_those_of_a_matrix_product(rows, high, wide):
+    generator = torch.Generator().manual_seed(rows)
+    errors, activations = (torch.randn(rows, columns, generator=generator) for columns in (high, wide))
+    weights, out = torch.rand(rows, generator=generator), torch.full((high, wide), torch.nan)
+    assert kernels.sum_products(errors, activations, weights, out)
+    expected = (errors * weights.unsqueeze(1)).double().T @ activations.double()
+    torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-6 * rows)
+
+
+@given(st.integers(1, 9), st.integers(1, 13), st.integers(16, 300), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_inner_products_of_rows_are_those_of_torch_wherever_records_lie(records, count, width, time_first):
+    shape = (count, records, width) if time_first else (records, count, width)
+    vectors = torch.randn(shape, generator=torch.Generator().manual_seed(width))
+    vectors = vectors.transpose(0, 1) if time_first else vectors
+    expected = torch.bmm(vectors.double(), vectors.double().transpose(1, 2))
+    torch.testing.assert_close(kernels.multiply_rows(vectors).double(), expected, rtol=0, atol=1e-6 * width)
+
+
+def test_what_is_not_finite_stays_in_its_own_products():
+    vectors = torch.ones(2, 3, 20)
+    vectors[0, 1, 2] = torch.inf
+    found = kernels.multiply_rows(vectors)
+    assert found.isfinite().tolist()[0] == [[True, False, True], [False, False, False], [True, False, True]]
+    assert (found[1] == 20).all()
 
 
 @pytest.mark.parametrize("frozen", ["0.weight", "0.bias", "2.weight", "2.bias"])
@@ -410,3 +440,16 @@ def test_a_person_whose_records_cancel_adds_no_more_than_the_clipping_norm():
         gradients = engine.backward(signs * network(records).square().sum(1)).by_person(owners)
     for clip in (1e-3, 1.0, 1e3):
         assert float(gradients.clipped_vector(clip).double().norm()) <= clip
+
+
+@pytest.mark.parametrize("bands", [2, 3, 5, 16, 65])
+@pytest.mark.parametrize("size", [1, 9, 5000, 40_001])
+def test_correlated_noise_is_the_same_with_kernels_and_without(bands, size, without):
+    rows = np.linspace(1, 0.1, bands)[None].repeat(70, 0)
+    gradients = torch.randn(70, size, generator=torch.Generator().manual_seed(2))
+
+    def released():
+        stream = Banded(rows, Participation(70), toeplitz=True).start(size, gradients)
+        return torch.stack([stream.release(gradient, lambda query: query + 1.0) for gradient in gradients])
+
+    torch.testing.assert_close(released(), without(released), rtol=1e-4, atol=1e-4)

@@ -7,7 +7,7 @@ import pytest
 from bench.results.measure import Bench
 from bench.results.rows import ROWS
 
-FILES = {"mnist": "mnist.npz", "adult": "adult-train.csv"}
+FILES = {"mnist": "mnist.npz", "adult": "adult-train.csv", "cifar10": "cifar10.npz"}
 ROWS_WITH_FLOORS = [row for row in ROWS if row.floor is not None]
 
 

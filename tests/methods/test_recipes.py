@@ -46,7 +46,13 @@ def bits(records=400, width=130):
     return Dataset("bits", features, labels, Public((width,), ("a", "b")))
 
 
-DATA = {"scattering": pictures, "scattering-mirror": pictures, "bins": table, "unit": bits}
+DATA = {
+    "scattering": pictures,
+    "scattering-mirror": pictures,
+    "scattering-upright": pictures,
+    "bins": table,
+    "unit": bits,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.privacy import accountants, gaussian_dp
-from noiseproof.privacy.accountants import Spend
+from noiseproof.privacy.accountants import Spent
 from noiseproof.privacy.budget import ACCOUNTANTS
 from noiseproof.privacy.events import (
     ComposedDpEvent,
@@ -23,10 +23,10 @@ from noiseproof.privacy.events import (
     PoissonSampledDpEvent,
     PureDpEvent,
     SelfComposedDpEvent,
-    Step,
     sampled_gaussian,
 )
 from noiseproof.privacy.pld import epsilon_of
+from noiseproof.privacy.steps import Step
 from tests.privacy.oracle import theirs
 
 NEIGHBOURS = ["add-or-remove", "replace-one"]
@@ -263,7 +263,7 @@ def test_unknown_accountants_and_neighbours_are_refused():
 
 
 def test_a_spend_is_a_plain_value():
-    assert Spend(1.0, 1e-5, "pld", "add-or-remove") == Spend(1.0, 1e-5, "pld", "add-or-remove")
+    assert Spent(1.0, 1e-5, "pld", "add-or-remove") == Spent(1.0, 1e-5, "pld", "add-or-remove")
 
 
 def test_naive_composition_is_the_sum_at_equal_parts_of_delta():

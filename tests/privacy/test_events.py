@@ -20,14 +20,10 @@ from noiseproof.privacy.events import (
     PureDpEvent,
     ReplaceOneDpEvent,
     SelfComposedDpEvent,
-    Step,
-    amplified,
-    condense,
-    merge_gaussians,
-    read,
     sampled_gaussian,
 )
 from noiseproof.privacy.renyi import curve
+from noiseproof.privacy.steps import Step, amplified, condense, merge_gaussians, read
 
 STEP = GaussianDpEvent(2.0)
 

@@ -10,12 +10,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from noiseproof.errors import SettingError
 from noiseproof.privacy.factorization import (
     PREFIX_SUMS,
     Banded,
     Buffered,
+    Dense,
     Participation,
     Strategy,
     Tree,
@@ -30,8 +32,12 @@ def patterns(participation: Participation) -> list[tuple[int, ...]]:
         chosen
         for size in range(1, participation.most + 1)
         for chosen in itertools.combinations(range(participation.steps), size)
-        if all(later - earlier >= participation.separation for earlier, later in itertools.pairwise(chosen))
+        if all(_apart(later - earlier, participation) for earlier, later in itertools.pairwise(chosen))
     ]
+
+
+def _apart(steps: int, participation: Participation) -> bool:
+    return steps % participation.separation == 0 if participation.fixed else steps >= participation.separation
 
 
 def by_brute_force(found: Strategy) -> float:
@@ -41,7 +47,7 @@ def by_brute_force(found: Strategy) -> float:
     return max(float(np.linalg.norm(matrix[:, list(chosen)].sum(1))) for chosen in patterns(found.participation))
 
 
-participations = st.builds(Participation, st.integers(1, 11), st.integers(1, 4), st.integers(1, 6))
+participations = st.builds(Participation, st.integers(1, 11), st.integers(1, 4), st.integers(1, 6), st.booleans())
 
 
 @given(participations, st.data())
@@ -103,10 +109,10 @@ def test_variances_are_those_of_the_dense_matrices(workload: Workload) -> None:
         assert one.variances(workload) == pytest.approx(np.square(left).sum(1))
 
 
-@pytest.mark.parametrize("name", ["toeplitz", "banded", "buffered"])
+@pytest.mark.parametrize("name", ["toeplitz", "banded", "buffered", "dense"])
 def test_a_stream_adds_exactly_the_strategys_noise(name: str) -> None:
-    steps, size = 13, 5
-    found = strategy(name, Participation(steps, 3, 4))  # type: ignore[arg-type]
+    steps, size = 37, 5
+    found = strategy(name, Participation(steps, 4, 10, fixed=True))  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(3)
     gradients = torch.randn(steps, size, generator=generator, dtype=torch.float64)
     drawn: list[torch.Tensor] = []
@@ -134,18 +140,18 @@ def _sums_of(found: Strategy, gradients: torch.Tensor) -> torch.Tensor:
     return torch.stack(seen)
 
 
-@pytest.mark.parametrize("name", ["tree", "toeplitz", "banded", "buffered"])
+@pytest.mark.parametrize("name", ["tree", "toeplitz", "banded", "buffered", "dense"])
 def test_noise_is_added_to_the_strategys_own_sums_and_to_nothing_else(name: str) -> None:
-    gradients = torch.randn(11, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = strategy(name, Participation(11, 2, 4))  # type: ignore[arg-type]
+    gradients = torch.randn(23, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = strategy(name, Participation(23, 3, 8, fixed=True))  # type: ignore[arg-type]
     assert found.matrix() @ gradients.numpy() == pytest.approx(_sums_of(found, gradients).numpy())
 
 
-@pytest.mark.parametrize("name", ["tree", "toeplitz", "banded", "buffered"])
+@pytest.mark.parametrize("name", ["tree", "toeplitz", "banded", "buffered", "dense"])
 def test_iterates_have_the_stated_variance(name: str) -> None:
     """Each step's mean square of 40,000 draws lies within 6 standard errors: false alarms below 1e-7 a test."""
     steps, size = 16, 40_000
-    found = strategy(name, Participation(steps, 2, 8))  # type: ignore[arg-type]
+    found = strategy(name, Participation(steps, 2, 8, fixed=True))  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(5)
     stream = found.start(size, torch.zeros(1))
     zero = torch.zeros(size)
@@ -156,9 +162,9 @@ def test_iterates_have_the_stated_variance(name: str) -> None:
     assert seen == pytest.approx(found.variances(), rel=6 * math.sqrt(2 / size))
 
 
-@pytest.mark.parametrize("name", ["tree", "toeplitz", "banded", "buffered"])
+@pytest.mark.parametrize("name", ["tree", "toeplitz", "banded", "buffered", "dense"])
 def test_a_stream_goes_on_from_its_state(name: str) -> None:
-    found = strategy(name, Participation(9, 2, 4))  # type: ignore[arg-type]
+    found = strategy(name, Participation(9, 3, 4, fixed=True))  # type: ignore[arg-type]
     gradients = torch.randn(9, 4, generator=torch.Generator().manual_seed(2))
     noises = torch.randn(40, 4, generator=torch.Generator().manual_seed(4))
 
@@ -172,6 +178,39 @@ def test_a_stream_goes_on_from_its_state(name: str) -> None:
                 stream = found.start(4, gradients)
                 stream.restore(state, 5)
             released.append(stream.release(gradient, lambda vector: vector + next(drawn)))
+        return torch.stack(released)
+
+    assert torch.equal(run(True), run(False))
+
+
+@pytest.mark.parametrize("name", ["toeplitz", "banded", "buffered", "dense"])
+@pytest.mark.parametrize("lost", [range(3, 4), range(5, 14)])
+def test_lost_steps_leave_their_rows_and_columns_out(name: str, lost: range) -> None:
+    found = strategy(name, Participation(20, 2, 10, fixed=True))  # type: ignore[arg-type]
+    gradients = torch.randn(20, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    stream, released, seen = found.start(3, gradients), [], []
+    for step, gradient in enumerate(gradients):
+        if step in lost:
+            stream.skip(1)
+        else:
+            released.append(stream.release(gradient, lambda query: seen.append(query.clone()) or query + 1.0))
+    kept = [step for step in range(20) if step not in lost]
+    matrix = found.matrix()[np.ix_(kept, kept)]
+    assert torch.stack(seen).numpy() == pytest.approx(matrix @ gradients[kept].numpy())
+    assert matrix @ torch.stack(released).numpy() == pytest.approx(torch.stack(seen).numpy() + 1.0)
+
+
+def test_a_release_does_not_change_when_an_optimizer_changes_what_it_was_given() -> None:
+    found = strategy("toeplitz", Participation(10, 2, 5))
+    gradients = torch.randn(10, 3, generator=torch.Generator().manual_seed(8))
+
+    def run(change: bool) -> torch.Tensor:
+        stream, released = found.start(3, gradients), []
+        for gradient in gradients:
+            one = stream.release(gradient, lambda query: query + 1.0)
+            released.append(one.clone())
+            if change:
+                one.zero_()
         return torch.stack(released)
 
     assert torch.equal(run(True), run(False))
@@ -211,11 +250,46 @@ def test_banded_strategies_leave_no_more_error_than_jax_privacys(times: int, ban
     assert best.error() <= 1.0001 * peer_error
 
 
+@given(st.integers(1, 5), st.integers(1, 4), st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_no_gradients_in_a_fixed_order_move_a_dense_strategy_further_than_its_sensitivity(
+    apart: int, times: int, random: object
+) -> None:
+    found = strategy("dense", Participation(apart * times, times, apart, fixed=True))
+    generator = torch.Generator().manual_seed(random.randrange(2**32))  # type: ignore[attr-defined]
+    for first in range(apart):
+        gradients = torch.zeros(apart * times, 3, dtype=torch.float64)
+        gradients[first::apart] = functional.normalize(torch.randn(times, 3, generator=generator, dtype=torch.float64))
+        assert np.linalg.norm(found.matrix() @ gradients.numpy()) == pytest.approx(found.sensitivity, rel=1e-6)
+
+
+def test_a_dense_strategy_that_is_not_orthogonal_has_a_larger_sensitivity() -> None:
+    """The bound is by what the columns are, not by what an optimiser promised of them."""
+    matrix = np.tri(4)
+    found = Dense(matrix, Participation(4, 2, 2, fixed=True))
+    assert found.matrix() == pytest.approx(matrix)
+    assert found.sensitivity == pytest.approx(max(np.linalg.norm(matrix[:, first::2].sum(1)) for first in (0, 1)))
+
+
+@pytest.mark.parametrize("times", [1, 3, 6])
+def test_dense_strategies_leave_no_more_error_than_jax_privacys(times: int) -> None:
+    pytest.importorskip("jax").config.update("jax_enable_x64", True)
+    from jax_privacy.matrix_factorization import dense, sensitivity
+
+    steps = 24
+    best = strategy("dense", Participation(steps, times, steps // times, fixed=True))
+    assert best.sensitivity == pytest.approx(sensitivity.fixed_epoch_sensitivity(best.matrix(), times), rel=1e-6)
+    peer = np.asarray(dense.optimize(steps, epochs=times, max_optimizer_steps=300))
+    peer_error = np.linalg.norm(np.tri(steps) @ np.linalg.inv(peer)) * math.sqrt(1 / steps)
+    assert best.error() <= 1.001 * peer_error * sensitivity.fixed_epoch_sensitivity(peer, times)
+
+
 def test_correlated_noise_leaves_less_error_than_independent_noise() -> None:
-    participation = Participation(200, 4, 50)
+    participation = Participation(200, 4, 50, fixed=True)
     independent = strategy("toeplitz", participation, bands=1).error()
-    errors = {name: strategy(name, participation).error() for name in ("tree", "buffered", "toeplitz", "banded")}
-    assert independent > errors["tree"] > errors["buffered"] > errors["toeplitz"] > errors["banded"]
+    names = ("tree", "buffered", "toeplitz", "banded", "dense")
+    errors = [strategy(name, participation).error() for name in names]  # type: ignore[arg-type]
+    assert sorted([independent, *errors], reverse=True) == [independent, *errors]
 
 
 def test_a_schedule_is_worth_knowing() -> None:

@@ -19,9 +19,9 @@ from noiseproof.privacy.events import (
     PoissonSampledDpEvent,
     PureDpEvent,
     SelfComposedDpEvent,
-    read,
     sampled_gaussian,
 )
+from noiseproof.privacy.steps import read
 
 pure_events = st.one_of(
     st.builds(PureDpEvent, st.floats(0.001, 1.5), bounded_range=st.booleans()),

@@ -21,11 +21,11 @@ from noiseproof.privacy.events import (
     PoissonSampledDpEvent,
     PureDpEvent,
     SelfComposedDpEvent,
-    Step,
-    read,
     sampled_gaussian,
 )
-from noiseproof.privacy.pld import compose, for_delta, for_epsilon, grids
+from noiseproof.privacy.loss_grids import grids
+from noiseproof.privacy.pld import compose, for_delta, for_epsilon
+from noiseproof.privacy.steps import Step, read
 from tests.privacy import oracle
 
 

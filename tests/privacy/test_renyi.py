@@ -11,7 +11,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from noiseproof.privacy import accountants, gaussian_dp, renyi
-from noiseproof.privacy.events import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, Step
+from noiseproof.privacy.events import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from noiseproof.privacy.steps import Step
 from tests.privacy.oracle import theirs as theirs_of
 
 # dp-accounting's values at fractional orders are upper bounds (it adds up a series' absolute values): integers only.

@@ -21,13 +21,12 @@ from noiseproof.privacy.events import (
     PoissonSampledDpEvent,
     PureDpEvent,
     SelectionDpEvent,
-    SelectionStep,
-    Step,
-    read,
+    event_from_json,
+    event_to_json,
     sampled_gaussian,
 )
 from noiseproof.privacy.selection import law_of_runs
-from noiseproof.releases.bundles import event_from_json, event_to_json
+from noiseproof.privacy.steps import SelectionStep, Step, read
 
 STOPPINGS = ["geometric", "logarithmic", "poisson"]
 ORDERS = np.array([1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0])

@@ -225,7 +225,8 @@ def stated_assumptions():
     from noiseproof.run import choice
 
     found = [*dp_sgd.ASSUMPTIONS, dp_sgd._OF_STATISTICS, *quadratic.ASSUMPTIONS, *adlm._ASSUMPTIONS]
-    found += [*dp_gan.ASSUMPTIONS, *shards.ASSUMPTIONS, *release._OWN_LOOP, *choice._ASSUMPTIONS]
+    found += [*dp_gan.ASSUMPTIONS, *shards.ASSUMPTIONS, *release._OWN_LOOP, choice._SECRET]
+    found += [choice._APART.format(unit=unit) for unit in ("record", "person")]
     found += [*Secure.assumptions, *Reproducible.assumptions, *methods.get("dp-mf")().assumptions()]
     for name in ("logits", "teachers", "votes"):
         found += methods.get(name).assumptions

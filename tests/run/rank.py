@@ -24,6 +24,7 @@ from noiseproof.privacy.strategies import strategy
 from noiseproof.releases.release import accuracy
 from noiseproof.run import distributed
 from noiseproof.run.checkpoints import Checkpoints
+from tests.run.launch import leave
 
 RECORDS, CLIP, RATE, STEPS = 60, 0.7, 0.4, 3
 SILENT = 1e-12
@@ -381,3 +382,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

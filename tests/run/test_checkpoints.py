@@ -27,11 +27,13 @@ from noiseproof.privacy.events import (
     PureDpEvent,
     ReplaceOneDpEvent,
     SelfComposedDpEvent,
+    event_from_json,
+    event_to_json,
     sampled_gaussian,
 )
-from noiseproof.releases.bundles import event_from_json, event_to_json
 from noiseproof.releases.release import ModelRelease
-from noiseproof.run.checkpoints import Checkpoints, DamagedError, Journal, JournaledLog, StoppedError, pack, unpack
+from noiseproof.run.checkpoints import Checkpoints, DamagedError, StoppedError, pack, unpack
+from noiseproof.run.journal import Journal, JournaledLog
 from noiseproof.run.training import train
 from tests.run.launch import ROOT
 

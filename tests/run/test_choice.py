@@ -11,13 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from noiseproof.data import from_arrays, load
+from noiseproof import methods
+from noiseproof.audits import audit
+from noiseproof.data import Dataset, Split, from_arrays, load
+from noiseproof.data import split as split_of
 from noiseproof.data.dataset import Bought
-from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.methods import build
+from noiseproof.methods.common import proven_game, seeded_by
 from noiseproof.privacy import Budget, Gaussian, Reproducible, accountants
-from noiseproof.privacy.events import EventLog, SelectionDpEvent
-from noiseproof.releases import load_bundle
+from noiseproof.privacy.events import ComposedDpEvent, EventLog, SelectionDpEvent
+from noiseproof.releases import ModelRelease, load_bundle
 from noiseproof.run import choice
 from noiseproof.run.choice import choose, count_table
 from noiseproof.run.training import resolve
@@ -44,7 +48,8 @@ def test_the_card_proves_the_budget_for_the_choice_and_not_for_one_training(foun
     ((event, count),) = found.release.event_log
     assert isinstance(event, SelectionDpEvent)
     assert count == 1
-    assert len(event.events) == len(QUICK) + 1
+    # Somebody is trained on or scored; whom an exchange moves to the other side may be both.
+    assert len(event.events) == len(QUICK) + (card.neighbours == "add-or-remove")
     again = accountants.epsilon(event, card.proven.delta, neighbours=card.neighbours).epsilon
     assert again == pytest.approx(card.proven.epsilon)
 
@@ -85,6 +90,125 @@ def test_one_record_moves_the_table_by_no_more_than_the_stated_sensitivity(class
     assert float(moved.norm()) <= (1 if classes == 2 else classes) ** 0.5 + 1e-12
 
 
+@given(st.integers(2, 6), st.lists(st.integers(1, 9), min_size=2, max_size=6), st.integers(0, 2**31))
+def test_one_person_moves_the_table_by_no_more_however_many_records_they_have(classes, counts, seed):
+    generator = torch.Generator().manual_seed(seed)
+    groups = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    answers = torch.softmax(8 * torch.randn(len(groups), classes, generator=generator, dtype=torch.float64), 1)
+    answers[: counts[0]] = answers[0]  # all of the first person's in one bin, which is the worst
+    labels = torch.randint(classes, (len(groups),), generator=generator)
+    labels[: counts[0]], labels[-1] = 0, 1
+    data = from_arrays(torch.rand(len(groups), 2), labels, groups=groups, classes=classes, low=0, high=1)
+    rest = data.take(groups > 0)
+    moved = count_table(answers, labels, data.weights) - count_table(answers[groups > 0], rest.labels, rest.weights)
+    assert float(moved.norm()) == pytest.approx((1 if classes == 2 else classes) ** 0.5)
+
+
+def with_persons(split, most=4):
+    """The same split, whose records are persons' of one to `most` records."""
+
+    def owned(part):
+        groups = torch.repeat_interleave(torch.arange(len(part)), 1 + torch.arange(len(part)) % most)[: len(part)]
+        return replace(part, groups=groups)
+
+    return replace(split, train=owned(split.train), test=owned(split.test))
+
+
+@pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])
+def test_a_choice_for_persons_is_proven_for_persons(cancer, neighbours, tmp_path):
+    split, budget = with_persons(cancer), Budget(3.0, 1e-5, neighbours)
+    found = choose(QUICK, split, budget)
+    card = found.release.card
+    assert (card.unit, card.claimed.unit, card.verdict) == ("person", "person", "proven")
+    assert 2.9 < card.proven.epsilon <= 3
+    assert card.ran["persons"] == split.train.persons
+    assert "records" not in card.ran
+    assert any("a person is in the training part" in one for one in card.proven.assumptions)
+    again = accountants.epsilon(found.release.event_log[0][0], 1e-5, neighbours=neighbours).epsilon
+    assert again == pytest.approx(card.proven.epsilon)
+    found.release.save(tmp_path / "bundle")
+    assert load_bundle(tmp_path / "bundle").card == card
+
+
+def test_persons_known_of_one_part_alone_are_refused_before_anything_is_spent(cancer):
+    split = replace(with_persons(cancer), test=cancer.test)
+    with pytest.raises(DataError, match="of both parts"):
+        choose(QUICK, split, Budget(3.0))
+
+
+def test_a_method_that_knows_no_persons_is_refused_before_anything_is_spent(cancer, monkeypatch):
+    monkeypatch.setattr(methods.get("dp-mf"), "units", ("record",))
+    with pytest.raises(UnsupportedError, match="several"):
+        choose([("functional", {}), ("dp-mf", {})], with_persons(cancer), Budget(3.0))
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_an_audit_of_a_persons_score_comes_near_its_proof_and_rows_that_count_for_one_are_caught(task, monkeypatch):
+    """A person of eight held-out records is there or not; the score's noised sum or table is looked at, as an adversary may."""
+    budget, canary = Budget(3.0), torch.full((8, 2), 0.5)
+    features, groups = torch.cat([torch.rand(40, 2), canary]), torch.cat([torch.arange(40), torch.full((8,), 40)])
+    targets = torch.zeros(48, dtype=torch.int64) if task == "classification" else torch.zeros(48)
+    targets[0] = 1
+    given = {"classes": 2} if task == "classification" else {"task": task, "target_bounds": (0.0, 1.0)}
+    data = from_arrays(features, targets, groups=groups, low=0, high=1, **given)
+    split = Split(data, data)
+    answers = (
+        torch.ones(48, 1).double() if task != "classification" else torch.tensor([[0.9, 0.1]]).double().expand(48, 2)
+    )
+    release = object.__new__(ModelRelease)
+    monkeypatch.setattr(ModelRelease, "predict", lambda self, asked: answers[: len(asked)])
+    scorer = choice._scorer(split, budget)
+    parts = [Split(data, data.take(groups < 40)), split]
+    bin_of_all = 0 if task == "regression" else int(count_table(answers, targets).argmax())
+
+    def play(world, trials, generator):
+        rng, seen = seeded_by(generator), []
+        with monkeypatch.context() as patch:
+            real = Gaussian.release
+            patch.setattr(Gaussian, "release", lambda *given: seen.append(real(*given)) or seen[-1])
+            for _ in range(trials):
+                choice._score(release, parts[world], scorer, rng)
+        return torch.stack(seen).double()[:, bin_of_all]
+
+    def played():
+        proven = accountants.epsilon(scorer.event, budget.delta).proof()
+        return audit(
+            proven_game("a score", play, budget, proven, unit="person", gaussian=True),
+            trials=4000,
+            seed=1,
+            confidence=1 - 1e-6,
+        )
+
+    found = played()
+    assert found.proven.epsilon >= found.bound.epsilon >= 0.6 * found.proven.epsilon
+    monkeypatch.setattr(Dataset, "weights", None)
+    assert played().bound.epsilon > found.proven.epsilon
+
+
+def test_an_exchange_may_change_both_parts_and_is_accounted_as_training_and_score():
+    """Under replace-one a newcomer on the other side pushes another one over."""
+    people = from_arrays(torch.rand(60, 2), torch.arange(60) % 2, classes=2, low=0, high=1)
+    before = split_of(people, relation="replace-one")
+    changed = set()
+    for step in range(60):
+        features = people.features.clone()
+        features[before.rows[0][0]] = step / 60  # somebody of the training part becomes somebody else
+        after = split_of(replace(people, features=features), relation="replace-one")
+        changed.add(
+            tuple(
+                not part.features.equal(old.features)
+                for part, old in ((after.train, before.train), (after.test, before.test))
+            )
+        )
+    assert (True, True) in changed
+    candidates, split = (
+        [("functional", {}), ("functional", {"ridge": 0.1})],
+        load("breast-cancer", neighbours="replace-one"),
+    )
+    ((event, _),) = choose(candidates, split, Budget(3.0, 1e-5, "replace-one")).release.event_log
+    assert all(isinstance(each, ComposedDpEvent) and len(each.events) == 2 for each in event.events)
+
+
 def test_methods_that_cannot_say_their_event_are_refused_in_words(cancer):
     with pytest.raises(UnsupportedError, match="votes cannot take part in a paid choice"):
         choose([("dp-sgd", {}), ("votes", {})], cancer, Budget(3.0))
@@ -111,9 +235,12 @@ STATED = {
 }
 
 
+@pytest.mark.parametrize("unit", ["record", "person"])
 @pytest.mark.parametrize("name", STATED)
-def test_what_is_stated_beforehand_is_what_runs(cancer, name):
-    budget = Budget(2.0)
+def test_what_is_stated_beforehand_is_what_runs(cancer, name, unit):
+    if unit not in methods.get(name).units:
+        pytest.skip(f"{name} refuses persons")
+    cancer, budget = cancer if unit == "record" else with_persons(cancer), Budget(2.0)
     method = build(name, STATED[name])
     release = method.fit(method.network(cancer.train.public), cancer.train, budget, rng=Reproducible(0))
     log = EventLog()

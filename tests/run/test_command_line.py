@@ -34,7 +34,7 @@ def answer(process: subprocess.Popen[str]) -> dict:
 
 
 def test_torchrun_gives_one_document_one_bundle_and_the_epsilon_of_one_process(tmp_path):
-    settings = ("--set", "epochs=4", "--set", "sigma=2")
+    settings = ("--set", "epochs=4", "--set", "noise_multiplier=2")
     alone = answer(noiseproof(*TRAIN, *settings))
     both = answer(noiseproof(*TRAIN, *settings, "--out", str(tmp_path / "bundle"), ranks=2))
     assert both["card"]["proven"] == alone["card"]["proven"]
@@ -48,7 +48,7 @@ def test_torchrun_gives_one_document_one_bundle_and_the_epsilon_of_one_process(t
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_training_that_is_told_to_stop_goes_on_where_it_was(tmp_path, ranks):
-    settings = ("--set", "epochs=150", "--set", "batch_size=128", "--set", "sigma=5")
+    settings = ("--seed", "0", "--set", "epochs=150", "--set", "batch_size=128", "--set", "noise_multiplier=5")
     folder = tmp_path / "checkpoints"
     first = noiseproof(*TRAIN, *settings, "--checkpoint", str(folder), "--every", "20", ranks=ranks)
     patience = time.monotonic() + 120

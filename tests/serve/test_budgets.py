@@ -55,6 +55,12 @@ def test_spending_over_time_is_everybodys_for_operators_and_else_ones_own(servic
     assert service.get("/v1/models/paid/spending?period=aeon").status_code == 422
 
 
+@pytest.mark.parametrize("what", ["budget", "spending"])
+def test_a_client_that_no_database_can_hold_is_no_client(service, what):
+    """PostgreSQL refuses a zero byte, which was answered as a ledger that is away."""
+    assert service.get(f"/v1/models/paid/{what}?client=%00", service.operator).status_code == 422
+
+
 def test_models_are_listed_with_price_and_verdict_and_a_card_in_full(service):
     listed = service.get("/v1/models").json()
     assert (listed["client"], listed["operator"]) == ("ann", False)

@@ -82,7 +82,9 @@ def test_a_postgresql_that_is_killed_and_started_again(cluster, bundle, postgres
             service.wait_until_ready()
 
     plain, careful = service.under_load(keys, kill_and_start)
-    assert 503 in plain.statuses + careful.statuses
+    statuses = plain.statuses + careful.statuses
+    # Everybody waits until it is back, but those whose commit was on its way: nobody knows what became of it.
+    assert statuses.count(200) > 0.95 * len(statuses)
     hold(service, plain, careful, budget, capsys, "PostgreSQL killed and started again, three times")
     answers_again(service, keys)
 
@@ -122,7 +124,7 @@ def fill(folder):
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_disk_that_is_full(cluster, bundle, kind, small_disk, clients, capsys, request):
     if kind == "sqlite":
-        folder = small_disk(8)
+        folder = small_disk(64)
         url = str(folder / "ledger.db")
     else:
         folder = small_disk(160)
@@ -145,8 +147,11 @@ def test_a_disk_that_is_full(cluster, bundle, kind, small_disk, clients, capsys,
 
     plain, careful = service.under_load(keys, fill_and_free)
     assert seen["full"] < 1 << 16
-    assert 503 in plain.statuses + careful.statuses
     hold(service, plain, careful, budget, capsys, f"full disk, {kind}")
+    if kind == "sqlite":  # PostgreSQL ends itself, and takes its time to come back
+        statuses = [*plain.statuses, *careful.statuses]
+        assert set(statuses) <= {200, 503}
+        assert statuses.count(200) > 0.95 * len(statuses)  # nearly everybody waited those five seconds
     answers_again(service, keys)
     service.stop()
 

@@ -13,7 +13,7 @@ import pytest
 
 from noiseproof.errors import LedgerError
 from noiseproof.serve import health
-from noiseproof.serve.ledger import Database
+from noiseproof.serve.ledger import Database, retirement
 
 
 def test_a_ledger_that_can_be_read_but_not_written_is_not_ready(service, monkeypatch):
@@ -50,6 +50,14 @@ def test_a_ledger_that_says_nothing_is_not_ready_and_readyz_does_not_wait_for_it
     assert service.http.get("/readyz").status_code == 503
     assert time.monotonic() - began < 5
     go_on.set()
+
+
+def test_what_an_operator_retires_elsewhere_is_heard_of_also_while_answers_are_paid_for(service, rows):
+    """A worker that committed spends all the time had never looked."""
+    service.ask(rows(1))
+    retirement.retire(service.database, "free")
+    service.service.health.probe()
+    assert service.ask(rows(1), model="free").status_code == 410
 
 
 def test_a_spend_that_fails_makes_it_unready_at_once(service, rows, monkeypatch):

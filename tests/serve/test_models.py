@@ -17,7 +17,7 @@ from noiseproof.privacy.events import GaussianDpEvent, LaplaceDpEvent, PureDpEve
 from noiseproof.releases import signing, signing_keys
 from noiseproof.releases.release import DataRelease
 from noiseproof.serve import Settings, create_app
-from noiseproof.serve.ledger import Amount, Database, History, Spend
+from noiseproof.serve.ledger import Amount, Binding, Database, History, Spend
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.service import name_bundles, name_data_sets
 from tests.serve.conftest import free_release
@@ -217,3 +217,9 @@ def test_a_bundle_that_the_keys_holder_did_not_sign_is_not_served(tmp_path):
     (folder / "more").write_text("x")
     with pytest.raises(BundleError, match="not covered"):
         checked.signatures()
+
+
+def test_a_note_of_a_ledger_that_no_database_can_look_up_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "ledger.json").write_text('{"ledger": "a", "model": "\\ud800", "sequence": 1, "head": "b"}')
+    with pytest.raises(LedgerError, match="cannot be read, so that nobody knows"):
+        Binding(tmp_path, "a")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import queue
+import sqlite3
+import time
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ import torch
 from noiseproof.errors import LedgerError
 from noiseproof.serve.batcher import PredictionRequest
 from noiseproof.serve.client import Client, ServiceError
+from noiseproof.serve.ledger import Ledger, LedgerAwayError, database
 
 PROBLEM = "application/problem+json"
 
@@ -306,6 +309,81 @@ def test_nothing_is_answered_while_the_ledger_is_away_and_all_is_well_when_it_is
         assert response.headers["retry-after"] == "1"
         assert service.noisy.calls == 0
     assert service.ask(rows(2)).status_code == 200
+
+
+def test_a_ledger_that_is_back_within_seconds_costs_nobody_an_answer(service, rows, monkeypatch):
+    """It was a 503 for everybody who asked meanwhile."""
+    real, tries = Ledger.spend_together, []
+
+    def away_twice(*given):
+        tries.append(1)
+        if len(tries) <= 2:
+            raise LedgerAwayError("away")
+        return real(*given)
+
+    monkeypatch.setattr(Ledger, "spend_together", away_twice)
+    assert service.ask(rows(2)).status_code == 200
+    assert (len(tries), service.spent) == (3, 2)
+
+
+def test_who_asks_in_a_long_outage_is_told_at_once(start, rows, monkeypatch):
+    service = start(patience=0.3)
+
+    def away(*_):
+        raise LedgerAwayError("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(Ledger, "spend_together", away)
+        outage.setattr("noiseproof.serve.health._PROBE_SECONDS", 100.0)
+        refused(service.ask(rows(1)), 503, "ledger-unavailable")
+        began = time.monotonic()
+        refused(service.ask(rows(1)), 503, "ledger-unavailable")
+        assert time.monotonic() - began < 0.25
+        assert service.noisy.calls == 0
+    assert service.ask(rows(1)).status_code == 200
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_commit_of_which_nobody_knows_whether_it_was_made_is_made_once(service, rows, monkeypatch, landed):
+    """A database that ended in the middle of it; who asked had a 503, and had paid or not."""
+    real, breaks = database._flush, [True]
+
+    def break_once(*given):
+        if breaks.pop() if breaks else False:
+            if not landed:  # as if the commit had never arrived
+                with service.database.writing() as connection:
+                    for name in ("entries_no_update", "entries_no_delete", "entries_no_replace"):
+                        connection.exec_driver_sql(f"DROP TRIGGER {name}")
+                    connection.exec_driver_sql("DELETE FROM entries WHERE kind = 'spend'")
+                    connection.exec_driver_sql("DELETE FROM entries WHERE client = 'ann'")
+                    connection.exec_driver_sql("DELETE FROM balances WHERE client = 'ann'")
+                    connection.exec_driver_sql("UPDATE balances SET spent = 0")
+                    first = "SELECT sequence, hash FROM entries WHERE model = models.model"
+                    connection.exec_driver_sql(f"UPDATE models SET (sequence, head) = ({first})")
+            raise sqlite3.OperationalError("gone")
+        return real(*given)
+
+    monkeypatch.setattr(database, "_flush", break_once)
+    answer = service.ask(rows(2))
+    assert (answer.status_code, answer.json()["receipt"]["sequence"]) == (200, 3)
+    assert (service.spent, service.noisy.calls) == (2, 1)
+    (line,) = [line for line in service.history.export() if line["kind"] == "spend"]
+    assert line["receipt"] == answer.json()["receipt"]["id"]
+
+
+def test_a_commit_that_may_have_been_made_is_not_made_again(service, rows, monkeypatch):
+    """The connection broke when the commit was sent: nobody knows whether it was; a second one might charge twice."""
+    real, commits = Ledger.spend_together, []
+
+    def broken(*given):
+        commits.append(1)
+        real(*given)
+        raise LedgerError("the connection broke")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(Ledger, "spend_together", broken)
+        refused(service.ask(rows(2)), 503, "ledger-unavailable")
+    assert (len(commits), service.spent, service.noisy.calls) == (1, 2, 0)
 
 
 def test_too_many_that_wait_are_told_to_come_back(service, rows, monkeypatch):

@@ -24,15 +24,23 @@ def differing(rows: int, one) -> list[worlds.Record]:
     return [{**one, "age": abs(one["age"] - place)} for place in range(rows)]
 
 
-PAIR = tuple(
-    worlds.trained_on(
-        worlds.write_persons,
-        (differing(rows, {**one, "age": one["age"] + inwards * step}) for step in itertools.count()),
-        worlds.PERSON_ROW,
+def extremes(*parts: int) -> tuple[list[worlds.Record], ...]:
+    """Two persons as different as can be, in their number of rows as well, in parts of the split under replace-one."""
+    return tuple(
+        worlds.trained_on(
+            worlds.write_persons,
+            (differing(rows, {**one, "age": one["age"] + inwards * step}) for step in itertools.count()),
+            worlds.PERSON_ROW,
+            part,
+        )
+        for part, (rows, one, inwards) in zip(
+            parts, ((2, worlds.EXTREMES[0], 0.01), (7, worlds.EXTREMES[1], -0.01)), strict=True
+        )
     )
-    for rows, one, inwards in ((2, worlds.EXTREMES[0], 0.01), (7, worlds.EXTREMES[1], -0.01))
-)
-"""Two persons as different as can be, in their number of rows as well, who are both trained on under replace-one."""
+
+
+PAIR = extremes(0, 0)
+"""Both are trained on."""
 
 
 def replayed(method: str, folder, restart, *options: str):
@@ -65,6 +73,24 @@ def test_with_the_same_draws_nothing_differs_and_what_was_noised_costs_no_more_t
     assert tape.events or method == "teachers"  # whose votes one person seldom changes
     for one in left:
         assert ids_in(one) == []
+
+
+@pytest.mark.parametrize("parts", [(0, 0), (1, 1), (0, 1)], ids=["trained on", "scored", "on either side"])
+def test_so_it_is_of_a_paid_choice(parts, tmp_path, fixed_randomness):
+    """About one training, so that all that was drawn is what one run costs; the choice costs more."""
+    tape, left = worlds.Tape(), []
+    asked = ("choose", "functional", "functional:ridge=0.1", "--runs", "1.01", "--neighbours", "replace-one")
+    for name, person in zip(("one", "other"), extremes(*parts), strict=True):
+        given = worlds.write_persons(tmp_path / name, person)
+        fixed_randomness()
+        with tape.running():
+            left.append(worlds.run(tmp_path / name, (*asked, "--out", "release", "--json"), given))
+        assert ids_in(left[-1]) == []
+    card = json.loads(left[0]["stdout"])["card"]
+    assert card["unit"] == "person"
+    assert (tape.differing, worlds.leaks(*left, tmp_path / "one", noised=False)) == ([], [])
+    assert 0 < tape.epsilon(card["proven"]["delta"]) <= card["proven"]["epsilon"]
+    assert len(tape.events) == (2 if parts == (0, 1) else 1)
 
 
 def ids_in(left: worlds.Left) -> list[str]:

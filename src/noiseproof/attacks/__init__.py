@@ -5,16 +5,14 @@ from __future__ import annotations
 from noiseproof.attacks.attack import (
     Attack,
     AttackSetup,
-    AttackSplit,
     Predicts,
     attack_names,
     infer_by_all,
     infer_membership,
     register_attack,
-    split_for_attack,
 )
 from noiseproof.attacks.foreign import ForeignModel, open_model
-from noiseproof.attacks.records import read_members
+from noiseproof.attacks.records import AttackSplit, read_members, split_for_attack
 from noiseproof.attacks.result import AttackResult, ClassResult, Interval, LowRate, plot_roc
 from noiseproof.attacks.rmia import RmiaAttack, StrongestAttack
 from noiseproof.attacks.shadow import LiraAttack, ShadowAttack, ShadowModels

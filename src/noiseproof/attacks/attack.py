@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
@@ -26,6 +26,7 @@ from noiseproof.releases.release import DataRelease
 if TYPE_CHECKING:
     from noiseproof.attacks.retraining import Retraining
     from noiseproof.attacks.shadow import ShadowModels
+from noiseproof.attacks.records import AttackSplit, records_of
 
 _REGISTRY: dict[str, type[Attack]] = {}
 
@@ -37,7 +38,18 @@ TINY = 1e-30
 
 
 class Predicts(Protocol):
-    """Anything that answers records with class probabilities: a `ModelRelease`, a `PredictionRelease`."""
+    """Anything that answers records with class probabilities: a `ModelRelease`, a `PredictionRelease`.
+
+    Examples:
+        >>> class Constant:  # a model of your own needs no more to be attacked
+        ...     def predict(self, features):
+        ...         return torch.full((len(features), 10), 0.1)
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> infer_membership(Constant(), split, "loss").auc
+        0.5
+    """
 
     def predict(self, features: torch.Tensor) -> torch.Tensor:
         """Class probabilities, (records, classes)."""
@@ -79,107 +91,13 @@ def logit_confidence(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tenso
     return confidence(answers, labels) - others.clamp(min=TINY).log()
 
 
-@dataclass(frozen=True)
-class AttackSplit:
-    """Records that the target was trained on, records of the same kind that it was not, and the attacker's own.
-
-    `pool` is what shadow models are trained on. Without one the attack is an auditor's: shadow models are trained on
-    random parts of the members and non-members themselves, as the strongest attacks do. That tells them nothing about
-    who is a member of the *target*.
-    """
-
-    members: Dataset
-    nonmembers: Dataset
-    pool: Dataset | None = None
-
-    def __post_init__(self) -> None:
-        if not len(self.members) or not len(self.nonmembers):
-            raise DataError("a membership attack needs at least one member and one non-member.")
-
-    @property
-    def records(self) -> Dataset:
-        """The members, then the non-members; whose each is, if it is known of both."""
-        parts, groups = (self.members, self.nonmembers), None
-        if self.members.groups is not None and self.nonmembers.groups is not None:
-            groups = torch.cat([self.members.groups, self.nonmembers.groups + self.members.persons])
-        features, labels = torch.cat([part.features for part in parts]), torch.cat([part.labels for part in parts])
-        return replace(self.members, features=features, labels=labels, groups=groups)
-
-    @property
-    def membership(self) -> torch.Tensor:
-        """For each of `records` whether it is a member."""
-        return torch.arange(len(self.members) + len(self.nonmembers)) < len(self.members)
-
-    @property
-    def attackers(self) -> Dataset:
-        """What shadow models are trained on: the pool, or without one the members and non-members."""
-        return self.records if self.pool is None else self.pool
-
-    def limited(self, queries: int, seed: int = 0) -> AttackSplit:
-        """Equally many random members and non-members, together at most `queries`, for a target that charges.
-
-        Persons, where they are known, come with all their records.
-        """
-        generator = torch.Generator().manual_seed(seed)
-        sides = (self.members, self.nonmembers)
-        orders = [torch.randperm(side.persons, generator=generator) for side in sides]
-        # How many persons, or records, of each side half of the answers suffice for.
-        paid = [
-            int((_records_of(side)[order].cumsum(0) <= queries // 2).sum())
-            for side, order in zip(sides, orders, strict=True)
-        ]
-        if min(paid) < 1:
-            raise SettingError(f"{queries} answers are too few for an attack: it needs a member and a non-member.")
-        members, nonmembers = (_persons_of(side, order[: min(paid)]) for side, order in zip(sides, orders, strict=True))
-        return replace(self, members=members, nonmembers=nonmembers)
-
-
-def _records_of(dataset: Dataset) -> torch.Tensor:
-    """How many records each person has; one each where persons are not known."""
-    return (
-        torch.ones(len(dataset), dtype=torch.long) if dataset.groups is None else torch.bincount(dataset.groups.cpu())
-    )
-
-
-def _persons_of(dataset: Dataset, chosen: torch.Tensor) -> Dataset:
-    """All records of the chosen persons; the chosen records where persons are not known."""
-    if dataset.groups is None:
-        return dataset.take(chosen.to(dataset.labels.device))
-    wanted = torch.zeros(dataset.persons, dtype=torch.bool, device=dataset.groups.device)
-    wanted[chosen.to(wanted.device)] = True
-    return dataset.take(wanted[dataset.groups].nonzero().flatten())
-
-
-def split_for_attack(dataset: Dataset, seed: int = 0, *, size: int | None = None) -> AttackSplit:
-    """Cut a data set at random into members (train the target on these), as many non-members, and a pool apart.
-
-    `size` is the number of members (default: a quarter of the records), so that the pool, which takes the rest, holds
-    enough for shadow models that are trained on `size` records and compared with as many others. This is the game of
-    the papers: a record is drawn from members and non-members with equal chances and the attacker says which it was.
-    Where the records' persons are known, "record" is "person": nobody is on two sides.
-
-    Formal guarantee
-    ----------------
-    None: an attack measures, on the trusted side, how much a release gives away about real records.
-    """
-    size = dataset.persons // 4 if size is None else size
-    if size < 1 or 2 * size >= dataset.persons:
-        raise SettingError(
-            f"{dataset.name} has {dataset.persons} {dataset.unit}s, too few for {size} members, as many non-members and a "
-            "pool."
-        )
-    order = torch.randperm(dataset.persons, generator=torch.Generator().manual_seed(seed))
-    members, nonmembers, pool = order[:size], order[size : 2 * size], order[2 * size :]
-    return AttackSplit(*(_persons_of(dataset, part) for part in (members, nonmembers, pool)))
-
-
 class Attack(ABC):
     """An attack that has learned all it will learn; it can be turned on any number of targets.
 
     It sees a target through `predict` only, so that a `PredictionRelease` is attacked through its noisy answers, each
     of which costs its budget; or, where it is `on` records, through the records of a `DataRelease`.
 
-    Example:
+    Examples:
         >>> @register_attack
         ... class CertaintyAttack(Attack):
         ...     name = "certainty"
@@ -226,7 +144,7 @@ class Attack(ABC):
             groups, persons = records.groups.cpu(), records.persons
             scores = torch.zeros(persons, dtype=torch.float64).index_add_(0, groups, scores.detach().double().cpu())
             if self.of_person == "mean":
-                scores /= _records_of(records)
+                scores /= records_of(records)
             member, classes = torch.arange(persons) < split.members.persons, ()
         if not classes:
             labels, classes = torch.zeros(len(scores), dtype=torch.int64), (f"every {records.unit}",)
@@ -248,17 +166,34 @@ class Attack(ABC):
 
 @dataclass(frozen=True)
 class AttackSetup:
-    """What an attack may learn from before it is turned on a release."""
+    """What an attack may learn from before it is turned on a release: what `Attack.prepare` is given.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> release = npf.train("none", split.members, seed=0)
+        >>> setup = AttackSetup(release, split, release.network, Training(epochs=20), shadows=8)
+        >>> from noiseproof.attacks import LiraAttack
+        >>> attack = LiraAttack.prepare(setup)  # trains 8 networks
+        >>> attack.against(release, split).auc > 0.5
+        True
+    """
 
     release: Predicts | DataRelease
+    """What will be attacked."""
     split: AttackSplit
+    """Its members, others, and perhaps the attacker's own records."""
     network: Network
     """What shadow models are built like."""
     training: Training | Retraining
     """How shadow models are trained."""
     shadows: int = 20
+    """How many shadow models are trained; `references` need an even number."""
     seed: int = 0
+    """Of everything random in the attack."""
     progress: Progress = SILENT
+    """Hears how far it is."""
 
     @cached_property
     def references(self) -> ShadowModels:
@@ -286,8 +221,24 @@ A = TypeVar("A", bound=type[Attack])
 def register_attack(attack: A) -> A:
     """Class decorator: make an attack available by its name.
 
+    Args:
+        attack: A subclass of `Attack` with a `name`.
+
+    Returns:
+        The class, as it is.
+
     Raises:
         ValueError: If the name is taken.
+
+    Examples:
+        >>> @register_attack
+        ... class BrightnessAttack(Attack):
+        ...     name = "brightness"
+        ...
+        ...     def scores(self, target, records):
+        ...         return records.features.flatten(1).mean(1)
+        >>> "brightness" in attack_names()
+        True
     """
     if attack.name in _REGISTRY:
         raise ValueError(f"two attacks are named {attack.name!r}")
@@ -304,7 +255,18 @@ def attacks() -> Mapping[str, type[Attack]]:
 
 
 def attack_names(on: str | None = None) -> tuple[str, ...]:
-    """Every attack that can be asked for by name, or those on `answers` or on synthetic `records`."""
+    """Every attack that can be asked for by name.
+
+    Args:
+        on: `answers` for attacks on a release's answers, `records` for those on synthetic records; None for all.
+
+    Returns:
+        The names, in the order in which attacks were registered.
+
+    Examples:
+        >>> attack_names("records")
+        ('nearest', 'density-ratio')
+    """
     return tuple(name for name, attack in attacks().items() if on in (None, attack.on))
 
 
@@ -344,6 +306,16 @@ def infer_membership(
 
     Raises:
         SettingError: If there is no such attack, or it does not fit the release.
+        DataError: If the release or its shadow models answer NaN or infinity.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> release = npf.train("none", split.members, seed=0)
+        >>> result = infer_membership(release, split, "loss")
+        >>> result.auc > 0.5  # trained without noise on 100 records
+        True
 
     Formal guarantee
     ----------------
@@ -381,6 +353,16 @@ def infer_by_all(
 
     Raises:
         SettingError: If there is no such attack, or it does not fit the release.
+        DataError: If the release or its shadow models answer NaN or infinity.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> release = npf.train("none", split.members, seed=0)
+        >>> results = infer_by_all(release, split, ["loss", "entropy", "gap"])
+        >>> [result.attack for result in results]
+        ['loss', 'entropy', 'gap']
 
     Formal guarantee
     ----------------

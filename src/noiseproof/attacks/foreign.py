@@ -74,6 +74,14 @@ class ForeignModel(Predicts):
         outputs: What the answers are; without it, told by the first of them: rows that add up to 1 are probabilities, other
             rows logits, whole numbers and texts labels.
 
+    Raises:
+        SettingError: If `outputs` is none of these.
+
+    Examples:
+        >>> model = ForeignModel("mine", lambda features: features @ np.eye(4, 2), classes=("no", "yes"), outputs="logits")
+        >>> model.predict(torch.zeros(3, 4, dtype=torch.float64)).tolist()
+        [[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]
+
     Formal guarantee
     ----------------
     None: it is asked about private records, on the trusted side. An HTTP endpoint gets to see them.
@@ -175,6 +183,14 @@ def open_model(
         SettingError: If the options do not go together.
         DataError: If the file cannot be used.
         MissingPartError: If onnxruntime is needed and not installed.
+
+    Examples:
+        >>> from safetensors.torch import save_file
+        >>> network = Network("mlp", (4,), 2)
+        >>> save_file(network.build(0).state_dict(), "weights.safetensors")
+        >>> model = open_model("weights.safetensors", Public((4,), ("no", "yes")), network="mlp")
+        >>> model.predict(torch.rand(3, 4)).shape
+        torch.Size([3, 2])
     """
     if target.startswith(("http://", "https://")):
         return ForeignModel(

@@ -1,21 +1,138 @@
-"""Members and non-members from two files, as a stranger's model takes them."""
+"""Whom an attack is to tell apart: members and non-members of a data set, or of two files for a stranger's model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from noiseproof.attacks.attack import AttackSplit
+from noiseproof.data import Dataset, Public, Schema, read_schema
 from noiseproof.data.arrays import code_arrays
-from noiseproof.data.dataset import Dataset, Public
+from noiseproof.data.cells import MISSING_VALUES, dates, numbers
 from noiseproof.data.formats import check_file, column_names, read_npz, read_table
-from noiseproof.data.schema import Schema, read_schema
-from noiseproof.data.tables import MISSING_VALUES, code, dates, numbers
+from noiseproof.data.tables import code
 from noiseproof.errors import DataError, SettingError
+
+
+@dataclass(frozen=True)
+class AttackSplit:
+    """Records that the target was trained on, records of the same kind that it was not, and the attacker's own.
+
+    Without a pool the attack is an auditor's: shadow models are trained on random parts of the members and non-members
+    themselves, as the strongest attacks do. That tells them nothing about who is a member of the *target*.
+
+    Raises:
+        DataError: If there is no member or no non-member.
+
+    Examples:
+        >>> from noiseproof.data import load
+        >>> data = load("digits")
+        >>> split = AttackSplit(data.train, data.test)  # for a release that was trained on `data.train`
+        >>> len(split.limited(100).records)
+        100
+    """
+
+    members: Dataset
+    """What the target was trained on, or some of it."""
+    nonmembers: Dataset
+    """Records of the same kind that it was not trained on."""
+    pool: Dataset | None = None
+    """The attacker's own records, which shadow models are trained on: neither members nor non-members."""
+
+    def __post_init__(self) -> None:
+        if not len(self.members) or not len(self.nonmembers):
+            raise DataError("a membership attack needs at least one member and one non-member.")
+
+    @property
+    def records(self) -> Dataset:
+        """The members, then the non-members; whose each is, if it is known of both."""
+        return self.members.joined(self.nonmembers)
+
+    @property
+    def membership(self) -> torch.Tensor:
+        """For each of `records` whether it is a member."""
+        return torch.arange(len(self.members) + len(self.nonmembers)) < len(self.members)
+
+    @property
+    def attackers(self) -> Dataset:
+        """What shadow models are trained on: the pool, or without one the members and non-members."""
+        return self.records if self.pool is None else self.pool
+
+    def limited(self, queries: int, seed: int = 0) -> AttackSplit:
+        """Equally many random members and non-members, together at most `queries`, for a target that charges.
+
+        Persons, where they are known, come with all their records.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        sides = (self.members, self.nonmembers)
+        orders = [torch.randperm(side.persons, generator=generator) for side in sides]
+        # How many persons, or records, of each side half of the answers suffice for.
+        paid = [
+            int((records_of(side)[order].cumsum(0) <= queries // 2).sum())
+            for side, order in zip(sides, orders, strict=True)
+        ]
+        if min(paid) < 1:
+            raise SettingError(f"{queries} answers are too few for an attack: it needs a member and a non-member.")
+        members, nonmembers = (_persons_of(side, order[: min(paid)]) for side, order in zip(sides, orders, strict=True))
+        return replace(self, members=members, nonmembers=nonmembers)
+
+
+def records_of(dataset: Dataset) -> torch.Tensor:
+    """How many records each person has; one each where persons are not known."""
+    return (
+        torch.ones(len(dataset), dtype=torch.long) if dataset.groups is None else torch.bincount(dataset.groups.cpu())
+    )
+
+
+def _persons_of(dataset: Dataset, chosen: torch.Tensor) -> Dataset:
+    """All records of the chosen persons; the chosen records where persons are not known."""
+    if dataset.groups is None:
+        return dataset.take(chosen.to(dataset.labels.device))
+    wanted = torch.zeros(dataset.persons, dtype=torch.bool, device=dataset.groups.device)
+    wanted[chosen.to(wanted.device)] = True
+    return dataset.take(wanted[dataset.groups].nonzero().flatten())
+
+
+def split_for_attack(dataset: Dataset, seed: int = 0, *, size: int | None = None) -> AttackSplit:
+    """Cut a data set at random into members (train the target on these), as many non-members, and a pool apart.
+
+    This is the game of the papers: a record is drawn from members and non-members with equal chances and the attacker says
+    which it was. Where the records' persons are known, "record" is "person": nobody is on two sides.
+
+    Args:
+        dataset: All the records.
+        seed: Of the cut.
+        size: The number of members; a quarter of the records by default, so that the pool, which takes the rest, holds
+            enough for shadow models that are trained on `size` records and compared with as many others.
+
+    Returns:
+        Members, non-members and the pool.
+
+    Raises:
+        SettingError: If there are too few records for so many members, as many non-members and a pool.
+
+    Examples:
+        >>> from noiseproof.data import load
+        >>> split = split_for_attack(load("digits").train, size=300)
+        >>> len(split.members), len(split.nonmembers)
+        (300, 300)
+
+    Formal guarantee
+    ----------------
+    None: an attack measures, on the trusted side, how much a release gives away about real records.
+    """
+    size = dataset.persons // 4 if size is None else size
+    if size < 1 or 2 * size >= dataset.persons:
+        raise SettingError(
+            f"{dataset.name} has {dataset.persons} {dataset.unit}s, too few for {size} members, as many non-members and a "
+            "pool."
+        )
+    order = torch.randperm(dataset.persons, generator=torch.Generator().manual_seed(seed))
+    members, nonmembers, pool = order[:size], order[size : 2 * size], order[2 * size :]
+    return AttackSplit(*(_persons_of(dataset, part) for part in (members, nonmembers, pool)))
 
 
 def read_members(
@@ -37,6 +154,14 @@ def read_members(
     Raises:
         DataError: If a file cannot be read, is empty or does not fit the other.
         SettingError: If a table comes without its schema, or has words that a model cannot take as they are.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> for name in ("members.npz", "others.npz"):
+        ...     np.savez(name, x=rng.random((50, 4)), y=rng.integers(2, size=50))
+        >>> split = read_members(Path("members.npz"), Path("others.npz"))
+        >>> split.members.features.shape
+        torch.Size([50, 4])
     """
     for path in (members, nonmembers):
         check_file(path)

@@ -20,22 +20,40 @@ RATES = (0.001, 0.01)
 
 @dataclass(frozen=True)
 class Interval:
-    """A measured value and its interval."""
+    """A measured value and its interval.
+
+    Examples:
+        >>> auc = Interval(0.62, low=0.58, high=0.66)
+        >>> auc.low > 0.5  # more than guessing
+        True
+    """
 
     value: float
+    """What was measured."""
     low: float
+    """The interval's lower end, at the level of the `AttackResult`."""
     high: float
+    """Its upper end."""
 
 
 @dataclass(frozen=True)
 class LowRate:
-    """How many members an attack names where few non-members may be named falsely."""
+    """How many members an attack names where few non-members may be named falsely: one of `AttackResult.at_low_fpr`.
+
+    Examples:
+        >>> scores, member = torch.arange(2000.0), torch.arange(2000) >= 1000  # every member scores higher
+        >>> result = AttackResult("example", scores, member, torch.zeros(2000).long(), classes=("all",))
+        >>> rate = result.at_low_fpr[0]
+        >>> rate.fpr, rate.named, rate.falsely
+        (0.001, 1000, 1)
+    """
 
     fpr: float
     """The share of the non-members at hand that may be named."""
     tpr: Interval
     """The share of members that is named, with its exact interval."""
     named: int
+    """How many members that is."""
     falsely: int
     """How many of the non-members at hand were named."""
     fpr_at_most: float
@@ -44,14 +62,34 @@ class LowRate:
 
 @dataclass(frozen=True)
 class ClassResult:
-    """The attack on the records of one class; a measure is None where the class lacks members or non-members."""
+    """The attack on the records of one class, one of `AttackResult.per_class`.
+
+    A measure is None where the class lacks members or non-members.
+
+    Examples:
+        >>> result = AttackResult(
+        ...     "example",
+        ...     scores=torch.tensor([0.9, 0.8, 0.7, 0.2]),
+        ...     member=torch.tensor([True, True, False, False]),
+        ...     labels=torch.tensor([0, 1, 0, 1]),
+        ...     classes=("no", "yes"),
+        ... )
+        >>> [(found.name, found.auc.value) for found in result.per_class]
+        [('no', 1.0), ('yes', 1.0)]
+    """
 
     name: str
+    """The class's name."""
     members: int
+    """How many members are of the class."""
     nonmembers: int
+    """How many non-members are."""
     accuracy: Interval | None = None
+    """Share of right guesses, were members and non-members equally many."""
     advantage: Interval | None = None
+    """TPR - FPR of the guesses."""
     auc: Interval | None = None
+    """How often a member scores above a non-member."""
 
     @property
     def measures(self) -> dict[str, Interval | None]:
@@ -70,25 +108,52 @@ class AttackResult:
     percentiles of a stratified bootstrap over the records: both cover the choice of records, not the training of target
     and shadow models.
 
+    Raises:
+        DataError: If scores, memberships and labels differ in number, all are on one side, or a score is not finite.
+
+    Examples:
+        `infer_membership` returns it; scores of your own are measured the same way:
+
+        >>> result = AttackResult(
+        ...     "my attack",
+        ...     scores=torch.tensor([0.9, 0.4, 0.6, 0.2]),
+        ...     member=torch.tensor([True, True, False, False]),
+        ...     labels=torch.tensor([0, 1, 0, 1]),
+        ...     classes=("no", "yes"),
+        ...     threshold=0.5,
+        ... )
+        >>> result.auc, result.advantage
+        (0.75, 0.0)
+
     Formal guarantee
     ----------------
     None: scores and measures are made from private records and membership; they stay on the trusted side.
     """
 
     attack: str
+    """The attack's name."""
     scores: torch.Tensor = field(repr=False)
+    """One for each record, or person; the larger, the more it looks like a member."""
     member: torch.Tensor = field(repr=False)
+    """Whether it is a member."""
     labels: torch.Tensor = field(repr=False)
+    """The place of its class in `classes`."""
     classes: tuple[str, ...]
+    """The names of the classes that `per_class` measures one by one."""
     threshold: float | None = None
+    """Scores above it are taken for members; None where it is chosen by halves of the scores."""
     threshold_from: str = "the other half of the scores"
+    """Where the threshold comes from, in words."""
     queries: int = 0
     """How many answers of the target the attack used."""
     unit: str = "record"
     """What was attacked, each a score: records, or persons by all their records."""
     seed: int = 0
+    """Of the halves and of the bootstrap."""
     resamples: int = 1000
+    """How often the bootstrap draws the records again."""
     level: float = 0.95
+    """The confidence level of the intervals."""
     note: str = ""
     """What a reader must know about the attack: how it was chosen, and what it finds on models of the same kind."""
 
@@ -338,6 +403,12 @@ def plot_roc(results: Sequence[AttackResult], path: str | Path) -> Path:
 
     Returns:
         The path.
+
+    Examples:
+        >>> scores, member = torch.arange(100.0), torch.arange(100) % 3 > 0
+        >>> result = AttackResult("example", scores, member, torch.zeros(100).long(), classes=("all",))
+        >>> plot_roc([result], "roc.svg").name
+        'roc.svg'
     """
     # Figures are made without pyplot, which keeps global state and may look for a display.
     from matplotlib.figure import Figure

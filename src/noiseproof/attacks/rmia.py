@@ -30,6 +30,26 @@ class RmiaAttack(Attack):
 
     *Online*, p(x) is the mean over reference models with the record and without it, half each. *Offline*, no reference model
     has it, and p(x) is (1 + a) / 2 of their mean plus (1 - a) / 2: models that had seen it would be surer.
+
+    Args:
+        references: Shadow models: online on halves of the attacked records, offline on a pool apart.
+        online: Which of the two they are.
+        gamma: By which factor another record's ratio must be smaller to count; 1 at least.
+        a: For the offline attack, in [0, 1]: 1 takes the reference models' mean as it is.
+
+    Raises:
+        SettingError: If an option is out of range, or online models are not on halves.
+
+    Examples:
+        >>> from noiseproof.networks import Network, Training
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> network = Network("mlp", (1, 8, 8), 10)
+        >>> shadows = ShadowModels.halves(network, split.records, count=8, training=Training(epochs=20))
+        >>> release = npf.train("none", split.members, seed=0)
+        >>> RmiaAttack(shadows).against(release, split).auc > 0.5
+        True
     """
 
     name: ClassVar[str] = "rmia"
@@ -94,6 +114,23 @@ class StrongestAttack(Attack):
     for its references, and the attack that names most members at one false accusation in a hundred is turned on the real
     target. The target plays no part in the choice, so that the result is as honest as a single attack's. `note` says what
     was chosen and what it named on the reference models: the power that the attack has on a model of this kind.
+
+    Args:
+        references: Shadow models on halves of the attacked records.
+
+    Raises:
+        SettingError: If they are not on halves.
+
+    Examples:
+        >>> from noiseproof.networks import Network, Training
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> network = Network("mlp", (1, 8, 8), 10)
+        >>> shadows = ShadowModels.halves(network, split.records, count=8, training=Training(epochs=20))
+        >>> attack = StrongestAttack(shadows)
+        >>> attack.chosen in ("lira", "rmia", "loss")
+        True
     """
 
     name: ClassVar[str] = "strongest"
@@ -139,30 +176,11 @@ class StrongestAttack(Attack):
         return _CANDIDATES[self.chosen](*seen, plain, logit, references.inside, references.outside)
 
 
-def _lira(
-    seen: torch.Tensor,
-    seen_logit: torch.Tensor,
-    plain: torch.Tensor,
-    logit: torch.Tensor,
-    inside: torch.Tensor,
-    outside: torch.Tensor,
-) -> torch.Tensor:
-    return likelihood_ratios(seen_logit, logit, inside, outside, fixed=len(logit) < ENOUGH)
-
-
-def _rmia(
-    seen: torch.Tensor,
-    seen_logit: torch.Tensor,
-    plain: torch.Tensor,
-    logit: torch.Tensor,
-    inside: torch.Tensor,
-    outside: torch.Tensor,
-) -> torch.Tensor:
-    return relative(seen, marginal(plain, inside, outside), 2.0)
-
-
-def _loss(seen: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-    return seen
-
-
-_CANDIDATES: dict[str, Callable[..., torch.Tensor]] = {"rmia": _rmia, "lira": _lira, "loss": _loss}
+_CANDIDATES: dict[str, Callable[..., torch.Tensor]] = {
+    "rmia": lambda seen, seen_logit, plain, logit, *sides: relative(seen, marginal(plain, *sides), 2.0),
+    "lira": lambda seen, seen_logit, plain, logit, *sides: likelihood_ratios(
+        seen_logit, logit, *sides, fixed=len(logit) < ENOUGH
+    ),
+    "loss": lambda seen, *_: seen,
+}
+"""Scores by what the target and the reference models say of each record, and which of these were trained with it."""

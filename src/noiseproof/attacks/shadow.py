@@ -25,7 +25,17 @@ _ANSWERS = 1 << 24
 class ShadowModels:
     """k networks, and for each of the pool's records whether a network was trained on it or is known not to have been.
 
-    `inside` and `outside` are (k, records) and need not cover the pool. All are trained at once, as one network.
+    `drawn`, `halves` and `trained` make them. All are trained at once, as one network, unless a `Retraining` repeats what a
+    method did.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> network = Network("mlp", (1, 8, 8), 10)
+        >>> shadows = ShadowModels.drawn(network, split.pool, count=4, size=100, training=Training(epochs=5))
+        >>> shadows.inside.sum(1)
+        tensor([100, 100, 100, 100])
 
     Formal guarantee
     ----------------
@@ -33,9 +43,13 @@ class ShadowModels:
     """
 
     networks: StackedNetwork | Retrained = field(repr=False)
+    """The k models."""
     pool: Dataset
+    """The attacker's records, on parts of which they are trained."""
     inside: torch.Tensor = field(repr=False)
+    """(k, records): whether a model was trained on a record."""
     outside: torch.Tensor = field(repr=False)
+    """(k, records): whether it is known not to have been. Both together need not cover the pool."""
 
     @classmethod
     def drawn(
@@ -147,6 +161,21 @@ class ShadowAttack(Attack):
     They are trained on the shadow models' answers to what these were and were not trained on, and decide at one half.
     Records of a class that no shadow model has seen are taken for non-members. With `by_class=False` there is one network
     for all classes, as Lu et al. have it (section 3.3): it does not know a record's class, and so tells less.
+
+    Args:
+        networks: The attack networks, as `fit` trains them.
+        classes: For each class the place of its network; -1 for a class without one.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> network = Network("mlp", (1, 8, 8), 10)
+        >>> shadows = ShadowModels.drawn(network, split.pool, count=4, size=100, training=Training(epochs=20))
+        >>> attack = ShadowAttack.fit(shadows, training=Training(epochs=5))
+        >>> release = npf.train("none", split.members, seed=0)
+        >>> attack.against(release, split).queries
+        200
     """
 
     name: ClassVar[str] = "shadow"
@@ -241,7 +270,23 @@ class LiraAttack(Attack):
     log likelihood ratio, and 0 its threshold. *Offline*, the pool is apart, only what happens without the record is
     known, and the score is how many standard deviations the target's confidence lies above it.
 
-    `fixed_variance` shares one variance between all records; by default so below 64 shadow models.
+    Args:
+        shadows: Shadow models: online on halves of the attacked records, offline on a pool apart.
+        online: Which of the two they are.
+        fixed_variance: Whether all records share one variance; by default so below 64 shadow models.
+
+    Raises:
+        SettingError: If online models are not on halves.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> network = Network("mlp", (1, 8, 8), 10)
+        >>> shadows = ShadowModels.halves(network, split.records, count=8, training=Training(epochs=20))
+        >>> release = npf.train("none", split.members, seed=0)
+        >>> LiraAttack(shadows, online=True).against(release, split).auc > 0.5
+        True
     """
 
     name: ClassVar[str] = "lira"

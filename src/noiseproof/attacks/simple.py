@@ -28,7 +28,18 @@ _SMALLEST = 1e-9
 class LossAttack(Attack):
     """Yeom et al. (2018): records with a small loss are taken for members. The score is minus the loss.
 
-    The threshold is the best one on shadow models where there are some; it needs no training otherwise.
+    The threshold is the best one on shadow models where there are some (`fit`); it needs no training otherwise.
+
+    Args:
+        threshold: Scores above it are taken for members; None to choose it by halves of the scores.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> release = npf.train("none", split.members, seed=0)
+        >>> LossAttack().against(release, split).auc > 0.5
+        True
     """
 
     name: ClassVar[str] = "loss"
@@ -103,6 +114,24 @@ class LabelOnlyAttack(Attack):
     the accuracy gap. With copies each record is asked again that many times with growing numbers of features exchanged
     for those of other records of `pool`, and the score is the share of right labels: members lie deeper in their class.
     Every copy is one more query a record.
+
+    Args:
+        pool: Records to take features from; needed for copies.
+        copies: How often a record is asked about again.
+        largest: The share of features that the last copy exchanges, in (0, 1]; copies before it exchange less.
+        seed: Of the exchanges.
+
+    Raises:
+        SettingError: If an option is out of range, or there are copies and no pool.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> release = npf.train("none", split.members, seed=0)
+        >>> result = LabelOnlyAttack(split.pool, copies=5).against(release, split)
+        >>> result.queries  # 200 records, 6 times
+        1200
     """
 
     name: ClassVar[str] = "label-only"
@@ -143,7 +172,23 @@ class LabelOnlyAttack(Attack):
 
 @register_attack
 class GapAttack(LabelOnlyAttack):
-    """Records that are labelled right are taken for members: the advantage is the accuracy gap."""
+    """Records that are labelled right are taken for members: the advantage is the accuracy gap.
+
+    Args:
+        pool: Not needed.
+        copies: 0; with copies it is `LabelOnlyAttack`.
+        largest: As for `LabelOnlyAttack`.
+        seed: As for `LabelOnlyAttack`.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> release = npf.train("none", split.members, seed=0)
+        >>> gap = npf.accuracy(release, split.members) - npf.accuracy(release, split.nonmembers)
+        >>> abs(GapAttack().against(release, split).advantage - gap) < 1e-6
+        True
+    """
 
     name: ClassVar[str] = "gap"
 
@@ -158,6 +203,17 @@ class NearestAttack(Attack):
     """Synthetic records: a record near to one of them is taken for a member (Chen et al. 2020).
 
     The score is minus the distance to the k-th nearest synthetic record of the same class.
+
+    Args:
+        neighbours: That k.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> release = npf.train("moments", split.members, epsilon=3, seed=0)
+        >>> NearestAttack(neighbours=3).against(release, split).queries  # it looks at the records alone
+        0
     """
 
     name: ClassVar[str] = "nearest"
@@ -178,6 +234,21 @@ class DensityRatioAttack(Attack):
     The idea of DOMIAS (van Breugel et al. 2023) without a discriminator: densities by the distance to the k-th nearest
     neighbour, the score is log(distance in the reference) - log(distance in the synthetic records). The reference is
     the split's pool. One neighbour sees a single copied record; more of them see regions that were learned too well.
+
+    Args:
+        reference: Records of the same kind that are neither members nor non-members.
+        neighbours: That k.
+
+    Raises:
+        SettingError: If there is no reference.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.attacks import split_for_attack
+        >>> split = split_for_attack(npf.load("digits").train, size=100)
+        >>> release = npf.train("moments", split.members, epsilon=3, seed=0)
+        >>> DensityRatioAttack(split.pool, neighbours=3).scores(release, split.records).shape
+        torch.Size([200])
     """
 
     name: ClassVar[str] = "density-ratio"

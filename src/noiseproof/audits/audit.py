@@ -56,17 +56,32 @@ class AuditError(NoiseproofError):
 
 @dataclass(frozen=True)
 class AuditResult:
-    """A lower bound on a mechanism's epsilon beside what is claimed and proven for it."""
+    """A lower bound on a mechanism's epsilon beside what is claimed and proven for it.
+
+    Examples:
+        >>> from noiseproof.methods import get
+        >>> from noiseproof.privacy import Budget
+        >>> result = audit(get("dp-sgd")().game(Budget(3, 1e-5)), trials=200, timeout=None)
+        >>> result.verdict, result.contradicts_proof
+        ('proven', False)
+    """
 
     game: str
+    """What was played, in words."""
     neighbours: Neighbours
+    """How the two worlds differ."""
     unit: Unit
+    """In whose data they differ."""
     trials: int
     """Runs in each of the two worlds."""
     seed: int
+    """What the audit was seeded with."""
     bound: Bound
+    """The lower bound, and what was counted for it."""
     claimed: Claim | None = None
+    """What is claimed for exactly what was played."""
     proven: Proof | None = None
+    """What is proven for exactly what was played."""
     power: Power | None = None
     """What it could have found, where that was asked for (`with_power`)."""
     notes: tuple[str, ...] = ()
@@ -144,6 +159,33 @@ def audit(
     wait longer than `timeout` seconds raises an `AuditError`; no bound is ever computed from the other trials. With
     `timeout=None` and `jobs=1` everything runs in this process (see `play`).
 
+    Args:
+        game: The mechanism's game, such as `Method.game` gives.
+        trials: Runs in each world, 5 at least. The more, the larger the epsilon that can be refuted.
+        confidence: Of the bound.
+        seed: Of the trials.
+        jobs: Processes that play at a time.
+        timeout: Seconds that a chunk of 500 trials may take; None for no limit.
+        progress: Hears of every chunk of trials.
+
+    Returns:
+        The bound beside what is claimed and proven for the game.
+
+    Raises:
+        AuditError: If the mechanism fails in a trial.
+        SettingError: If there are too few trials, or an option is out of range.
+        UnsupportedError: If worker processes are needed, forking is impossible and the game cannot be pickled.
+
+    Examples:
+        >>> from noiseproof.privacy.card import Claim, Game
+        >>> def play(world, trials, generator):  # adds normal noise to 0 or to 1
+        ...     return world + torch.randn(trials, generator=generator, dtype=torch.float64)
+        >>> claim = Claim(epsilon=0.1, delta=1e-5, source="an example")
+        >>> game = Game("noise on a count", play, "add-or-remove", 1e-5, claimed=claim, gaussian=True)
+        >>> result = audit(game, trials=1000, timeout=None)
+        >>> round(result.epsilon, 1), result.verdict
+        (3.7, 'refuted')
+
     Formal guarantee
     ----------------
     If what `game.play` runs is (epsilon, delta)-DP at the game's delta, unit and neighbours, the bound exceeds epsilon
@@ -182,13 +224,7 @@ class _Chunk:
 
 
 def play(
-    game: Game,
-    *,
-    trials: int,
-    seed: int = 0,
-    jobs: int = 1,
-    timeout: float | None = None,
-    progress: Progress = SILENT,
+    game: Game, *, trials: int, seed: int = 0, jobs: int = 1, timeout: float | None = None, progress: Progress = SILENT
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The scores of `trials` runs in world 0 and as many in world 1, all of them, or an `AuditError`.
 
@@ -200,6 +236,30 @@ def play(
     start OpenMP threads where its parent had some, so workers compute on one thread each. Where forking is
     impossible (no `fork` on the system, or CUDA already in use by this process) fresh processes are started, and the
     game must be picklable.
+
+    Args:
+        game: What is played.
+        trials: Runs in each world, 5 at least.
+        seed: Of the trials.
+        jobs: Processes that play at a time.
+        timeout: Seconds that a chunk may take; None for no limit.
+        progress: Hears of every chunk.
+
+    Returns:
+        The scores in world 0 and in world 1, (trials,) each.
+
+    Raises:
+        AuditError: If the mechanism raises, hangs, takes its process down or returns something else than a number a trial.
+        SettingError: If there are too few trials, or an option is out of range.
+        UnsupportedError: If worker processes are needed, forking is impossible and the game cannot be pickled.
+
+    Examples:
+        >>> from noiseproof.privacy.card import Game
+        >>> def noised(world, trials, generator):
+        ...     return world + torch.randn(trials, generator=generator, dtype=torch.float64)
+        >>> without, with_it = play(Game("noise on a count", noised, "add-or-remove", 1e-5), trials=100)
+        >>> without.shape, bool(with_it.mean() > without.mean())
+        ((100,), True)
     """
     if trials < 5:
         raise SettingError(f"an audit needs at least 5 trials in each world, not {trials}.")

@@ -96,6 +96,17 @@ def audit_end_to_end(
         AuditError: If a run fails, dies or hangs; no bound is computed from the others.
         SettingError: If there are fewer than 20 trials, or the folder holds another audit.
 
+    Examples:
+        >>> from noiseproof.data import load
+        >>> def train(world, bundle):  # lets out a sum without noise, in place of a bundle
+        ...     records = load(world.data, schema=world.schema).train
+        ...     return {"sum": records.features.double().sum().reshape(1).numpy()}
+        >>> digits = load("digits")
+        >>> records = digits.train.joined(digits.test)
+        >>> result = audit_end_to_end(records, train, name="a sum", delta=0.0, records=200, trials=40, jobs=1)
+        >>> round(result.epsilon, 1)
+        1.9
+
     Formal guarantee
     ----------------
     If runs are independent and the whole way from the file to the bundle is (epsilon, delta)-DP under `relation`, the

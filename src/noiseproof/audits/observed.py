@@ -19,8 +19,7 @@ from noiseproof.data.formats import read_table
 from noiseproof.data.schema import read_schema
 from noiseproof.data.tables import code
 from noiseproof.privacy.card import Card
-from noiseproof.releases import bundles
-from noiseproof.releases.release import ModelRelease, PredictionRelease
+from noiseproof.releases import ModelRelease, PredictionRelease, bundles
 
 Observed: TypeAlias = dict[str, NDArray[np.float64]]
 """What a run let out: single numbers by name, each an array of one, and `weights`."""
@@ -64,7 +63,7 @@ def observe_records(path: Path, world: World) -> Observed:
         schema = read_schema(world.schema)
         made = code(read_table(path, schema), schema, name=path.name)[0]
         features, labels, classes = made.features, made.labels, made.classes
-    label = world.canary[1]
+    label = int(world.canary[1])
     distances = (features - world.canary[0]).flatten(1).norm(dim=1)
     same = distances[labels == label]
     shares = torch.bincount(labels, minlength=classes) / len(labels)

@@ -28,11 +28,23 @@ Rates: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Guesses:
-    """Of how many canaries there were, how many were guessed to be in or out, and how many of these correctly."""
+    """Of how many canaries there were, how many were guessed to be in or out, and how many of these correctly.
+
+    Raises:
+        SettingError: If there are more correct guesses than guesses, or more guesses than canaries.
+
+    Examples:
+        >>> guesses = Guesses(canaries=1000, guessed=100, correct=90)
+        >>> guesses.correct / guesses.guessed
+        0.9
+    """
 
     canaries: int
+    """Each was in or out by a fair coin of its own."""
     guessed: int
+    """Canaries of which it was guessed; the guesser abstained from the others."""
     correct: int
+    """Guesses that were right."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.correct <= self.guessed <= self.canaries or self.canaries < 1:
@@ -44,24 +56,47 @@ class Guesses:
 
 @dataclass(frozen=True)
 class OneRunBound:
-    """The largest epsilon that one run refutes, and the guesses that it was refuted by."""
+    """The largest epsilon that one run refutes, and the guesses that it was refuted by.
+
+    Examples:
+        >>> included = flip(1000, torch.Generator().manual_seed(0))
+        >>> bound = one_run_bound(included.double(), included, delta=1e-5)  # the scores give every coin away
+        >>> bound.guesses
+        Guesses(canaries=1000, guessed=500, correct=500)
+    """
 
     epsilon: float
+    """The lower bound; 0 where nothing is refuted."""
     delta: float
+    """The delta that it holds at."""
     confidence: float
+    """How likely it is, at least, that the bound does not exceed the true epsilon."""
     guesses: Guesses
+    """The number of guesses that refutes most, and how many of them were right."""
     gaussian: bool = False
     """Whether it rests on the assumption that a canary's pair of worlds is a Gaussian one."""
 
 
 @dataclass(frozen=True)
 class OneRunResult:
-    """What one run with canaries showed, beside what is claimed, in the words of `AuditResult`."""
+    """What one run with canaries showed, beside what is claimed, in the words of `AuditResult`.
+
+    Examples:
+        >>> included = flip(1000, torch.Generator().manual_seed(0))
+        >>> bound = one_run_bound(included.double(), included, delta=1e-5)
+        >>> claim = Claim(epsilon=1.0, delta=1e-5, source="the vendor")
+        >>> OneRunResult("a model with 1000 canaries", bound, claim).verdict
+        'refuted'
+    """
 
     game: str
+    """What was run, in words."""
     bound: OneRunBound
+    """The lower bound, and the guesses that gave it."""
     claimed: Claim | None = None
+    """What is to be refuted; None if nothing is claimed."""
     power: Power | None = None
+    """What it could have found, where that was computed (`one_run_power`)."""
 
     @property
     def audited(self) -> Audit:
@@ -111,6 +146,23 @@ def guess(scores: ArrayLike, included: ArrayLike, *, guess_in: int, guess_out: i
 
     The numbers of guesses must not be chosen by looking at `included`. Ties go by position, which tells nothing either,
     since every canary has its own coin.
+
+    Args:
+        scores: One for each canary; the larger, the more it looks as if it was in.
+        included: The coins: whether each canary was in.
+        guess_in: How many of the highest scores are guessed to be in.
+        guess_out: How many of the lowest scores are guessed to be out.
+
+    Returns:
+        How many guesses were right.
+
+    Raises:
+        SettingError: If scores and coins differ in number, or there are more guesses than canaries.
+        AuditError: If a score is NaN.
+
+    Examples:
+        >>> guess([0.9, 0.1, 0.6, 0.3], [True, False, False, True], guess_in=2, guess_out=1)
+        Guesses(canaries=4, guessed=3, correct=2)
     """
     values, truth = np.asarray(scores, dtype=np.float64), np.asarray(included, dtype=bool)
     if values.ndim != 1 or values.shape != truth.shape:
@@ -196,6 +248,21 @@ def contradicts(
 def one_run_epsilon(guesses: Guesses, *, delta: float, confidence: float = 0.95) -> float:
     """The largest epsilon for which (epsilon, delta)-DP is refuted by the guesses.
 
+    Args:
+        guesses: What was guessed, and how many of it correctly.
+        delta: Of the bound, in [0, 1).
+        confidence: Of the bound.
+
+    Returns:
+        The bound; 0 where nothing is refuted.
+
+    Raises:
+        SettingError: If delta or the confidence is out of range.
+
+    Examples:
+        >>> round(one_run_epsilon(Guesses(canaries=1000, guessed=200, correct=180), delta=1e-5), 1)
+        1.8
+
     Formal guarantee
     ----------------
     Canaries are in or out by independent fair coins, the number of guesses is fixed beforehand, and the mechanism is
@@ -221,6 +288,21 @@ def refutes(guesses: Guesses, epsilon: float, *, delta: float, confidence: float
 def steinke_epsilon(guesses: Guesses, *, delta: float, confidence: float = 0.95) -> float:
     """The largest epsilon that `p_value` alone refutes: Steinke et al.'s bound, for comparison.
 
+    Args:
+        guesses: What was guessed, and how many of it correctly.
+        delta: Of the bound, in [0, 1).
+        confidence: Of the bound.
+
+    Returns:
+        The bound; 0 where nothing is refuted.
+
+    Raises:
+        SettingError: If delta or the confidence is out of range.
+
+    Examples:
+        >>> round(steinke_epsilon(Guesses(canaries=1000, guessed=200, correct=180), delta=1e-5), 1)
+        1.8
+
     Formal guarantee
     ----------------
     As for `one_run_epsilon`, which is never smaller.
@@ -235,6 +317,21 @@ def steinke_epsilon(guesses: Guesses, *, delta: float, confidence: float = 0.95)
 
 def one_run_gaussian_epsilon(guesses: Guesses, *, delta: float, confidence: float = 0.95) -> float:
     """The largest epsilon refuted by the guesses if the mechanism is a Gaussian one: tighter, under that assumption.
+
+    Args:
+        guesses: What was guessed, and how many of it correctly.
+        delta: Of the bound, in (0, 1).
+        confidence: Of the bound.
+
+    Returns:
+        The bound; 0 where nothing is refuted.
+
+    Raises:
+        SettingError: If delta or the confidence is out of range.
+
+    Examples:
+        >>> round(one_run_gaussian_epsilon(Guesses(canaries=1000, guessed=200, correct=180), delta=1e-5), 1)
+        2.9
 
     Formal guarantee
     ----------------
@@ -265,6 +362,17 @@ def one_run_bound(
 
     Returns:
         The bound, and the guesses that gave it.
+
+    Raises:
+        SettingError: If scores and coins differ in number, or delta or the confidence is out of range.
+        AuditError: If a score is NaN.
+
+    Examples:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> included = flip(1000, generator)
+        >>> scores = included + torch.randn(1000, generator=generator)  # mu = 1
+        >>> round(one_run_bound(scores, included, delta=1e-5, gaussian=True).epsilon, 1)
+        1.8
 
     Formal guarantee
     ----------------

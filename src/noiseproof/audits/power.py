@@ -30,6 +30,11 @@ _CROWD = 200_000
 class Power:
     """What an audit could have found.
 
+    Examples:
+        >>> power = one_run_power(1000, delta=1e-5, confidence=0.95, claimed=1.0, gaussian=True)
+        >>> power.largest > 4
+        True
+
     Formal guarantee
     ----------------
     None: the figures are simulated, for mechanisms of the named kinds whose best score the audit knows. An audit of another
@@ -76,6 +81,12 @@ def two_worlds_power(bound: Bound, trials: int, claimed: float | None) -> Power:
 
     Returns:
         What it could have found.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> bound = counting_bound((rng.normal(size=50), rng.normal(size=50)), delta=0.0)
+        >>> two_worlds_power(bound, trials=50, claimed=3.0).sentence
+        'This audit could find an epsilon of at most 1.93. That is too little to refute 3, whatever the truth: take more trials.'
     """
     learning = trials - bound.counted
     about: Any = {"delta": bound.delta, "confidence": bound.confidence}
@@ -111,6 +122,10 @@ def one_run_power(canaries: int, *, delta: float, confidence: float, claimed: fl
 
     Returns:
         What it could have found.
+
+    Examples:
+        >>> one_run_power(100, delta=1e-5, confidence=0.95, claimed=8.0, gaussian=False).found_from
+        {'Gaussian': None}
     """
     bound = one_run_gaussian_epsilon if gaussian else one_run_epsilon
     sizes = guess_counts(canaries)

@@ -54,6 +54,12 @@ class Program:
 
     Raises:
         SettingError: If a placeholder is missing, the program cannot be found, or the timeout makes no sense.
+
+    Examples:
+        >>> program = Program("python3 release.py --in {data} --out {release}.json", timeout=10)
+        >>> Program("python3 release.py")
+        Traceback (most recent call last):
+        noiseproof.errors.SettingError: the command line 'python3 release.py' lacks {data} and {release}, where ...
     """
 
     command: str
@@ -111,6 +117,17 @@ def audit_program(
     Raises:
         AuditError: If a run fails, hangs or writes nothing that can be read; no bound is computed from the others.
         SettingError: If there are fewer than 20 trials, the files are not neighbours, or the folder holds another audit.
+        DataError: If one of the files cannot be read.
+
+    Examples:
+        >>> data, neighbour = Path("people.csv"), Path("people-without-one.csv")
+        >>> _ = data.write_text("age,income\\n31,18000\\n45,52000\\n")
+        >>> _ = neighbour.write_text("age,income\\n31,18000\\n")
+        >>> claim = Claim(epsilon=1.0, delta=1e-5, source="the vendor")
+        >>> program = Program("cp {data} {release}.csv")  # releases the records as they are
+        >>> result = audit_program(program, data, neighbour, claim, trials=50)
+        >>> result.verdict
+        'refuted'
 
     Formal guarantee
     ----------------

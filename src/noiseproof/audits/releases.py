@@ -104,11 +104,4 @@ def _plain(array: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(array).astype(np.float64).reshape(-1)
 
 
-_READERS = {
-    ".json": _json,
-    ".csv": _csv,
-    ".txt": _text,
-    ".npy": _npy,
-    ".npz": _npz,
-    ".safetensors": _safetensors,
-}
+_READERS = {".json": _json, ".csv": _csv, ".txt": _text, ".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}

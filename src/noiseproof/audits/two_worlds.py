@@ -32,13 +32,24 @@ _INTERVAL_CUTS = 48
 
 @dataclass(frozen=True)
 class Event:
-    """A set of scores that accuses one of the worlds: those from `low` to below `high`, or all the others."""
+    """A set of scores that accuses one of the worlds: those from `low` to below `high`, or all the others.
+
+    Examples:
+        >>> event = Event(accuses=1, low=0.5)
+        >>> event.happens(np.array([0.2, 0.7, np.inf]))
+        array([False,  True,  True])
+        >>> event.errors((np.array([0.1, 0.6]), np.array([0.4, 0.9, 1.3])))
+        (1, 1)
+    """
 
     accuses: Literal[0, 1]
+    """The world that it speaks for."""
     low: float
+    """The least score that belongs to the interval."""
     high: float | None = None
     """None: no upper end, so that a score of infinity belongs to it."""
     outside: bool = False
+    """Whether the event is what lies outside the interval."""
 
     def happens(self, scores: Scores) -> NDArray[np.bool_]:
         """For each score whether the event happens."""
@@ -56,13 +67,26 @@ class Event:
 
 @dataclass(frozen=True)
 class Bound:
-    """The largest epsilon that the counted trials refute, and what was counted."""
+    """The largest epsilon that the counted trials refute, and what was counted.
+
+    `counting_bound` and `gaussian_bound` return it.
+
+    Examples:
+        >>> bound = counting_bound((np.zeros(100), np.ones(100)), delta=0.0)  # every trial tells the worlds apart
+        >>> bound.counted, bound.falsely, bound.missed
+        (50, 0, 0)
+    """
 
     epsilon: float
+    """The lower bound; 0 where nothing is refuted."""
     delta: float
+    """The delta that it holds at."""
     confidence: float
+    """How likely it is, at least, that the bound does not exceed the true epsilon."""
     estimator: Estimator
+    """How it was found."""
     event: Event
+    """The scores that were counted, and which world they accuse."""
     counted: int
     """Trials in each world on which errors were counted (the others chose the event)."""
     falsely: int
@@ -84,8 +108,26 @@ def counting_bound(
 
     Half of the trials choose an event (a half-line or an interval of scores, or what is outside it), the world that it
     accuses, and how the error probability is shared between the two error rates; the other half is counted. With
-    Clopper-Pearson bounds on both rates, epsilon >= log((1 - delta - FNR) / FPR). Where the scores of other trials are
-    given for `choosing`, all of `scores` are counted.
+    Clopper-Pearson bounds on both rates, epsilon >= log((1 - delta - FNR) / FPR).
+
+    Args:
+        scores: One for each trial in world 0, and as many in world 1; 5 each at least.
+        delta: Of the bound, in [0, 1).
+        confidence: Of the bound.
+        choosing: Scores of other trials, to choose the event by; all of `scores` are counted then.
+
+    Returns:
+        The bound and what was counted.
+
+    Raises:
+        SettingError: If the scores are too few, differ in number or hold a NaN, or an option is out of range.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> noise = rng.laplace(scale=1.0, size=(2, 10000))  # epsilon 1
+        >>> bound = counting_bound((noise[0], noise[1] + 1), delta=0.0)
+        >>> round(bound.epsilon, 1)
+        0.9
 
     Formal guarantee
     ----------------
@@ -111,6 +153,25 @@ def gaussian_bound(scores: tuple[Scores, Scores], *, delta: float, confidence: f
     together. Every test of a mu-GDP pair has FPR + FNR >= 2 Phi(-mu / 2), so an upper bound on the mean of the two
     rates (`pooled_upper`) is a lower bound on mu, and mu with delta gives epsilon. The idea is that of Nasr et al.
     2023; pooling avoids splitting the confidence.
+
+    Args:
+        scores: One for each trial in world 0, and as many in world 1; 5 each at least.
+        delta: Of the bound, in (0, 1).
+        confidence: Of the bound.
+
+    Returns:
+        The bound and what was counted.
+
+    Raises:
+        SettingError: If the scores are too few, differ in number or hold a NaN, or an option is out of range.
+
+    Examples:
+        >>> from noiseproof.privacy import gaussian_dp
+        >>> rng = np.random.default_rng(0)
+        >>> noise = rng.normal(size=(2, 10000))  # mu = 1
+        >>> bound = gaussian_bound((noise[0], noise[1] + 1), delta=1e-5)
+        >>> round(bound.epsilon, 1), round(gaussian_dp.epsilon_of(1.0, 1e-5), 1)
+        (4.0, 4.4)
 
     Formal guarantee
     ----------------

@@ -71,7 +71,7 @@ def write_worlds(
         raise SettingError("end to end, a canary person is added or removed; leave replace-one to records.")
     if relation == "add-or-remove":
         ordinary = int(torch.randint(len(dataset), (), generator=torch.Generator().manual_seed(seed)))
-        chosen = {CONTROL: (dataset.features[ordinary], int(dataset.labels[ordinary])), **chosen}
+        chosen = {CONTROL: (dataset.features[ordinary], dataset.labels[ordinary].item()), **chosen}
     first = next(iter(chosen.values()))
     written = {WITHOUT: _write(place / WITHOUT, dataset, first, relation, seed)}
     without = _training_part(written[WITHOUT], relation)

@@ -17,8 +17,8 @@ __all__ = ["app", "command", "group", "main"]
 
 # In the order in which the help lists them.
 for _name in (
-    *("compare", "methods", "data", "account", "calibrate", "train", "choose", "predict", "publish", "synth", "attack"),
-    *("audit", "canaries", "card", "verify", "report", "study", "tpvd", "bench", "serve", "keys", "ledger", "client"),
+    *("compare", "methods", "data", "account", "train", "choose", "predict", "publish", "synth", "attack"),
+    *("audit", "canaries", "verify", "report", "study", "serve", "keys", "ledger", "client"),
 ):
     importlib.import_module(f"noiseproof.cli.{_name}")
 

@@ -146,8 +146,7 @@ def _attack_bundle(
     from noiseproof.attacks import AttackSplit, infer_by_all
     from noiseproof.data import load
     from noiseproof.parallel.tasks import asked
-    from noiseproof.releases import bundles
-    from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease
+    from noiseproof.releases import DataRelease, ModelRelease, PredictionRelease, bundles
     from noiseproof.run.cautions import trained_on
 
     release = bundles.load(bundle)
@@ -195,11 +194,7 @@ def _attack_stranger(
     if ignored := [name for name in ("target", "task", "target_bounds", "person") if about[name]] or about["skip"]:
         raise SettingError(f"--{ignored[0]} is not for a stranger's model; its --schema says it all.")
     split = read_members(
-        about["members"],
-        about["nonmembers"],
-        schema=about["schema"],
-        coded=about["coded"],
-        encoding=about["encoding"],
+        about["members"], about["nonmembers"], schema=about["schema"], coded=about["coded"], encoding=about["encoding"]
     )
     if split.members.public.task != "classification" and names is None:
         names = ("loss",)
@@ -275,14 +270,7 @@ def _show(json: bool, document: dict[str, Any], results: Sequence[AttackResult])
         if "power" in document:
             caption = f"{caption} They hold for all attacks together at 95%. {document['power']['sentence']}"
         heads = ("attack", "AUC", "advantage", *(f"TPR at {one.fpr:g} FPR" for one in results[0].at_low_fpr))
-        output.answer(
-            json,
-            document,
-            f"Membership attacks against {of} ({told})",
-            heads,
-            rows,
-            caption,
-        )
+        output.answer(json, document, f"Membership attacks against {of} ({told})", heads, rows, caption)
     if not json:
         for result in results:
             if result.note:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -283,12 +282,7 @@ def _with_canary(split: Split, canary: str | None) -> tuple[Dataset, Canary | No
     """All records, without the one that is to be the canary."""
     import torch
 
-    features = torch.cat([split.train.features, split.test.features])
-    labels = torch.cat([split.train.labels, split.test.labels])
-    groups = None
-    if split.train.groups is not None and split.test.groups is not None:  # nobody is in both parts
-        groups = torch.cat([split.train.groups, split.test.groups + split.train.persons])
-    dataset = replace(split.train, features=features, labels=labels, groups=groups)
+    dataset = split.train.joined(split.test)
     if canary is None:
         return dataset, None
     row, _, name = canary.partition(":")
@@ -299,6 +293,6 @@ def _with_canary(split: Split, canary: str | None) -> tuple[Dataset, Canary | No
         )
     rows = torch.cat(split.rows) if split.rows is not None else torch.arange(len(dataset))
     place = int((rows == int(row)).nonzero()[0, 0])
-    label = classes.index(name) if name else int(labels[place])
+    label = classes.index(name) if name else int(dataset.labels[place])
     others = torch.arange(len(dataset)) != place
-    return dataset.take(others), (features[place].clone(), label)
+    return dataset.take(others), (dataset.features[place].clone(), label)

@@ -45,8 +45,8 @@ def run(
     """Train methods or settings a random number of times, keep the best by a noisy score, and prove all of it.
 
     The score (ROC AUC, or the squared error of a number) is computed with noise from the records that were held out, which
-    are covered by the guarantee, too. The number of trainings, the time they took and every other candidate's result must
-    stay secret, so none of it is shown.
+    are covered by the guarantee, too; with --person each person counts once in it. The number of trainings, the time they
+    took and every other candidate's result must stay secret, so none of it is shown.
     """
     from noiseproof import methods
     from noiseproof.data import load
@@ -74,14 +74,14 @@ def run(
         output.note(cautions.keep_fingerprint(out, split.train))
     o.caution(found.release, out)
     card, chosen = found.release.card, candidates[found.candidate]
-    promised = (output.guarantee(card.claimed), output.guarantee(card.proven), delta, card.verdict)
+    shown = {"chosen": chosen, f"noisy {found.measure}": found.score, **o.promised(card, delta)}
     document = {"chosen": chosen, "candidates": candidates, "measure": found.measure, "score": found.score}
     output.answer(
         json,
         {**document, "data": split.train.name, "card": card, "out": None if out is None else str(out)},
-        f"the best of {len(candidates)} candidates on {split.train.name} ({len(split.train)} records)",
-        ("chosen", f"noisy {found.measure}", "claimed ε", "proven ε", "δ", "verdict"),
-        [(chosen, found.score, *promised)],
+        f"the best of {len(candidates)} candidates on {split.train.name} ({o.size_of(split.train)})",
+        tuple(shown),
+        [tuple(shown.values())],
         caption=card.why,
     )
 

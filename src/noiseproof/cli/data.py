@@ -108,9 +108,8 @@ def _buy(
     force: bool,
     json: bool,
 ) -> None:
-    from noiseproof.data.bounds import buy_bounds
+    from noiseproof.data import buy_bounds, read_schema
     from noiseproof.data.formats import check_file, read_table
-    from noiseproof.data.schema import read_schema
     from noiseproof.files import check_out, write_whole
     from noiseproof.privacy.budget import check_neighbours
 

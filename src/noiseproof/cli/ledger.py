@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noiseproof.cli import output
-from noiseproof.cli.options import Delta, Epsilon, Force, Json, LedgerOption
+from noiseproof.cli.options import (
+    Delta,
+    Epsilon,
+    Force,
+    Json,
+    LedgerOption,
+    SigningCommand,
+    SigningKey,
+    SigningPublic,
+    signed_by,
+)
 from noiseproof.cli.registry import group
 from noiseproof.errors import SettingError
 
@@ -114,8 +124,7 @@ def show(
 
 _Key = Annotated[Path | None, typer.Option(help="The signer's public key; needed to believe --anchor and --since.")]
 _Since = Annotated[
-    str | None,
-    typer.Option(help="A signed head to verify from: what came before it is taken on the signer's word."),
+    str | None, typer.Option(help="A signed head to verify from: what came before it is taken on the signer's word.")
 ]
 
 
@@ -173,9 +182,15 @@ def _newest(where: str | None, key: Path | None, ledger: str) -> Checkpoint | No
     return None if where is None else max(_fetch(where, key, ledger), key=lambda one: one.made_at)
 
 
-@app.command(epilog="Example: noiseproof ledger sign --key operator.pem --out head.json")
+@app.command(
+    epilog="Example: noiseproof ledger sign --key operator.pem --out head.json\n\n"
+    "Example: noiseproof ledger sign --signer 'openssl pkeyutl -sign -rawin -inkey operator.pem -in {payload}' "
+    "--public operator.pem.pub --out head.json"
+)
 def sign(
-    key: Annotated[Path, typer.Option(help="The private key, as `noiseproof keys signing` makes it.")],
+    key: SigningKey = None,
+    signer: SigningCommand = None,
+    public: SigningPublic = None,
     ledger: LedgerOption = "noiseproof-ledger.db",
     out: Annotated[Path | None, typer.Option(help="File for the signed head, to be kept elsewhere.")] = None,
     into: Annotated[str | None, typer.Option(help="Another ledger to keep it in as well.")] = None,
@@ -190,28 +205,28 @@ def sign(
     Keep it where whoever can write to the ledger cannot: another machine, a page on the web, another ledger.
     """
     from noiseproof.files import check_out, write_whole
-    from noiseproof.releases.signing_keys import key_id, read_private_key
+    from noiseproof.releases.signing_keys import key_id
 
     if out is None and into is None:
         raise SettingError("say where the signed head is to be kept: --out FILE, --into LEDGER, or both.")
-    signer = read_private_key(key)
+    who = signed_by(key, signer, public)
     if out is not None:
-        check_out(out, force=force, inputs=(ledger, key))
+        check_out(out, force=force, inputs=(ledger, *(one for one in (key, public) if one is not None)))
     with open_ledger(ledger) as database:
         from noiseproof.serve.ledger import History, Ledger, heads
 
         earlier = None
         if since is not None:
-            earlier = max(heads.fetch(since, signer.public_key(), Ledger(database).id), key=lambda one: one.made_at)
+            earlier = max(heads.fetch(since, who.public_key(), Ledger(database).id), key=lambda one: one.made_at)
         checkpoint = History(database).checkpoint(earlier)
-        document = checkpoint.signed(signer)
+        document = checkpoint.signed(who)
     if out is not None:
         write_whole(out, document, mode=0o600)
     if into is not None:
         with open_ledger(into) as other:
             heads.keep(other, checkpoint, document)
     entries = sum(sequence for sequence, _ in checkpoint.models.values())
-    told = {"ledger": checkpoint.ledger, "entries": entries, "by": key_id(signer.public_key())}
+    told = {"ledger": checkpoint.ledger, "entries": entries, "by": key_id(who.public_key())}
     places = " and ".join(str(place) for place in (out, into) if place is not None)
     output.tell(
         json,

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
     from noiseproof.data import Dataset
     from noiseproof.privacy.card import Card
     from noiseproof.releases.release import Release
+    from noiseproof.releases.signing_keys import Signer
+
+
+def signed_by(key: Path | None, command: str | None, public: Path | None) -> Signer:
+    """Whoever signs: the holder of a private key, or a command with its public key."""
+    from noiseproof.releases.signing_keys import CommandSigner, read_private_key, read_public_key
+
+    if key is not None and command is None and public is None:
+        return read_private_key(key)
+    if key is None and command is not None and public is not None:
+        return CommandSigner(command, read_public_key(public))
+    raise SettingError("give --key, or --signer together with --public.")
 
 
 def completes(names: str | Iterable[str]) -> Callable[[str], list[str]]:
@@ -40,8 +52,29 @@ _ACCOUNTANTS = completes("noiseproof.privacy.budget:ACCOUNTANTS")
 F = TypeVar("F", bound=Callable[..., Any])
 Task = Literal["classification", "regression", "count"]
 
+SigningKey = Annotated[
+    Path | None, typer.Option(help="The private key, as `noiseproof keys signing` makes it; or see --signer.")
+]
+SigningCommand = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="Instead of a key: a command that prints a signature of the file {payload}, for a key in a hardware "
+        "module or a key service.",
+    ),
+]
+SigningPublic = Annotated[
+    Path | None, typer.Option(help="The public key of --signer, in PEM form: Ed25519, or P-256 with SHA-256.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of a table.")]
-Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget: epsilon, greater than 0.")]
+Epsilon = Annotated[
+    float,
+    typer.Option(
+        "--epsilon",
+        "-e",
+        help="Privacy budget: epsilon, greater than 0. Of a method as published: what its authors claim.",
+    ),
+]
 Delta = Annotated[float, typer.Option("--delta", "-d", help="Privacy budget: delta, well below 1 / records.")]
 NeighboursOption = Annotated[
     str,
@@ -64,8 +97,7 @@ SchemaOption = Annotated[
     Path | None, typer.Option("--schema", help="JSON file with the public bounds and categories of a table's columns.")
 ]
 TaskOption = Annotated[
-    Task | None,
-    typer.Option("--task", help="What the target is; by default, what the schema or the data say."),
+    Task | None, typer.Option("--task", help="What the target is; by default, what the schema or the data say.")
 ]
 TargetBounds = Annotated[
     tuple[float, float] | None,
@@ -133,12 +165,7 @@ ChosenBy = Annotated[
     ),
 ]
 Accountant = Annotated[
-    str,
-    typer.Option(
-        "--accountant",
-        help="pld, rdp, zcdp, gdp, advanced or naive.",
-        autocompletion=_ACCOUNTANTS,
-    ),
+    str, typer.Option("--accountant", help="pld, rdp, zcdp, gdp, advanced or naive.", autocompletion=_ACCOUNTANTS)
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
@@ -164,7 +191,8 @@ RecipeOption = Annotated[
     str,
     typer.Option(
         "--recipe",
-        help="For dp-sgd: auto (by the data's kind and size), none, scattering, scattering-mirror, bins or unit.",
+        help="For dp-sgd and dp-mf: auto (by the data's kind and size), none, scattering, scattering-mirror, scattering-upright, "
+        "bins or unit.",
     ),
 ]
 
@@ -204,8 +232,7 @@ BatchSizeOption = Annotated[int | None, typer.Option("--batch-size", help="Recor
 EpochsOption = Annotated[float | None, typer.Option("--epochs", help="How often a record is seen on average.")]
 
 LedgerOption = Annotated[
-    str,
-    typer.Option("--ledger", envvar="NOISEPROOF_LEDGER", help="A SQLite file, or postgresql://USER@HOST/NAME."),
+    str, typer.Option("--ledger", envvar="NOISEPROOF_LEDGER", help="A SQLite file, or postgresql://USER@HOST/NAME.")
 ]
 
 
@@ -287,16 +314,20 @@ def answer_release(
     """
     card = release.card
     document |= {"card": card, "seconds": seconds, "out": None if out is None else str(out)}
-    # A record is what every epsilon is of unless its column says otherwise.
-    of = "" if card.unit == "record" else f" of a {card.unit}"
-    promised = {f"claimed ε{of}": output.guarantee(card.claimed), f"proven ε{of}": output.guarantee(card.proven)}
-    shown = {**cells, **promised, "δ": delta, "verdict": card.verdict, "seconds": f"{seconds:.1f}"}
+    shown = {**cells, **promised(card, delta), "seconds": f"{seconds:.1f}"}
     output.answer(as_json, document, title, tuple(shown), [tuple(shown.values())], caption=card.why)
     if out is not None and not as_json:
         bundle = (
             f"Saved to {out}: weights.safetensors, card.json, settings.json. Not signed yet: `noiseproof sign` does."
         )
         output.say(f"Written: {', '.join(map(str, files))}." if files else bundle)
+
+
+def promised(card: Card, delta: float) -> dict[str, object]:
+    """What a table says of a card: an epsilon is of a record unless its column says otherwise."""
+    of = "" if card.unit == "record" else f" of a {card.unit}"
+    both = {f"claimed ε{of}": output.guarantee(card.claimed), f"proven ε{of}": output.guarantee(card.proven)}
+    return {**both, "δ": delta, "verdict": card.verdict}
 
 
 def size_of(dataset: Dataset) -> str:

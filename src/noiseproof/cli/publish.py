@@ -65,16 +65,7 @@ def run(
         check_out(out, force=force, inputs=(data, about["schema"]))
         bundles.check_writable(out)
     progress = output.RichProgress()
-    test = (
-        None
-        if data is None
-        else load(
-            data,
-            **about,
-            seed=seed or 0,
-            progress=progress,
-        ).test
-    )
+    test = None if data is None else load(data, **about, seed=seed or 0, progress=progress).test
     started = time.perf_counter()
     found = publish_files(chosen, models, budget, network=network, test=test, seed=seed, progress=progress)
     seconds = time.perf_counter() - started

@@ -37,7 +37,7 @@ def command(name: str, examples: str) -> Callable[[F], F]:
     Returns:
         The decorator, which returns the function unchanged.
 
-    Example:
+    Examples:
         >>> @command("hello", "Example: noiseproof hello")
         ... def hello() -> None:
         ...     \"\"\"Greet.\"\"\"

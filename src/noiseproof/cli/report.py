@@ -1,4 +1,4 @@
-"""`noiseproof report`: a page for people about a release, an audit or comparisons."""
+"""`noiseproof card` and `report`: what may be said of a bundle, and a page about a release, an audit or comparisons."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from noiseproof.cli import options as o
 from noiseproof.cli import output
-from noiseproof.cli.options import Force, Json
 from noiseproof.cli.registry import command
 from noiseproof.errors import DataError, SettingError
+from noiseproof.files import check_out, write_whole
 
 if TYPE_CHECKING:
     from noiseproof.releases.signing_keys import PublicKey
@@ -18,12 +19,40 @@ if TYPE_CHECKING:
 _FORMATS = (".html", ".pdf")
 
 
+@command("card", "Example: noiseproof card model --hugging-face README.md")
+def card(
+    bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
+    hugging_face: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it as a model card for the Hugging Face hub.")
+    ] = None,
+    force: o.Force = False,
+    json: o.Json = False,
+) -> None:
+    """Show a bundle's card: what is claimed, proven and audited, on what assumptions."""
+    from noiseproof.releases import bundles, signing
+    from noiseproof.report import model_card
+
+    release = bundles.load(bundle)
+    found = release.card
+    if hugging_face is not None:
+        check_out(hugging_face, force=force)
+        write_whole(hugging_face, model_card(release))
+    output.answer(json, found, str(release), ("", "ε", "δ", ""), found.promises, caption=found.why)
+    if not json:
+        assumed = found.proven.assumptions if found.proven else ()
+        for sentence in (*(f"assumed: {one}" for one in assumed), *found.notes):
+            output.say(f"- {sentence}")
+    signature = signing.verify_bundle(bundle, None).sentence
+    (output.note if json else output.say)(signature)
+    o.note_inside(release, bundle)
+
+
 @command(
     "report",
     "Example: noiseproof report digits-model --key vendor.pem.pub --out report.pdf\n\n"
     "Example: noiseproof report runs/compare-digits runs/compare-people --out both.html",
 )
-def run(
+def report(
     subjects: Annotated[
         list[Path],
         typer.Argument(
@@ -38,15 +67,14 @@ def run(
     ledger: Annotated[
         str | None, typer.Option(help="A ledger's file or address, to show what was spent on the same data.")
     ] = None,
-    force: Force = False,
-    json: Json = False,
+    force: o.Force = False,
+    json: o.Json = False,
 ) -> None:
     """Write one printable page that works offline: what left, what its epsilon means, what it rests on, who signed it.
 
     Of a bundle, a card or an audit it is the page for whoever decides whether it may leave. Of comparisons it shows every
     method, and is for the data's owner alone.
     """
-    from noiseproof.files import check_out, write_whole
     from noiseproof.releases.signing_keys import read_public_key
     from noiseproof.report.pdf import print_pdf
 

@@ -36,8 +36,7 @@ def run(
         int, typer.Option(help="Connections from one address to one worker; more where a proxy is before it.")
     ] = 256,
     metrics_port: Annotated[
-        int | None,
-        typer.Option(help="A port of 127.0.0.1 with metrics for a scraper without a key.", min=1, max=65535),
+        int | None, typer.Option(help="A port of 127.0.0.1 with metrics for a scraper without a key.", min=1, max=65535)
     ] = None,
     data_set: Annotated[
         list[str] | None,

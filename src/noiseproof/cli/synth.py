@@ -64,8 +64,7 @@ def run(
     from noiseproof.privacy.budget import Budget, check_neighbours
     from noiseproof.releases.release import DataRelease
     from noiseproof.report.quality import quality_tables, render_quality
-    from noiseproof.run import cautions
-    from noiseproof.run.training import train
+    from noiseproof.run import cautions, train
 
     # Everything that can be refused is refused before records are read or budget is spent.
     budget = Budget(epsilon, delta, check_neighbours(neighbours))
@@ -83,14 +82,8 @@ def run(
             raise SettingError("--page shows the quality, which --no-quality leaves out; give one of the two.")
         check_out(page, force=force, inputs=(data, about["schema"], out))
     progress = output.RichProgress()
-    split = load(
-        data,
-        **about,
-        seed=seed or 0,
-        neighbours=budget.neighbours,
-        store=store,
-        progress=progress,
-    )
+    reading: Any = {"seed": seed or 0, "neighbours": budget.neighbours, "store": store, "compact": True}
+    split = load(data, **about, **reading, progress=progress)
     if method is None:
         method = usual(split.train.public)
         methods.build(method, given)

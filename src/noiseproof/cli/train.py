@@ -69,7 +69,7 @@ def run(
     from noiseproof.releases import bundles
     from noiseproof.run import cautions, distributed
     from noiseproof.run.checkpoints import Checkpoints
-    from noiseproof.run.results import BASELINE
+    from noiseproof.run.row import BASELINE
     from noiseproof.run.training import check_network, train
 
     # Everything that can be refused is refused before records are read or budget is spent.
@@ -89,14 +89,7 @@ def run(
         check_out(out, force=force, inputs=(data, about["schema"]))
         bundles.check_writable(out)
     progress = output.RichProgress() if first_rank else SILENT
-    split = load(
-        data,
-        **about,
-        seed=seed or 0,
-        neighbours=budget.neighbours,
-        progress=progress,
-        store=store,
-    )
+    split = load(data, **about, seed=seed or 0, neighbours=budget.neighbours, progress=progress, store=store)
     found = recipes.resolve(recipe, split.train, method=method, network=network is not None)
     if first_rank:
         output.note(*split.train.public.notes, *split.remarks)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from noiseproof.cli import output
-from noiseproof.cli.options import Json
+from noiseproof.cli.options import Json, SigningCommand, SigningKey, SigningPublic, signed_by
 from noiseproof.cli.registry import command
 
 
@@ -23,34 +23,16 @@ def sign(
         Path,
         typer.Argument(metavar="BUNDLE|FILE", help="A bundle, or a file: a card, an audit's JSON, a ledger's export."),
     ],
-    key: Annotated[
-        Path | None, typer.Option(help="The private key, as `noiseproof keys signing` makes it; or see --signer.")
-    ] = None,
-    signer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Instead of a key: a command that prints a signature of the file {payload}, for a key in a hardware "
-            "module or a key service.",
-        ),
-    ] = None,
-    public: Annotated[
-        Path | None, typer.Option(help="The public key of --signer, in PEM form: Ed25519, or P-256 with SHA-256.")
-    ] = None,
+    key: SigningKey = None,
+    signer: SigningCommand = None,
+    public: SigningPublic = None,
     json: Json = False,
 ) -> None:
     """Sign a bundle (its weights, card and settings with the event log) or a file. An audit changes the card: sign again."""
-    from noiseproof.errors import SettingError
     from noiseproof.releases.signing import sign_bundle, sign_file
-    from noiseproof.releases.signing_keys import CommandSigner, Signer, key_id, read_private_key, read_public_key
+    from noiseproof.releases.signing_keys import key_id
 
-    who: Signer
-    if key is not None and signer is None and public is None:
-        who = read_private_key(key)
-    elif key is None and signer is not None and public is not None:
-        who = CommandSigner(signer, read_public_key(public))
-    else:
-        raise SettingError("give --key, or --signer together with --public.")
+    who = signed_by(key, signer, public)
     written = sign_bundle(subject, who) if subject.is_dir() else sign_file(subject, who)
     by = key_id(who.public_key())
     output.tell(json, {"signature": str(written), "by": by}, f"{written}: signed by key {by[:16]}.")

@@ -74,6 +74,16 @@ def from_arrays(
     ----------------
     As for tables: with public bounds and classes every record is coded by itself and neighbours stay neighbours; where
     they are read off the records nothing is proven (`public.bounds` is `data`).
+
+    Examples:
+        >>> import numpy as np
+        >>> from noiseproof.data import from_arrays
+        >>> ages, ill = np.array([[20.0], [35.0], [61.0], [130.0]]), np.array([0, 1, 1, 0])
+        >>> data = from_arrays(ages, ill, classes=["no", "yes"], low=0, high=120)
+        >>> data.features[-1], data.public.bounds
+        (tensor([1.]), 'public')
+        >>> from_arrays(ages, ill).public.bounds  # nothing is proven of what is trained on this one
+        'data'
     """
     dataset = code_arrays([(features, labels)], name, **facts)[0]
     return dataset if groups is None else replace(dataset, groups=group_array(groups, len(dataset), name))

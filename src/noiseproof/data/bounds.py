@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from noiseproof.data.cells import MISSING_VALUES, check_rows, dates, numbers, texts
 from noiseproof.data.dataset import Bought, Column
 from noiseproof.data.persons import numbered
 from noiseproof.data.schema import ColumnSchema, Schema, TargetSchema, as_day, as_number
-from noiseproof.data.tables import MISSING_VALUES, Problems, check_columns, dates, hashed_persons, numbers, texts
+from noiseproof.data.tables import Problems, check_columns, hashed_persons
 from noiseproof.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from noiseproof.privacy import AboveThreshold, Laplace, Randomness
-    from noiseproof.privacy.budget import Neighbours
+    from noiseproof.privacy import AboveThreshold, Laplace, Neighbours, Randomness
 
 Floats = npt.NDArray[np.float64]
 Part = TypeVar("Part", ColumnSchema, TargetSchema)
@@ -79,6 +79,17 @@ def buy_bounds(
     its number of records (of persons, each counted at their first row) with Laplace noise exceeds a threshold, which one
     that a single person brought does with probability delta at most (Korolova et al. 2009). All of it composes by adding
     up. Neighbours: as given. Assumes that the schema, the grid and the number of records or persons are public.
+
+    Examples:
+        >>> import numpy as np
+        >>> import pandas as pd
+        >>> from noiseproof.data import Schema, buy_bounds
+        >>> people = pd.DataFrame({"age": np.arange(1000) % 90, "ill": ["no", "yes"] * 500})
+        >>> age = {"private": "bounds", "low": 0, "high": 200}  # a wide public range to look for bounds in
+        >>> target = {"name": "ill", "classes": ["no", "yes"]}
+        >>> schema = buy_bounds(people, Schema.model_validate({"columns": {"age": age}, "target": target}), epsilon=1.0)
+        >>> schema.private, schema.bought.epsilon
+        ((), 1.0)
     """
     from noiseproof.privacy import AboveThreshold, Laplace, Secure
     from noiseproof.privacy.budget import check_delta, check_epsilon, check_neighbours
@@ -96,8 +107,7 @@ def buy_bounds(
         raise SettingError("the schema holds bounds that were bought already; buy all of them at once.")
     if lists and not delta:
         raise SettingError("to buy categories takes a delta above 0: with that probability a rare one shows.")
-    if frame.empty:
-        raise DataError(f"{name} has no records, only a header; give a table with rows.")
+    check_rows(frame, name)
     problems = Problems(name)
     check_columns(frame, schema, name, problems)
     problems.check()

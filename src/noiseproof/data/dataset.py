@@ -14,7 +14,7 @@ import torch
 from noiseproof.data.persons import group_array
 from noiseproof.errors import DataError, SettingError
 
-_PART = 1 << 24
+_PART = 1 << 22
 """Numbers that are hashed together."""
 
 Kind = Literal["image", "table", "vector"]
@@ -23,12 +23,24 @@ Task = Literal["classification", "regression", "count"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table as it was before coding: its public bounds, or its public list of categories."""
+    """One column of a table as it was before coding: its public bounds, or its public list of categories.
+
+    Examples:
+        >>> from noiseproof.data import Column
+        >>> Column("age", low=0, high=120, missing=True).width  # the number, and whether it is missing
+        2
+        >>> Column("job", categories=("nurse", "teacher", "other")).width
+        3
+    """
 
     name: str
+    """The column's name in the table."""
     low: float | None = None
+    """The public lower bound of a number or date; None for categories and text."""
     high: float | None = None
+    """The public upper bound of a number or date; None for categories and text."""
     categories: tuple[str, ...] = ()
+    """The public list of categories, as texts; empty for numbers, dates and text."""
     integer: bool = False
     """Whether the column holds whole numbers (or categories that are), so that synthetic records do too."""
     missing: bool = False
@@ -57,10 +69,15 @@ class Bought:
     """
 
     columns: tuple[str, ...]
+    """The columns, perhaps the target among them, whose bounds or categories were bought."""
     epsilon: float
+    """What all of them cost together."""
     delta: float = 0.0
+    """What all of them cost together; only categories cost any."""
     unit: Literal["record", "person"] = "record"
+    """Whose presence was hidden."""
     neighbours: str = "add-or-remove"
+    """The neighbouring relation that they were bought under."""
 
     @property
     def note(self) -> str:
@@ -73,21 +90,35 @@ class Bought:
 class Public:
     """What anybody may know about a data set without seeing a record.
 
-    `shape` is one coded record's shape; every coded feature lies in [0, 1]. `bounds` tells where bounds, categories and
-    classes came from: `public` (the user's schema or the set's definition) or `data` (read off the private records, for
-    which no guarantee accounts: cards say so).
+    Every data set has one as `dataset.public`, every release as `release.public`.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.data import Public
+        >>> Public(shape=(1, 28, 28), classes=tuple("0123456789"), kind="image").outputs
+        10
+        >>> prices = Public(shape=(4,), classes=(), task="regression", target_bounds=(0.0, 500.0))
+        >>> prices.in_units(torch.tensor([0.5]))
+        tensor([250.])
     """
 
     shape: tuple[int, ...]
+    """One coded record's shape; every coded feature lies in [0, 1]."""
     classes: tuple[str, ...]
+    """The names of the classes, in the order that labels count them in; empty for a numeric target."""
     kind: Kind = "vector"
+    """What a record is: an `image` of (channels, height, width), a row of a `table`, or any other `vector`."""
     columns: tuple[Column, ...] = ()
+    """The columns of a table that are learned from, in the order of their coded features."""
     target: str | None = None
+    """The column of a table that is predicted."""
     order: tuple[str, ...] = ()
     """The names of a table's columns, the target among them, in the order of the file."""
     integer_classes: bool = False
     """Whether a table's classes were whole numbers before coding."""
     bounds: Literal["public", "data"] = "public"
+    """Where bounds, categories and classes came from: `public` (the user's schema or the set's definition) or `data` (read
+    off the private records, for which no guarantee accounts: cards say so)."""
     notes: tuple[str, ...] = ()
     """What cards must repeat about the data: bounds read off it, a stand-in for another set. Public as all else here:
     a note never depends on a record's values unless it says so."""
@@ -124,15 +155,31 @@ class Public:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Coded records: `features` float32 of (records, *shape) in [0, 1], `labels` of (records,).
+    """Coded private records, and what is public about them; `load`, `from_arrays` and `from_torch` make them.
 
-    Labels are int64 places in the list of classes, or float32 in [0, 1] for a numeric target (`public.target_bounds`).
+    Raises:
+        DataError: If features, labels, groups and the public shape do not fit each other.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.data import Dataset, Public
+        >>> public = Public(shape=(2,), classes=("no", "yes"))
+        >>> data = Dataset("mine", torch.rand(10, 2), torch.tensor([0, 1] * 5), public)
+        >>> len(data), data.classes, data.unit
+        (10, 2, 'record')
+        >>> len(data.take(torch.tensor([0, 3])))
+        2
     """
 
     name: str
+    """What the set is called, in messages."""
     features: torch.Tensor = field(repr=False)
+    """float32 of (records, *shape), every value in [0, 1]."""
     labels: torch.Tensor = field(repr=False)
+    """Of (records,): int64 places in the list of classes, or float32 in [0, 1] for a numeric target
+    (`public.target_bounds`)."""
     public: Public = field(repr=False)
+    """What is public about the records."""
     groups: torch.Tensor | None = field(default=None, repr=False)
     """Whose each record is, where a person may have several: an id a record, kept as int64 of (records,) from 0 to `persons`
     - 1. As private as the records."""
@@ -186,6 +233,14 @@ class Dataset:
         groups = None if self.groups is None else torch.unique(self.groups[indices], return_inverse=True)[1]
         return replace(self, features=self.features[indices], labels=self.labels[indices], groups=groups)
 
+    def joined(self, other: Dataset) -> Dataset:
+        """These records, then the other's, none of whose persons is one of these; persons only where both know them."""
+        features, labels = torch.cat([self.features, other.features]), torch.cat([self.labels, other.labels])
+        groups = None
+        if self.groups is not None and other.groups is not None:
+            groups = torch.cat([self.groups, other.groups + self.persons])
+        return replace(self, features=features, labels=labels, groups=groups)
+
     def fingerprint(self) -> str:
         """A hash of the records, to tell whether two runs saw the same data. Itself private: never released."""
         digest = hashlib.sha256()
@@ -198,16 +253,18 @@ class Dataset:
     def identities(self) -> npt.NDArray[np.uint64]:
         """Two 64-bit numbers for each record: a hash of its features and label alone. Private, as the records are."""
         labels = self.labels.cpu().numpy().astype("<f8" if self.labels.is_floating_point() else "<i8")
-        digests, start = [], 0
+        found, start = np.empty((len(labels), 2), np.uint64), 0
         for part in _parts(self.features):
             width = part[:1].nbytes
             values, names = part.tobytes(), labels[start : start + len(part)].tobytes()
+            digests = []
             for place in range(len(part)):
                 one = hashlib.blake2b(values[place * width : (place + 1) * width], digest_size=16)
                 one.update(names[8 * place : 8 * place + 8])
                 digests.append(one.digest())
+            found[start : start + len(part)] = np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
             start += len(part)
-        return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
+        return found
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[npt.NDArray[Any]]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noiseproof.data.cells import MISSING_VALUES, check_rows, dates, numbers, texts
 from noiseproof.data.dataset import Column, Task
 from noiseproof.data.schema import ColumnSchema, Schema, TargetSchema, is_whole, make_target
-from noiseproof.data.tables import MISSING_VALUES, Problems, dates, listed, numbers, texts
+from noiseproof.data.tables import Problems, listed
 from noiseproof.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -83,8 +84,7 @@ def draft(
     ):
         if wanted is not None and wanted not in known:
             raise SettingError(f"{name} has no column {wanted!r} {what}; its columns are {', '.join(known)}.")
-    if frame.empty:
-        raise DataError(f"{name} has no records, only a header; give a table with rows.")
+    check_rows(frame, name)
     problems, columns, unusable = Problems(name), {}, list(skip)
     for column in known:
         if column in (target, person, *skip):

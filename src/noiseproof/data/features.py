@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save
 from noiseproof.data.dataset import Dataset
 from noiseproof.data.library import cache_folder
 from noiseproof.data.scattering import ScatteringMap as ScatteringMap
+from noiseproof.data.upright import UprightMap as UprightMap
 from noiseproof.errors import SettingError
 from noiseproof.files import write_whole
 from noiseproof.progress import SILENT, Progress
@@ -80,6 +81,30 @@ class MirrorMap:
             )
         paths = torch.cat(order)
         return (torch.arange(0, channels, start)[:, None] + paths).flatten()
+
+
+@dataclass(frozen=True)
+class OpponentMap:
+    """Red, green and blue as brightness and two differences of colours, each of length 1, at every pixel.
+
+    The three colours of a picture are nearly the same picture, so that features of each of them say the same three times, and
+    what a colour alone says is lost among it. Opponent colours come apart before the features are made.
+    """
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Unchanged."""
+        if len(shape) != 3 or shape[0] != 3:
+            raise SettingError(
+                f"opponent colours are made of pictures of three colours, not of records of shape {shape}."
+            )
+        return shape
+
+    def __call__(self, features: torch.Tensor, progress: Progress = SILENT) -> torch.Tensor:
+        """The records in opponent colours."""
+        self.shape(tuple(features.shape[1:]))
+        ways = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]]).to(features)
+        ways = ways / torch.linalg.vector_norm(ways, dim=1, keepdim=True)
+        return torch.cat([torch.einsum("dc,nchw->ndhw", ways, chunk) for chunk in features.split(4096)])
 
 
 @dataclass(frozen=True)
@@ -270,6 +295,8 @@ _KINDS: dict[str, type] = {
     "unit-norm": UnitNormMap,
     "fourier": RandomFourierMap,
     "bins": BinsMap,
+    "upright": UprightMap,
+    "opponent": OpponentMap,
 }
 
 

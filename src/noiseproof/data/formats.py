@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, Union
 
 import numpy as np
 
+from noiseproof.data.cells import MISSING_VALUES, check_rows
 from noiseproof.data.schema import Schema
-from noiseproof.data.tables import MISSING_VALUES
 from noiseproof.errors import DataError, MissingPartError, NoiseproofError, SettingError
 from noiseproof.plugins import load_plugins, need
 
@@ -65,10 +65,13 @@ def register_format(
         header: Gives a table's column names (none for arrays) without reading it whole; without it the file is read.
         text: Whether both functions also take the file's `encoding`, as a keyword.
 
+    Returns:
+        The decorator; the function itself stays as it is.
+
     Raises:
         ValueError: If an extension is taken already.
 
-    Example:
+    Examples:
         >>> import pandas as pd
         >>> @register_format(".jsonl")
         ... def read_json_lines(path, schema):
@@ -163,8 +166,7 @@ def read_table(path: Path, schema: Schema | None = None, encoding: str = "utf-8"
         raise DataError(f"{path} holds arrays, not a table.")
     frame = read_file(path, schema, encoding)
     assert isinstance(frame, pd.DataFrame)
-    if frame.empty:
-        raise DataError(f"{path} has no records, only a header; give a table with rows.")
+    check_rows(frame, path)
     return frame
 
 

@@ -11,16 +11,7 @@ import numpy as np
 import torch
 
 from noiseproof.data import lazy
-from noiseproof.data.arrays import (
-    Array,
-    ArrayLike,
-    Facts,
-    as_array,
-    describe,
-    from_arrays,
-    record_array,
-    scaled,
-)
+from noiseproof.data.arrays import Array, ArrayLike, Facts, as_array, describe, from_arrays, record_array, scaled
 from noiseproof.data.dataset import Dataset
 from noiseproof.data.lazy import Rows, StoredTensor
 from noiseproof.data.persons import group_array
@@ -63,6 +54,14 @@ def from_torch(
     As for `from_arrays`, provided that the torch dataset makes each item from one person's record alone and gives the
     same item every time. Of a random augmentation whatever it gave when it was read is kept, but where items are read again:
     give the set without one, and `augmentations` to the method.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from noiseproof.data import from_torch
+        >>> pictures = TensorDataset(torch.rand(8, 1, 28, 28), torch.arange(8))
+        >>> from_torch(pictures, classes=10, low=0, high=1).public.shape
+        (1, 28, 28)
     """
     if isinstance(dataset, torch.utils.data.TensorDataset) and store is None:
         return from_arrays(*_pair(dataset.tensors, name), name=name, groups=groups, **facts)

@@ -31,7 +31,10 @@ Rows = range | npt.NDArray[np.int64]
 
 
 class Source(Protocol):
-    """Where records come from: coded, float32, in the order of the places asked for."""
+    """Where records come from: coded, float32, in the order of the places asked for.
+
+    One with a true `in_memory` holds them in memory already, in a smaller form.
+    """
 
     shape: tuple[int, ...]
 
@@ -111,7 +114,7 @@ class StoredTensor(torch.Tensor):
 
     def read(self) -> torch.Tensor:
         """The values, as an ordinary tensor."""
-        if self.numel() * 4 > LARGEST:
+        if self.numel() * 4 > LARGEST and not getattr(self._source, "in_memory", False):
             raise DataError(
                 f"{len(self)} records on disk are too many to be read into memory together; work on batches of them."
             )
@@ -137,7 +140,7 @@ class StoredTensor(torch.Tensor):
 
 def in_memory(values: Any) -> Any:
     """Tensors, in whatever tuples or mappings, with those on disk read."""
-    return tree_map(_read, values)
+    return values if type(values) is torch.Tensor else tree_map(_read, values)
 
 
 def _read(value: Any) -> Any:
@@ -176,7 +179,8 @@ def _index(tensor: Any, indices: Sequence[torch.Tensor | None]) -> torch.Tensor 
     rows = tensor._rows
     rows = rows.start + rows.step * numbers if isinstance(rows, range) else rows[numbers]
     picked = StoredTensor(tensor._source, rows, tensor.device)
-    return picked.read() if picked.numel() * 4 <= SMALL else picked
+    small = SMALL // 4 if getattr(tensor._source, "in_memory", False) else SMALL
+    return picked.read() if picked.numel() * 4 <= small else picked
 
 
 def _index_select(tensor: Any, dim: int, index: torch.Tensor) -> torch.Tensor | None:

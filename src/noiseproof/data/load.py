@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -56,6 +56,7 @@ def load(
     skip: Sequence[str] = (),
     encoding: str | None = None,
     image_size: int = 32,
+    compact: bool = False,
 ) -> Split:
     """Load a named set, a file, or a folder of stored arrays, as training and test records.
 
@@ -86,6 +87,8 @@ def load(
         skip: Columns of a table to leave alone: ids, names, free text.
         encoding: How a text file is encoded; UTF-8 unless this or the schema says otherwise.
         image_size: Height and width that pictures of a folder are scaled to.
+        compact: Whether the records of a file with a schema that are more than 256 MB when coded are kept by column, in a
+            small part of that, and coded when they are looked at: `features` is then a `StoredTensor`.
 
     Returns:
         Training and test records with what is public about them.
@@ -100,10 +103,35 @@ def load(
     splitting keep neighbouring files neighbours: training parts are equal, or differ in that one record. So a guarantee
     for the training part is one for the file. With bounds read off the data (`data`) nothing is proven of the loading
     itself. `Split.remarks` and the messages of errors are for the data's owner and are covered by no guarantee.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> digits = npf.load("digits")
+        >>> digits.train.public.shape, digits.train.classes
+        ((1, 8, 8), 10)
+
+        A table, with what is public about it in a schema:
+
+        >>> import pandas as pd
+        >>> from noiseproof.data import Schema
+        >>> people = pd.DataFrame({"age": range(20, 70), "ill": ["no", "yes"] * 25})
+        >>> schema = Schema.model_validate(
+        ...     {"columns": {"age": {"low": 0, "high": 120}}, "target": {"name": "ill", "classes": ["no", "yes"]}}
+        ... )
+        >>> npf.load(people, schema=schema).train.public.bounds
+        'public'
+        >>> npf.load(people, target="ill").train.public.bounds  # without one, bounds are read off the records
+        'data'
     """
     check_fraction(test_fraction)
+    said = _Said(target, task, target_bounds, person, tuple(skip))
     if groups is not None and (store is not None or _is_stored(name_or_path)):
         raise SettingError("stored records have their persons stored with them; give person when you store a table.")
+
+    def from_disk(folder: Path, remarks: tuple[str, ...] = ()) -> Split:
+        found = load_stored(folder, seed=seed, test_fraction=test_fraction, relation=neighbours)
+        return replace(found, remarks=remarks)
+
     if isinstance(name_or_path, str) and name_or_path in named_sets():
         if schema is not None or person is not None:
             raise SettingError(
@@ -112,54 +140,43 @@ def load(
             )
         parts, remarks = open_named(name_or_path, target=target, task=task, bounds=target_bounds, progress=progress)
     elif not isinstance(name_or_path, str | Path):
-        given = _read_schema(schema, target, task, target_bounds, person, skip)
+        given = said.about(schema)
         if store is not None and given is not None and hasattr(name_or_path, "iter"):
-            remarks = store_table(_batches(name_or_path), given, Path(store), name="the table", progress=progress)
-            found = load_stored(Path(store), seed=seed, test_fraction=test_fraction, relation=neighbours)
-            return replace(found, remarks=remarks)
-        facts: Any = {"task": task, "target_bounds": target_bounds}
-        parts, remarks = _load_object(name_or_path, given, target, facts, person, skip, store)
-    elif Path(name_or_path).expanduser().is_dir() and is_image_folder(Path(name_or_path).expanduser()):
-        if (schema, target, person, task) != (None, None, None, None) or skip:
+            stored = store_table(_batches(name_or_path), given, Path(store), name="the table", progress=progress)
+            return from_disk(Path(store), stored)
+        parts, remarks = _load_object(name_or_path, given, said, store)
+    elif (path := _path(name_or_path)).is_dir() and is_image_folder(path):
+        if schema is not None or task is not None or said.of_table:
             raise SettingError(
                 "a folder of pictures has its classes as folders; leave schema, target and the like out."
             )
-        parts, remarks = [open_images(Path(name_or_path).expanduser(), size=image_size)], ()
+        parts, remarks = [open_images(path, size=image_size)], ()
     else:
-        path = _path(name_or_path)
-        stored, remarks = path if _is_stored(path) else None, ()
-        if stored is None:
+        on_disk = _is_stored(path)
+        if not on_disk:
             check_file(path)
-        schema = _read_schema(schema, target, task, target_bounds, person, skip)
-        encoding = encoding or ("utf-8" if schema is None else schema.encoding)
-        names = () if stored is not None else column_names(path, encoding)
-        if not names and ((schema, target, person) != (None, None, None) or skip):
+        given = said.about(schema)
+        encoding = encoding or ("utf-8" if given is None else given.encoding)
+        names = () if on_disk else column_names(path, encoding)
+        if not names and (given is not None or said.of_table):
             raise SettingError(
                 f"{path} holds arrays; target, schema, person and skip are for tables, so leave them out."
             )
         if store is not None:
-            if schema is None or not names:
+            if given is None or not names:
                 raise SettingError("only a table with a schema can be stored; give --schema, or leave --store out.")
-            stored, stat = Path(store), path.stat()
-            remarks = store_table(
-                read_parts(path, schema, encoding),
-                schema,
-                stored,
-                name=path.name,
-                source={"file": path.name, "bytes": stat.st_size, "changed": stat.st_mtime_ns},
-                progress=progress,
-            )
-        if stored is not None:
-            found = load_stored(stored, seed=seed, test_fraction=test_fraction, relation=neighbours)
-            return replace(found, remarks=remarks)
+            stat, rows = path.stat(), read_parts(path, given, encoding)
+            source = {"file": path.name, "bytes": stat.st_size, "changed": stat.st_mtime_ns}
+            stored = store_table(rows, given, Path(store), name=path.name, source=source, progress=progress)
+            return from_disk(Path(store), stored)
+        if on_disk:
+            return from_disk(path)
         if not names:
-            parts = _load_arrays(path, task, target_bounds)
+            parts, remarks = _load_arrays(path, said), ()
+        elif given is None:
+            parts, remarks = _code_without_schema(path, names, said, encoding)
         else:
-            if schema is None:
-                schema, notes, frame = _without_schema(path, names, target, task, target_bounds, person, skip, encoding)
-            else:
-                notes, frame = (), read_table(path, schema, encoding)
-            parts, remarks = _code(frame, schema, path.name, notes)
+            parts, remarks = _code(read_table(path, given, encoding), given, path.name, compact=compact)
     if groups is not None:
         if len(parts) == 2:
             raise SettingError(
@@ -173,28 +190,47 @@ def load(
     return split(parts[0], seed=seed, test_fraction=test_fraction, relation=neighbours, remarks=remarks)
 
 
-def _read_schema(
-    schema: Schema | str | Path | None,
-    target: str | None,
-    task: Task | None,
-    target_bounds: tuple[float, float] | None,
-    person: str | None,
-    skip: Sequence[str],
-) -> Schema | None:
-    """The user's schema with what else was said about the table."""
-    if schema is None:
-        return None
-    schema = schema if isinstance(schema, Schema) else read_schema(schema)
-    if target not in (None, schema.target.name):
-        raise SettingError(f"the schema's target is {schema.target.name!r}, not {target!r}; give one of them.")
-    return schema.with_task(task, target_bounds).with_person(person).without(skip)
+@dataclass(frozen=True)
+class _Said:
+    """What the caller says about a table besides its schema."""
+
+    target: str | None
+    task: Task | None
+    bounds: tuple[float, float] | None
+    person: str | None
+    skip: tuple[str, ...]
+
+    @property
+    def of_table(self) -> bool:
+        """Whether something is said that only a table can have."""
+        return self.target is not None or self.person is not None or bool(self.skip)
+
+    def about(self, schema: Schema | str | Path | None) -> Schema | None:
+        """The schema with what is said besides."""
+        if schema is None:
+            return None
+        schema = schema if isinstance(schema, Schema) else read_schema(schema)
+        if self.target not in (None, schema.target.name):
+            raise SettingError(f"the schema's target is {schema.target.name!r}, not {self.target!r}; give one of them.")
+        return schema.with_task(self.task, self.bounds).with_person(self.person).without(self.skip)
+
+    def check_target(self, name: str, columns: Iterable[Any]) -> None:
+        """Refuse a table without a schema whose target is not named."""
+        if self.target is None:
+            known = ", ".join(map(str, columns))
+            raise SettingError(f"say which column of {name} is the target; its columns are {known}.")
+
+    def drafted(self, frame: pd.DataFrame, name: str) -> Schema:
+        """A schema read off the records."""
+        about: Any = {"task": self.task, "target_bounds": self.bounds, "person": self.person, "skip": self.skip}
+        return draft(frame, str(self.target), name=name, **about, gaps=False)
 
 
 def _code(
-    frame: pd.DataFrame, schema: Schema, name: str, notes: tuple[str, ...] = ()
+    frame: pd.DataFrame, schema: Schema, name: str, notes: tuple[str, ...] = (), *, compact: bool = False
 ) -> tuple[list[Dataset], tuple[str, ...]]:
     """A table's records, and remarks for their owner."""
-    dataset, remarks = code(frame, schema, name=name, notes=notes)
+    dataset, remarks = code(frame, schema, name=name, notes=notes, compact=compact)
     check_classes(dataset)
     if schema.skip:
         remarks += (f"skipped columns: {listed(schema.skip)}.",)
@@ -206,22 +242,15 @@ def _code(
 
 
 def _load_object(
-    source: Any,
-    schema: Schema | None,
-    target: str | None,
-    facts: Any,
-    person: str | None,
-    skip: Sequence[str],
-    store: str | Path | None,
+    source: Any, schema: Schema | None, said: _Said, store: str | Path | None
 ) -> tuple[list[Dataset], tuple[str, ...]]:
     """Records that are in memory already, or that a library reads."""
     import pandas as pd
 
-    name = "the table"
     if isinstance(source, torch.utils.data.Dataset) and not hasattr(source, "iter"):
-        if (schema, target, person) != (None, None, None) or skip:
+        if schema is not None or said.of_table:
             raise SettingError("a torch dataset gives coded records; schema, target and the like are for tables.")
-        return [from_torch(source, store=store, **facts)], ()
+        return [from_torch(source, store=store, task=said.task, target_bounds=said.bounds)], ()
     if store is not None:
         raise SettingError(
             "what is stored is a table with a schema, or a torch dataset; give a schema, or leave store out."
@@ -229,10 +258,9 @@ def _load_object(
     streamed = hasattr(source, "iter") and not hasattr(source, "__len__")
     frame = source.to_pandas() if hasattr(source, "to_pandas") and not streamed else source
     if isinstance(frame, pd.DataFrame):
-        if schema is None and target is None:
-            raise SettingError(f"say which column is the target; there are {', '.join(map(str, frame.columns))}.")
-        about: Any = {**facts, "person": person, "skip": skip, "gaps": False}
-        return _code(frame, schema or draft(frame, str(target), name=name, **about), name)
+        if schema is None:
+            said.check_target("the table", frame.columns)
+        return _code(frame, schema or said.drafted(frame, "the table"), "the table")
     if streamed:
         raise SettingError("a table that is streamed is written to a folder first; give store=FOLDER, and a schema.")
     raise SettingError(f"records cannot be read from a {type(source).__name__}; give a name, a path or a table.")
@@ -260,7 +288,7 @@ def _path(name_or_path: str | Path) -> Path:
     return path
 
 
-def _load_arrays(path: Path, task: Task | None, target_bounds: tuple[float, float] | None) -> list[Dataset]:
+def _load_arrays(path: Path, said: _Said) -> list[Dataset]:
     arrays = read_file(path)
     assert isinstance(arrays, Mapping)
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
@@ -270,47 +298,24 @@ def _load_arrays(path: Path, task: Task | None, target_bounds: tuple[float, floa
     else:
         raise DataError(f"{path} must hold arrays x and y, or x_train, y_train, x_test and y_test.")
     names = arrays.get("class_names")
-    datasets = code_arrays(
-        parts,
-        path.name,
-        classes=None if names is None else [str(name) for name in names.reshape(-1)],
-        low=arrays.get("low"),
-        high=arrays.get("high"),
-        task=task,
-        target_bounds=target_bounds,
-    )
+    facts: Any = {"task": said.task, "target_bounds": said.bounds, "low": arrays.get("low"), "high": arrays.get("high")}
+    classes = None if names is None else [str(name) for name in names.reshape(-1)]
+    datasets = code_arrays(parts, path.name, classes=classes, **facts)
     if "groups" in arrays and len(datasets) == 1:
         whole = datasets[0]
         return [replace(whole, groups=group_array(arrays["groups"], len(whole), path.name))]
     return datasets
 
 
-def _without_schema(
-    path: Path,
-    names: tuple[str, ...],
-    target: str | None,
-    task: Task | None,
-    target_bounds: tuple[float, float] | None,
-    person: str | None,
-    skip: Sequence[str],
-    encoding: str,
-) -> tuple[Schema, tuple[str, ...], pd.DataFrame]:
-    """A schema for a table that came without one, notes on it, and the table."""
-    if set(names) - {person, *skip} == set(ADULT_COLUMNS):
-        adult = built_in("adult").with_target(target or "income").with_task(task, target_bounds).with_person(person)
+def _code_without_schema(
+    path: Path, names: tuple[str, ...], said: _Said, encoding: str
+) -> tuple[list[Dataset], tuple[str, ...]]:
+    """The records of a table that came without a schema: by Adult's where the columns are Adult's, else by a draft."""
+    if set(names) - {said.person, *said.skip} == set(ADULT_COLUMNS):
+        adult = replace(said, target=None).about(built_in("adult").with_target(said.target or "income"))
+        assert adult is not None
         notes = ("the columns are Adult's, so its built-in public schema was used.", *named_sets()["adult"].notes)
-        return adult.without(skip), notes, read_table(path, adult, encoding)
-    if target is None:
-        raise SettingError(f"say which column of {path} is the target; its columns are {', '.join(names)}.")
+        return _code(read_table(path, adult, encoding), adult, path.name, notes)
+    said.check_target(str(path), names)
     frame = read_table(path, encoding=encoding)
-    drafted = draft(
-        frame,
-        target,
-        name=path.name,
-        task=task,
-        target_bounds=target_bounds,
-        person=person,
-        skip=skip,
-        gaps=False,
-    )
-    return drafted, (), frame
+    return _code(frame, said.drafted(frame, path.name), path.name)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from noiseproof.data.cells import MISSING_VALUES, texts
 from noiseproof.errors import DataError
 
 Groups: TypeAlias = npt.NDArray[Any] | torch.Tensor | Sequence[Any]
@@ -70,8 +71,6 @@ def folded(groups: Groups) -> npt.NDArray[np.uint64]:
     """`person_hashes` of ids as they would be if leading zeros, case, the coding of accents and `.0` did not matter."""
     import pandas as pd
 
-    from noiseproof.data.tables import texts
-
     places, words = pd.factorize(texts(_array(groups)))
     plain = [re.sub(r"^0+|\.0+$", "", unicodedata.normalize("NFKC", word).casefold()) for word in words]
     return pd.util.hash_array(np.array(plain, object))[places]
@@ -117,8 +116,6 @@ def _array(groups: Groups) -> npt.NDArray[Any]:
 
 def _texts(ids: npt.NDArray[Any], what: str, missing_values: Sequence[str] = ()) -> npt.NDArray[np.object_]:
     import pandas as pd
-
-    from noiseproof.data.tables import MISSING_VALUES, texts
 
     if ids.dtype == object:
         kinds = {isinstance(one, str) for one in ids[~pd.isna(ids)]}

@@ -172,6 +172,14 @@ def cluster_labels(features: np.ndarray[Any, Any], k: int, *, seed: int = 0) -> 
     ----------------
     None: every label depends on all the records. Whatever is proven of a method that is trained on these labels is
     proven for the labelled records as they are, not for the clustering that labelled them.
+
+    Examples:
+        >>> import numpy as np
+        >>> from noiseproof.data import cluster_labels
+        >>> baskets = np.random.default_rng(0).integers(0, 2, (200, 10))
+        >>> labels = cluster_labels(baskets, 5)
+        >>> labels.shape, set(labels) <= set(range(5))
+        ((200,), True)
     """
     from sklearn.cluster import MiniBatchKMeans
 

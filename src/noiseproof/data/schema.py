@@ -139,10 +139,31 @@ class TargetSchema(_Part):
 
 
 class Schema(_Part):
-    """What is public about a table: its columns, its target, and what to do with columns that it does not name."""
+    """What is public about a table: its columns, its target, and what to do with columns that it does not name.
+
+    `read_schema` reads one from a file. Nothing in it may depend on the private records, unless it was bought from them
+    (`buy_bounds`) or is marked as `drafted`.
+
+    Examples:
+        >>> from noiseproof.data import Schema
+        >>> schema = Schema.model_validate(
+        ...     {
+        ...         "columns": {
+        ...             "age": {"low": 0, "high": 120, "integer": True},
+        ...             "job": {"categories": ["nurse", "teacher", "other"], "missing": True},
+        ...             "admitted": {"low": "2015-01-01", "high": "2024-12-31"},
+        ...         },
+        ...         "target": {"name": "ill", "classes": ["no", "yes"]},
+        ...     }
+        ... )
+        >>> schema.names
+        ('age', 'job', 'admitted', 'ill')
+    """
 
     columns: dict[str, ColumnSchema] = Field(min_length=1)
+    """The columns to learn from, by name: the bounds (`low`, `high`), `categories` or `text` of each."""
     target: TargetSchema
+    """The column to predict: its `name`, and its `classes` or, of a number, its bounds `low` and `high`."""
     others: Literal["refuse", "ignore"] = "refuse"
     """Whether a file may have columns that are not named here."""
     drafted: bool = False
@@ -280,7 +301,26 @@ class Schema(_Part):
 
 
 def read_schema(path: str | Path) -> Schema:
-    """Read a schema file (JSON). Its contents are public, so errors may quote them."""
+    """Read a schema file (JSON). Its contents are public, so errors may quote them.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The schema.
+
+    Raises:
+        SettingError: If there is no such file, or it holds no schema; the message says where it does not fit.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from noiseproof.data import read_schema
+        >>> written = Path("schema.json").write_text(
+        ...     '{"columns": {"age": {"low": 0, "high": 120}}, "target": {"name": "ill", "classes": ["no", "yes"]}}'
+        ... )
+        >>> read_schema("schema.json").target.name
+        'ill'
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")

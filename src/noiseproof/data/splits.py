@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from noiseproof.privacy.budget import Neighbours
 
 
-Canary = tuple[torch.Tensor, int]
-"""A record put in on purpose: its coded features and its label."""
+Canary = tuple[torch.Tensor, float]
+"""A record put in on purpose: its coded features and its label, a class or a coded number."""
 
 
 _SHARDS = 0x5348415244
@@ -26,10 +26,19 @@ _SHARDS = 0x5348415244
 
 @dataclass(frozen=True)
 class Split:
-    """Records to train on, and records apart to measure accuracy with."""
+    """Records to train on, and records apart to measure accuracy with; `load` and `split` return it.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> data = npf.load("digits")
+        >>> len(data.train) + len(data.test)
+        1797
+    """
 
     train: Dataset
+    """The private records that a guarantee is stated for."""
     test: Dataset
+    """Records held out to measure with, for their owner; no guarantee covers them."""
     remarks: tuple[str, ...] = ()
     """What the data's owner should hear about the records (columns that were clipped). Private: never released."""
     rows: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, repr=False, compare=False)
@@ -72,6 +81,14 @@ def split(
 
     Where the records' persons are known (`Dataset.groups`) all of this holds with "person" for "record", a person's
     values being those of all their records in any order: nobody is in both parts.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.data import from_arrays, split
+        >>> data = from_arrays(torch.rand(100, 3), [0, 1] * 50, classes=2, low=0, high=1)
+        >>> parts = split(data, test_fraction=0.2, relation="replace-one")
+        >>> len(parts.train), len(parts.test)
+        (80, 20)
     """
     check_fraction(test_fraction)
     records = len(dataset)
@@ -166,6 +183,9 @@ def shards(dataset: Dataset, k: int, seed: int = 0, *, relation: Neighbours = "a
         seed: The key of the coins.
         relation: Which neighbours are to differ in one shard only.
 
+    Returns:
+        The shards.
+
     Raises:
         SettingError: If there are more shards than records, or none.
 
@@ -173,6 +193,14 @@ def shards(dataset: Dataset, k: int, seed: int = 0, *, relation: Neighbours = "a
     ----------------
     A record is in exactly one shard. Neighbouring data sets differ in one shard, by one record (under replace-one at
     one place), for the reason given at `split`.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.data import from_arrays, shards
+        >>> data = from_arrays(torch.rand(100, 3), [0, 1] * 50, classes=2, low=0, high=1)
+        >>> parts = shards(data, 4)
+        >>> len(parts), sum(len(part) for part in parts)
+        (4, 100)
     """
     if not 1 <= k <= len(dataset):
         raise SettingError(f"{dataset.name} of {len(dataset)} records cannot be cut into {k} shards.")
@@ -192,9 +220,30 @@ def neighbours(
     of the data set. Under `replace-one` both have the same size and differ at one place: there D has a random record
     and D' the canary; or, without one, another record of the data set, which is then in neither at its own place.
 
+    Args:
+        dataset: At least two records.
+        seed: Chooses the random record.
+        relation: In what the two are to differ.
+        canary: A record put in on purpose: its features, coded as the records are, and its label.
+
+    Returns:
+        D and D'.
+
+    Raises:
+        DataError: If there are fewer than two records, or, under replace-one, none that differs.
+        SettingError: If the canary is not coded as the records are.
+
     Formal guarantee
     ----------------
     None: the pair is made of private records, to be played with on the trusted side.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.data import from_arrays, neighbours
+        >>> data = from_arrays(torch.rand(10, 3), [0, 1] * 5, classes=2, low=0, high=1)
+        >>> larger, smaller = neighbours(data, canary=(torch.ones(3), 1))
+        >>> len(larger), len(smaller)
+        (11, 10)
     """
     from noiseproof.privacy.budget import check_neighbours
 
@@ -211,9 +260,9 @@ def neighbours(
     place = int(torch.randint(len(dataset), (), generator=generator))
     if add_or_remove:
         return dataset, _without(dataset, place)
-    record, label = dataset.features[place], int(dataset.labels[place])
+    record, label = dataset.features[place], dataset.labels[place].item()
     other = _differing(dataset, record, label, generator)
-    exchanged = _put(dataset, place, dataset.features[other], int(dataset.labels[other]))
+    exchanged = _put(dataset, place, dataset.features[other], dataset.labels[other].item())
     return _without(dataset, other), _without(exchanged, other)
 
 
@@ -237,17 +286,18 @@ def _generator(seed: int) -> torch.Generator:
 def _check_canary(dataset: Dataset, canary: Canary) -> Canary:
     record, label = canary
     record = record.to(dataset.features)
-    if tuple(record.shape) != dataset.public.shape or not 0 <= label < dataset.classes:
-        raise SettingError(
-            f"the canary must have the shape {dataset.public.shape} and one of the {dataset.classes} classes of "
-            f"{dataset.name}."
-        )
+    if dataset.public.task == "classification":
+        labelled, label_of = label in range(dataset.classes), f"one of the {dataset.classes} classes"
+    else:
+        labelled, label_of = 0 <= label <= 1, "a coded target in [0, 1]"
+    if tuple(record.shape) != dataset.public.shape or not labelled:
+        raise SettingError(f"the canary must have the shape {dataset.public.shape} and {label_of} of {dataset.name}.")
     if not bool(((record >= 0) & (record <= 1)).all()):
         raise SettingError("the canary must be coded as the records are: every feature in [0, 1].")
     return record, label
 
 
-def _differing(dataset: Dataset, record: torch.Tensor, label: int, generator: torch.Generator) -> int:
+def _differing(dataset: Dataset, record: torch.Tensor, label: float, generator: torch.Generator) -> int:
     """The place of a random record that is not equal to the given one."""
     equal = (dataset.features == record).flatten(1).all(1) & (dataset.labels == label)
     places = (~equal).nonzero().flatten()
@@ -262,7 +312,7 @@ def _without(dataset: Dataset, place: int) -> Dataset:
     return dataset.take(kept)
 
 
-def _append(dataset: Dataset, record: torch.Tensor, label: int) -> Dataset:
+def _append(dataset: Dataset, record: torch.Tensor, label: float) -> Dataset:
     last = torch.tensor([label], dtype=dataset.labels.dtype, device=dataset.labels.device)
     groups = dataset.groups
     if groups is not None:
@@ -271,7 +321,7 @@ def _append(dataset: Dataset, record: torch.Tensor, label: int) -> Dataset:
     return replace(dataset, features=features, labels=labels, groups=groups)
 
 
-def _put(dataset: Dataset, place: int, record: torch.Tensor, label: int) -> Dataset:
+def _put(dataset: Dataset, place: int, record: torch.Tensor, label: float) -> Dataset:
     features, labels = dataset.features.clone(), dataset.labels.clone()
     features[place], labels[place] = record, label
     return replace(dataset, features=features, labels=labels)

@@ -23,15 +23,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from noiseproof.data import lazy
-from noiseproof.data.arrays import (
-    Array,
-    ArrayLike,
-    Facts,
-    check_lengths,
-    describe,
-    label_array,
-    record_array,
-)
+from noiseproof.data.arrays import Array, ArrayLike, Facts, check_lengths, describe, label_array, record_array
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.data.formats import readable
 from noiseproof.data.lazy import MappedArray, StoredTensor

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from noiseproof.data.compact import CompactTable, Kept, narrow
 from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.lazy import SMALL, StoredTensor
 from noiseproof.data.persons import numbered, person_hashes
 from noiseproof.data.schema import Schema
 from noiseproof.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-MISSING_VALUES = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
-"""Texts that stand for a missing value, unless a schema lists them as a category."""
-
+from noiseproof.data.cells import MISSING_VALUES, as_words, check_rows, dates, numbers, texts
 
 READ_OFF = (
     "bounds, categories and classes were read off the records, which no guarantee accounts for; give a schema of public "
@@ -32,27 +31,32 @@ _TEXTS = 1 << 12
 
 
 def layout(columns: Sequence[Column]) -> list[tuple[Column, slice]]:
-    """Where each column's coded features lie: a number (and its missing-indicator), or one slot a category."""
-    places = []
-    start = 0
-    for column in columns:
-        places.append((column, slice(start, start + column.width)))
-        start += column.width
-    return places
+    """Where each column's coded features lie: a number (and its missing-indicator), or one slot a category.
+
+    Args:
+        columns: A table's columns, as `Public.columns` has them.
+
+    Returns:
+        Each column with the slice of its coded features.
+
+    Examples:
+        >>> from noiseproof.data import Column, layout
+        >>> [place for _, place in layout([Column("age", 0, 120), Column("job", categories=("nurse", "other"))])]
+        [slice(0, 1, None), slice(1, 3, None)]
+    """
+    ends = accumulate(column.width for column in columns)
+    return [(column, slice(end - column.width, end)) for column, end in zip(columns, ends, strict=True)]
 
 
 def code(
-    frame: pd.DataFrame,
-    schema: Schema,
-    *,
-    name: str,
-    notes: tuple[str, ...] = (),
+    frame: pd.DataFrame, schema: Schema, *, name: str, notes: tuple[str, ...] = (), compact: bool = False
 ) -> tuple[Dataset, tuple[str, ...]]:
     """Code a table by its schema; also returns remarks for the data's owner, which must not be released.
 
     Numbers are scaled to [0, 1] by the column's bounds and clipped to it. Categories become one-hot; a category that is
     not in the list becomes all zeros. Where a column may be missing, a missing number is coded as the middle of its
-    bounds with an indicator beside it, and a missing category has a slot of its own.
+    bounds with an indicator beside it, and a missing category has a slot of its own. With `compact`, features of more than
+    256 MB are a `StoredTensor` of a `CompactTable`: coded when they are looked at.
 
     Formal guarantee
     ----------------
@@ -62,8 +66,7 @@ def code(
     nothing is proven of it; the public part says so (`bounds` is `data`). The remarks depend on the records and carry no
     guarantee.
     """
-    if frame.empty:
-        raise DataError(f"{name} has no records, only a header; give a table with rows.")
+    check_rows(frame, name)
     if schema.private:
         raise SettingError(
             f"the bounds or categories of {listed(schema.private)} are still to be bought from the records; `noiseproof data "
@@ -74,7 +77,8 @@ def code(
     order = tuple(column for column in frame.columns if column in schema.names and column != schema.person)
     columns = schema.features(order)
     marks = (*MISSING_VALUES, *schema.missing_values)
-    features, clipped, unlisted = _code_features(frame, columns, marks, problems)
+    compact = compact and 4 * len(frame) * sum(column.width for column in columns) > SMALL
+    features, clipped, unlisted = _code_features(frame, columns, marks, problems, compact=compact)
     groups = None
     with problems.noted():
         if schema.person in frame.columns:
@@ -191,23 +195,35 @@ class Problems(list[str]):
 
 
 def _code_features(
-    frame: pd.DataFrame, columns: Sequence[Column], marks: Sequence[str], problems: Problems
+    frame: pd.DataFrame, columns: Sequence[Column], marks: Sequence[str], problems: Problems, *, compact: bool = False
 ) -> tuple[torch.Tensor, list[str], list[str]]:
     """The coded features, the columns with values beyond their bounds, and those with categories beyond their list."""
-    features = np.zeros((len(frame), sum(column.width for column in columns)), np.float32)
+    features = np.zeros((len(frame), 0 if compact else sum(column.width for column in columns)), np.float32)
     clipped, unlisted = [], []
+    kept: list[Kept] = []
     for column, place in layout(columns):
         if column.name not in frame.columns:
             continue
         series, out = frame[column.name], features[:, place]
+        if compact and not column.categories:
+            out = np.zeros((len(frame), column.width), np.float32)
         with problems.noted():
             if column.text:
                 _code_texts(series, column, marks, out)
             elif column.numeric:
                 clipped += [column.name] * _code_numbers(series, column, marks, out)
             else:
-                unlisted += [column.name] * _code_categories(series, column, marks, out)
-    return torch.from_numpy(features), clipped, unlisted
+                slots = _slots(series, column, marks)
+                _check_missing(int((slots == len(column.categories)).sum()), column)
+                rows = np.flatnonzero(slots >= 0)
+                unlisted += [column.name] * (len(rows) < len(slots))
+                if compact:
+                    out = narrow(slots, column)
+                else:
+                    out[rows, slots[rows]] = 1.0
+        kept.append(out)
+    whole = torch.from_numpy(features)
+    return StoredTensor(CompactTable(columns, kept)) if compact and not problems else whole, clipped, unlisted
 
 
 def hashed_persons(frame: pd.DataFrame, schema: Schema) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -222,9 +238,30 @@ def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.D
     range is below 2^23). Generated records may lie between codes: the largest slot names the category, an indicator
     above a half means missing. A record with no slot above zero has no listed category and is decoded as missing.
 
+    Args:
+        public: What is public about the table.
+        features: Coded records, (records, *shape).
+        labels: Their coded target, (records,).
+
+    Returns:
+        The table.
+
+    Raises:
+        SettingError: If `public` describes no table, or a column is hashed text.
+        DataError: If features or labels do not fit it.
+
     Formal guarantee
     ----------------
     Post-processing: reads only its arguments, so it costs nothing beyond what made them.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.data import Column, Public, decode
+        >>> columns = (Column("age", 0, 120, integer=True), Column("job", categories=("nurse", "other")))
+        >>> public = Public(shape=(3,), classes=("no", "yes"), kind="table", columns=columns, target="ill")
+        >>> decode(public, torch.tensor([[0.25, 0.9, 0.1]]), torch.tensor([1]))
+           age    job  ill
+        0   30  nurse  yes
     """
     import pandas as pd
 
@@ -250,20 +287,6 @@ def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.D
         target = Column(public.target, *public.target_bounds, integer=public.integer_classes)
         decoded[public.target] = _decode_numbers(answers.astype(np.float64)[:, None], target)
     return pd.DataFrame({name: decoded[name] for name in public.order or decoded})
-
-
-def texts(values: Any) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Values (distinct ones, as a rule) as texts: whole numbers without a point, other texts without outer blanks."""
-    import pandas as pd
-
-    index = pd.Index(values)
-    if pd.api.types.is_float_dtype(index.dtype):
-        numbers = index.to_numpy(np.float64)
-        whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (np.abs(numbers) < 2.0**63)
-        shown = np.where(whole, numbers, 0).astype(np.int64).astype(str).astype(object)
-        return np.where(whole, shown, numbers.astype(str).astype(object))
-    words: np.ndarray[Any, np.dtype[np.object_]] = index.astype(str).str.strip().to_numpy(object)
-    return words
 
 
 def check_columns(frame: pd.DataFrame, schema: Schema, name: str, problems: Problems) -> None:
@@ -297,72 +320,15 @@ def _code_numbers(series: pd.Series[Any], column: Column, marks: Sequence[str], 
     return outside
 
 
-def numbers(series: pd.Series[Any], name: str, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A column's numbers, NaN where they are missing."""
-    import pandas as pd
-
-    kind = series.dtype
-    if pd.api.types.is_bool_dtype(kind) or pd.api.types.is_numeric_dtype(kind):
-        return series.to_numpy(np.float64, na_value=np.nan)
-    words, missing = _words(series, marks)
-    values = np.full(len(series), np.nan)
-    if not pd.api.types.is_datetime64_any_dtype(kind):
-        values = pd.to_numeric(words, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-    wrong = int((np.isnan(values) & ~missing).sum())
-    if wrong:
-        raise DataError(
-            f"column {name!r} is to hold numbers but holds text in {wrong} rows; correct them, or give its categories "
-            "in a schema."
-        )
-    return values
-
-
-def dates(series: pd.Series[Any], column: Column, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A column's dates as days since 1970-01-01 (times of day as parts of a day), NaN where they are missing."""
-    import pandas as pd
-
-    words, missing = _words(series, marks)
-    dated = pd.api.types.is_datetime64_any_dtype(series.dtype)
-    times = pd.to_datetime(series if dated else words, format=column.date, errors="coerce", utc=True)
-    if not dated and column.date != "ISO8601":
-        # Spreadsheets give real dates as ISO 8601, whatever way of writing they show.
-        times = times.fillna(pd.to_datetime(words, format="ISO8601", errors="coerce", utc=True))
-    times = times.dt.tz_localize(None)
-    wrong = int((times.isna().to_numpy() & ~missing).sum())
-    if wrong:
-        raise DataError(
-            f"column {column.name!r} is to hold dates written as {column.date} but does not in {wrong} rows; correct "
-            "them, or the column's `date` in the schema."
-        )
-    # In microseconds: pandas' nanoseconds do not reach beyond the years 1677 to 2262.
-    moments = times.to_numpy().astype("datetime64[us]")
-    return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 86_400e6)
-
-
-def _words(series: pd.Series[Any], marks: Sequence[str]) -> tuple[pd.Series[Any], np.ndarray[Any, np.dtype[np.bool_]]]:
-    """The cells as texts (None where missing), and which are missing."""
-    words = series.astype(str).str.strip()
-    missing = series.isna().to_numpy() | words.isin(list(marks)).to_numpy()
-    return words.where(~missing), missing
-
-
 def _code_texts(series: pd.Series[Any], column: Column, marks: Sequence[str], out: np.ndarray[Any, Any]) -> None:
     """Words and pairs of words, counted at places that a public hash tells, and scaled to norm 1."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    words, _ = _words(series, marks)
+    words, _ = as_words(series, marks)
     hashed = HashingVectorizer(n_features=column.text, ngram_range=(1, 2), alternate_sign=False, dtype=np.float32)
     for start in range(0, len(words), _TEXTS):
         part = slice(start, start + _TEXTS)
         out[part] = hashed.transform(words.iloc[part].fillna("")).toarray()
-
-
-def _code_categories(series: pd.Series[Any], column: Column, marks: Sequence[str], out: np.ndarray[Any, Any]) -> bool:
-    slots = _slots(series, column, marks)
-    _check_missing(int((slots == len(column.categories)).sum()), column)
-    rows = np.flatnonzero(slots >= 0)
-    out[rows, slots[rows]] = 1.0
-    return len(rows) < len(slots)
 
 
 def _slots(series: pd.Series[Any], column: Column, marks: Sequence[str]) -> np.ndarray[Any, np.dtype[np.intp]]:
@@ -371,6 +337,9 @@ def _slots(series: pd.Series[Any], column: Column, marks: Sequence[str]) -> np.n
 
     try:
         codes, distinct = pd.factorize(series)
+        if series.dtype == object and pd.api.types.infer_dtype(series) != "string":
+            # To pandas 1, 1.0 and True are one value, and whichever comes first has named the others.
+            codes, distinct = pd.factorize(pd.Series(texts(series)).where(series.notna().to_numpy()))
     except TypeError:
         raise DataError(f"column {column.name!r} holds lists or objects, not categories; skip it.") from None
     words = texts(distinct)
@@ -435,8 +404,6 @@ def _decode_numbers(part: np.ndarray[Any, Any], column: Column) -> Any:
 
 
 def _decode_categories(part: np.ndarray[Any, Any], column: Column) -> Any:
-    if not len(part):
-        return _named(np.zeros(0, np.int64), column)
     slots = part.argmax(axis=1)
     return _named(np.where(part.max(axis=1) > 0, slots, len(column.categories)), column)
 
@@ -459,17 +426,15 @@ def _named(slots: np.ndarray[Any, Any], column: Column) -> Any:
 
 
 def _remarks(clipped: list[str], unlisted: list[str]) -> tuple[str, ...]:
-    return (
-        *_remark(clipped, "values outside the public bounds, which were clipped to them"),
-        *_remark(unlisted, "categories outside the public list, which were coded as none of them"),
-    )
-
-
-def _remark(columns: list[str], what: str) -> tuple[str, ...]:
-    if not columns:
-        return ()
-    count = "1 column holds" if len(columns) == 1 else f"{len(columns)} columns hold"
-    return (f"{count} {what}: {listed(columns)}. (For the owner's eyes: this depends on the records.)",)
+    found = []
+    for columns, what in (
+        (clipped, "values outside the public bounds, which were clipped to them"),
+        (unlisted, "categories outside the public list, which were coded as none of them"),
+    ):
+        if columns:
+            count = "1 column holds" if len(columns) == 1 else f"{len(columns)} columns hold"
+            found.append(f"{count} {what}: {listed(columns)}. (For the owner's eyes: this depends on the records.)")
+    return tuple(found)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -97,6 +97,8 @@ class BatchGradients(ABC):
         self._twin: TwinBatch | None = None
         """What follows the batch that is out now, if it is one to be checked."""
         self._left: TwinBatch | None = None
+        self._before: TwinBatch | None = None
+        """What followed the batch before, if that was checked: what is still there of it is followed on."""
 
     @property
     def share(self) -> float:
@@ -194,6 +196,7 @@ class BatchGradients(ABC):
                 batch = tuple([in_memory(tensor.index_select(0, piece)) for tensor in tensors])
                 waiting = Waiting(piece.shape[0], piece is pieces[-1], batch, whose)
                 yield from self._given(batch, waiting)
+                del batch, waiting  # before the next is gathered
 
     def load(self, loader: DataLoader[Any]) -> Iterator[Any]:
         """Batches of a loader, if it samples with `PoissonSampler` at this rate.
@@ -265,7 +268,8 @@ class BatchGradients(ABC):
             self.ranks.agree("what a step costs", self._event())
         self.events.append(self._event())
         for parameter, gradient in zip(self.parameters, self._engine.split(self._finish()), strict=True):
-            gradient = gradient.to(parameter.dtype)
+            if gradient.dtype != parameter.dtype:
+                gradient = gradient.to(parameter.dtype)
             parameter.grad = gradient if self._shards is None else self._shards.part(parameter, gradient)
         self.steps += 1
         self._records_in_step = 0
@@ -382,17 +386,18 @@ class BatchGradients(ABC):
             self._left = None
         if self._twin is None and self._waiting:
             records, _, tensors, _ = self._waiting[0]
-            due = records > 1 and is_due(self._checked)
+            before, self._before = self._before, None
+            due = records > 1 and is_due(self._checked, second=before is not None and before.first)
             self._masks.begin(self.steps, look=due)
             if due:
-                self._twin = TwinBatch(tensors, records, self._checked, self._engine.module)
+                self._twin = TwinBatch(tensors, records, self._checked, self._engine.module, before)
                 self._twin.enter()
 
     def _leave_twin(self) -> TwinBatch | None:
         twin, self._twin = self._twin, None
         if twin is not None:
             twin.leave()
-            self._left = twin
+            self._left = self._before = twin
         return twin
 
     def _add(self, vector: torch.Tensor) -> None:

@@ -19,74 +19,93 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from noiseproof.engine.clipping import RecordGradients
-from noiseproof.engine.graph import Following
+from noiseproof.engine.graph import Following, Use
 from noiseproof.engine.products import NOTHING
 from noiseproof.errors import UnsupportedError
 
 _SECRET = SystemRandom()
 FIRST = 3
 """Batches of two records or more that are checked for certain."""
-EVERY = 128
-"""One batch in so many is checked later on, at times that nobody knows."""
+EVERY = 256
+"""One batch in so many is checked later on, at times that nobody knows, and the one after it, which may be handed something."""
 
 
-def is_due(checked: int) -> bool:
-    """Whether the batch that comes next is to be checked, after so many that were."""
-    return checked < FIRST or _SECRET.randrange(EVERY) == 0
+def is_due(checked: int, *, second: bool = False) -> bool:
+    """Whether the batch that comes next is to be checked, after so many that were; always as the second of two."""
+    return checked < FIRST or second or _SECRET.random() < 1 / EVERY
 
 
 def check_gradient(found: RecordGradients, expected: Sequence[torch.Tensor]) -> None:
     """Refuse a record's gradient that is not what autograd gives for its loss alone, clipped or not."""
-    vector = torch.cat([gradient.flatten().double().cpu() for gradient in expected])
-    length = float(vector.norm())
+    length = _length(expected)
     if not math.isfinite(length):
         return
     size = max(length, math.sqrt(float(found.squared_norms())))
     tolerance = 1e-2 if all(gradient.dtype in (torch.float32, torch.float64) for gradient in expected) else 0.2
-    own = torch.cat([gradient[0].flatten().double().cpu() for gradient in found.materialise()])
-    if max(length, float(own.norm())) ** 2 < NOTHING:
+    own = [gradient[0] for gradient in found.materialise()]
+    if max(length, _length(own)) ** 2 < NOTHING:
         return  # float32 knows no squares of such numbers, and nothing clips them
     clip = max(length / 2, 1e-30)
-    clipped = found.clipped_vector(clip).double().cpu()
-    wrong = float((own - vector).norm()) > tolerance * size or float(clipped.norm()) > clip * (1 + 1e-6)
-    if wrong or float((clipped - vector / 2).norm()) > tolerance * size:
+    clipped = found.clipped_vector(clip).split([gradient.numel() for gradient in expected])
+    wrong = _length(own, expected) > tolerance * size or _length(clipped) > clip * (1 + 1e-6)
+    if wrong or _length(clipped, expected, 0.5) > tolerance * size:
         raise UnsupportedError(
             "a record's gradient is not the one that autograd gives for its loss alone; a layer's rule does not fit what the "
             "layer computes, or the loss depends on other records."
         )
 
 
+def _length(parts: Sequence[torch.Tensor], others: Sequence[torch.Tensor] | None = None, share: float = 1.0) -> float:
+    """The length of a gradient, or of its difference to a share of another; in float64, tensor by tensor to save memory."""
+    if others is None:
+        return math.hypot(*(float(part.cpu().double().norm()) for part in parts))
+    pairs = zip(parts, others, strict=True)
+    return math.hypot(
+        *(
+            float((part.cpu().double().flatten() - share * other.cpu().double().flatten()).norm())
+            for part, other in pairs
+        )
+    )
+
+
 class Separation:
     """The test for one graph: `Separation(...)` before the graph's own backward pass, `check` with its errors."""
 
-    def __init__(self, losses: torch.Tensor, targets: Sequence[Any], followed: Following) -> None:
+    def __init__(self, losses: torch.Tensor, followed: Following) -> None:
         # Powers of two, because scaling by them is exact: a separate error comes out scaled to the bit.
         exponents = torch.randint(4, losses.shape, generator=torch.Generator().manual_seed(1))
         self._followed = followed
-        self._uses = [use for use in followed.uses for _ in use.targets]
         self._weights = (2.0**exponents).to(losses)
         # Only lengths are kept, so that the test does not hold every error twice.
-        self._lengths = self._lengths_of(
-            torch.autograd.grad(losses, targets, self._weights, retain_graph=True, allow_unused=True)
-        )
+        errors = followed.run(losses, self._weights, lengths, retain_graph=True)
+        self._lengths = self._lengths_of(errors)
 
-    def check(self, errors: Sequence[torch.Tensor | None]) -> None:
-        """Refuse a network whose errors do not scale record by record."""
-        for use, found, length in zip(self._uses, self._lengths, self._lengths_of(errors), strict=True):
-            if found is None or length is None:
-                continue
-            expected = length * self._weights.to(length)
-            # Mixing moves errors by at least about one over the records; sums in another order by far less.
-            precision = torch.finfo(length.dtype).eps
-            floor = precision * float(expected.nan_to_num(0.0, 0.0).max())
-            if not torch.allclose(found, expected, rtol=64 * precision, atol=floor, equal_nan=True):
-                raise self._followed.mixed(use.behind)
+    def check(self, errors: Sequence[Sequence[Any]]) -> None:
+        """Refuse a network whose errors do not scale record by record; of early uses their lengths are given."""
+        for use, pairs in zip(
+            self._followed.uses, zip(self._lengths, self._lengths_of(errors), strict=True), strict=True
+        ):
+            for found, length in zip(*pairs, strict=True):
+                if found is None or length is None:
+                    continue
+                expected = length * self._weights.to(length)
+                # Mixing moves errors by at least about one over the records; sums in another order by far less.
+                precision = torch.finfo(length.dtype).eps
+                floor = precision * float(expected.nan_to_num(0.0, 0.0).max())
+                if not torch.allclose(found, expected, rtol=64 * precision, atol=floor, equal_nan=True):
+                    raise self._followed.mixed(use.behind)
 
-    def _lengths_of(self, errors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The length of every record's error, (B,), for each use."""
+    def _lengths_of(self, errors: Sequence[Sequence[Any]]) -> list[tuple[torch.Tensor | None, ...]]:
+        """The length of every record's error, (B,), for each target of each use."""
         return [
-            None if error is None else use.place.lengths(error) for use, error in zip(self._uses, errors, strict=True)
+            tuple(own) if use.early else tuple([lengths(use, error) for error in own])
+            for use, own in zip(self._followed.uses, errors, strict=True)
         ]
+
+
+def lengths(use: Use, error: torch.Tensor | None) -> torch.Tensor | None:
+    """The length of every record's error, (B,)."""
+    return None if error is None else use.place.lengths(error)
 
 
 def refuse_mixing_layers(network: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -12,7 +12,6 @@ from torch._utils import _unflatten_dense_tensors
 from noiseproof import kernels
 from noiseproof.engine.contributions import Contribution, MemoryLimit, widened
 from noiseproof.engine.persons import Owners
-from noiseproof.engine.products import matrix_product
 from noiseproof.errors import SettingError
 
 By = Literal["all", "tensor", "layer"]
@@ -48,11 +47,23 @@ class Flat:
 
 
 def clip_weights(squared_norms: torch.Tensor, max_grad_norm: float, share: float = 1.0) -> torch.Tensor:
-    """What each record's gradient is multiplied by, so that its norm is at most `max_grad_norm`; `share` multiplies all.
+    """What each record's gradient is multiplied by so that its norm is at most `max_grad_norm`.
 
     A hair below max_grad_norm / norm, so that float32's rounding of the norm cannot push a record over. A record whose
     gradient is not finite has the weight 0 or NaN, with which it is left out of a weighted sum, since no factor could
     bound it.
+
+    Args:
+        squared_norms: The squares of the gradients' L2 norms, as `RecordGradients.squared_norms` gives them; any shape.
+        max_grad_norm: The largest norm that a gradient may have.
+        share: A factor on all weights, such as one over the expected batch size for a mean instead of a sum.
+
+    Returns:
+        A weight for each squared norm, at most `share`.
+
+    Examples:
+        >>> clip_weights(torch.tensor([0.25, 4.0]), max_grad_norm=1.0)
+        tensor([1.0000, 0.5000])
     """
     return squared_norms.rsqrt().mul_(max_grad_norm * share * (1 - 1e-5)).clamp_max_(share)
 
@@ -60,15 +71,34 @@ def clip_weights(squared_norms: torch.Tensor, max_grad_norm: float, share: float
 class RecordGradients:
     """The gradients g_1 .. g_B of a batch's records, one list of parameter tensors each, mostly not written out.
 
-    `by` says over what norms are taken and weights are given: `"all"` parameters together, every parameter
-    `"tensor"`, or every `"layer"` (a module that owns parameters).
+    `PerRecordGradients.backward` returns it; there is no need to make one. In its methods `by` says over what norms are
+    taken and weights are given: `"all"` parameters together, every parameter `"tensor"`, or every `"layer"` (a module
+    that owns parameters).
+
+    Args:
+        records: How many records, or persons, there are: B.
+        flat: The trainable parameters, and where each lies in a vector of all of them.
+        layers: For each layer the places of its parameters in `flat`.
+        contributions: The records' gradients, parameter by parameter; None for one that the losses do not depend on.
+        owners: Whose the records are, where gradients are summed by person (`by_person`).
+
+    Examples:
+        >>> from noiseproof.engine import PerRecordGradients
+        >>> network = torch.nn.Linear(4, 2)
+        >>> with PerRecordGradients(network) as engine:
+        ...     gradients = engine.backward(network(torch.randn(8, 4)).square().sum(1))
+        >>> gradients.squared_norms(by="tensor").shape
+        torch.Size([8, 2])
+        >>> weight, bias = gradients.weighted_sum(clip_weights(gradients.squared_norms(), max_grad_norm=1.0))
+        >>> weight.shape
+        torch.Size([2, 4])
     """
 
     def __init__(
         self,
         records: int,
         flat: Flat,
-        layers: Sequence[Sequence[int]],
+        layers: Collection[Sequence[int]],
         contributions: Sequence[Contribution | None],
         owners: Owners | None = None,
     ) -> None:
@@ -206,33 +236,32 @@ class RecordGradients:
     def _clipped_rows(self, max_grad_norm: float, share: float) -> torch.Tensor | None:
         """`clipped_vector` where every layer saw one row a record; None where not.
 
-        A kernel does in one pass what norms, weights, products with them and sums of biases would in some twenty
-        operations, which take longer than their arithmetic if a batch is small.
+        A kernel does at once what norms, weights, products with them and sums of biases would in some thirty operations,
+        which take longer than their arithmetic if a batch is small.
         """
-        every = [() if part is None else part.rows for part in self._given]
-        if not all(every) or not all(kernels.suit(*rows) for rows in every):
-            return None
+        every = []
+        for part in self._given:
+            rows = () if part is None else part.rows
+            if not rows or not kernels.suit(*rows):
+                return None
+            every.append(rows)
         ends = None
         if self._owners is not None:
-            if not kernels.RECENT or self._owners.most > _MANY_RECORDS:
+            if self._owners.most > _MANY_RECORDS:
                 return None
             ends = self._owners.starts + self._owners.counts
         layers: dict[int, kernels.Layer] = {}
-        products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         vector = torch.empty(self._flat.size, dtype=torch.float32)
         for rows, out in zip(every, self._flat.split(vector), strict=True):
             errors = rows[0]
             # A weight and the bias beside it share their errors.
-            layer = layers.setdefault(id(errors), kernels.Layer(errors))
+            layer = layers.get(id(errors))
+            if layer is None:
+                layer = layers[id(errors)] = kernels.Layer(errors)
             if len(rows) == 1 and layer.sums is None:
                 layer.sums = out
             elif len(rows) == 2 and layer.activations is None:
-                layer.activations, layer.scaled = rows[1], torch.empty_like(errors)
-                products.append((layer.scaled, layer.activations, out))
+                layer.activations, layer.products = rows[1], out
             else:
                 return None
-        if not kernels.clip_layers(layers.values(), max_grad_norm, share, ends):
-            return None
-        for product in products:
-            matrix_product(*product)
-        return vector
+        return vector if kernels.clip_layers(layers.values(), max_grad_norm, share, ends) else None

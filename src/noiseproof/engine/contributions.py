@@ -25,7 +25,11 @@ KEPT_BYTES = 128 * 2**20
 """What one batch may keep of written-out gradients, over all its layers."""
 
 
-_PRECISIONS = (("mkldnn", "matmul"), ("mkldnn", "conv"), ("cuda", "matmul"), ("cuda", "conv"))
+_PRECISIONS = tuple(
+    (part, what)
+    for part in (("mkldnn", "cuda") if torch.backends.cuda.is_built() else ("mkldnn",))
+    for what in ("matmul", "conv")
+)
 
 
 def widened(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -82,7 +86,18 @@ class MemoryLimit:
 
 
 class Contribution(ABC):
-    """The gradients g_1 .. g_B of B records with respect to one parameter tensor, not necessarily written out."""
+    """The gradients g_1 .. g_B of B records with respect to one parameter tensor, not necessarily written out.
+
+    A rule (`register_rule`) may return one instead of a tensor, to save writing out B gradients. A subclass says how their
+    norms, sums and products come about.
+
+    Examples:
+        >>> gradients: Contribution = Explicit(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))  # written out, as a tensor is
+        >>> gradients.squared_norms()
+        tensor([25.,  4.])
+        >>> gradients.weighted_sum(torch.tensor([1.0, 0.5]))
+        tensor([3., 5.])
+    """
 
     @abstractmethod
     def explicit(self) -> torch.Tensor:
@@ -137,6 +152,10 @@ class Contribution(ABC):
 
     def share(self, memory: MemoryLimit) -> None:
         """Keep what is written out only as far as memory allows; for kinds that keep anything."""
+        return
+
+    def shrink(self) -> None:
+        """Write out at once what takes less memory so; for kinds that hold more than a gradient."""
         return
 
     def transposed(self) -> Contribution:

@@ -10,17 +10,21 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from noiseproof.data.persons import Groups, group_array
 from noiseproof.engine.batch_gradients import Sampling, Waiting, record_tensors
+from noiseproof.engine.persons import PersonSampler
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.ranks import ALONE
 from noiseproof.engine.sampling import PoissonSampler
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.privacy import Gaussian
 from noiseproof.privacy.events import DpEvent, NoOpDpEvent, sampled_gaussian
-from noiseproof.privacy.factorization import Banded, Participation, Strategy, Stream
+from noiseproof.privacy.factorization import Banded, Participation, Strategy
+from noiseproof.privacy.streams import Stream
 
 if TYPE_CHECKING:
     from noiseproof.privacy import Neighbours
+    from noiseproof.privacy.card import Unit
 
 
 class CyclicSampler(PoissonSampler):
@@ -49,6 +53,24 @@ class CyclicSampler(PoissonSampler):
         return here[self._rng.poisson_sample(len(here), self.sample_rate)]
 
 
+class CyclicPersons(PersonSampler):
+    """Persons in rounds, as `CyclicSampler` has records; of each at most so many records, chosen afresh at every visit.
+
+    Formal guarantee
+    ----------------
+    That of `CyclicSampler`, of persons.
+    """
+
+    def __init__(self, gradients: CorrelatedGradients, groups: torch.Tensor, max_records_per_person: int) -> None:
+        sampling, choosing = gradients.randomness[0], gradients.randomness[-1]
+        super().__init__(groups, max_records_per_person, sampling, gradients.ranks, choosing)
+        self._rounds = gradients._sampler(self.persons, 0)
+
+    def sample(self, rate: float) -> torch.Tensor:
+        """The persons of the next place, by their numbers; of several ranks, this one's part of them."""
+        return self._rounds.draw()
+
+
 class Visits:
     """Who took part when, so that a visit too early or too many is refused before anything of it is released."""
 
@@ -73,6 +95,13 @@ class Visits:
                 f"a record came again after fewer than {self.participation.separation} steps, which the noise does not "
                 "cover; visit all records in the same order in every epoch (shuffle=False, or one fixed shuffle)."
             )
+        if self.participation.fixed and bool(
+            ((self.counts[ids] > 0) & ((step - self.last[ids]) % self.participation.separation > 0)).any()
+        ):
+            raise NoiseproofError(
+                f"a record came at another place in its epoch of {self.participation.separation} steps than before, which the "
+                "noise does not cover; visit all records in the same order in every epoch."
+            )
         if bool((self.counts[ids] >= self.participation.times).any()):
             raise NoiseproofError(f"a record was to take part more than {self.participation.times} times.")
 
@@ -85,17 +114,18 @@ class Visits:
 class CorrelatedGradients(PrivateGradients):
     """`PrivateGradients` with the noise of a matrix factorization instead of fresh noise at every step.
 
-    >>> from noiseproof.privacy.factorization import Participation
-    >>> from noiseproof.privacy.strategies import strategy
-    >>> network = torch.nn.Linear(4, 2)
-    >>> twice = strategy("banded", Participation(steps=10, times=2, separation=5))
-    >>> engine = CorrelatedGradients(network, twice, max_grad_norm=1.0, noise_multiplier=2.0)
-    >>> for x, y in engine.batches(torch.randn(100, 4), torch.randint(2, (100,)), steps=10):
-    ...     losses = torch.nn.functional.cross_entropy(network(x), y, reduction="none")
-    ...     if engine.backward(losses):
-    ...         torch.optim.SGD(network.parameters(), lr=0.1).step()
-    >>> 1 < engine.epsilon(delta=1e-5) < 3
-    True
+    Examples:
+        >>> from noiseproof.privacy.factorization import Participation
+        >>> from noiseproof.privacy.strategies import strategy
+        >>> network = torch.nn.Linear(4, 2)
+        >>> twice = strategy("banded", Participation(steps=10, times=2, separation=5))
+        >>> engine = CorrelatedGradients(network, twice, max_grad_norm=1.0, noise_multiplier=2.0)
+        >>> for x, y in engine.batches(torch.randn(100, 4), torch.randint(2, (100,)), steps=10):
+        ...     losses = torch.nn.functional.cross_entropy(network(x), y, reduction="none")
+        ...     if engine.backward(losses):
+        ...         torch.optim.SGD(network.parameters(), lr=0.1).step()
+        >>> 1 < engine.epsilon(delta=1e-5) < 3
+        True
 
     Args:
         module: The network.
@@ -116,9 +146,10 @@ class CorrelatedGradients(PrivateGradients):
     closer together than `separation` (batches drawn here keep to that by construction). Below, for a strategy of at most
     `separation` bands, the columns of steps in different rounds are orthogonal, so that every round is a Poisson-sampled
     Gaussian mechanism of its own, charged before its first step (Choquette-Choo et al. 2023, theorem 4). The rest is
-    post-processing, see `Stream.release`. Unit: record. Neighbours: add-or-remove, since each record's place in a round is
+    post-processing, see `Stream.release`. Unit: record, or person where `batches` is told whose records are: then persons
+    have places, and a person's gradient is clipped. Neighbours: add-or-remove, since each one's place in a round is
     its own (replace-one doubles the sensitivity; the accountant is told). Steps that a crash lost have been charged and
-    are not taken again: their rows of C are left out later, which lowers the sensitivity, as C has no negative entries.
+    are not taken again: their rows of C are left out, which only takes squares away from the norm that sensitivity bounds.
     Assumes what `PrivateGradients` assumes, but for rate 1 nothing of how records are sampled.
     """
 
@@ -140,8 +171,14 @@ class CorrelatedGradients(PrivateGradients):
                 "sampling is accounted for with banded strategies of at most as many bands as participations are apart; "
                 "take one, or sample_rate=1."
             )
+        if sampling.get("group_size", 1) > 1:
+            raise SettingError(
+                "correlated noise is accounted for by persons who are visited as one, not by their records."
+            )
         super().__init__(module, max_grad_norm=max_grad_norm, noise_multiplier=noise_multiplier, **sampling)
         self.strategy = strategy
+        self.unit: Unit = "record"
+        """Who has a place in a round: a record, or a person where `batches` is told whose records are."""
         self.most_steps = participation.steps
         self.offset = 0
         """Events that something else logged before the first step."""
@@ -167,7 +204,7 @@ class CorrelatedGradients(PrivateGradients):
     def facts(self) -> dict[str, Any]:
         """What a card says of who takes part when."""
         order = "fixed order" if self.sample_rate == 1 else "a Poisson sample of one place a step"
-        visits = f"each record at most {self.strategy.participation.most} times, {self.blocks} steps apart"
+        visits = f"each {self.unit} at most {self.strategy.participation.most} times, {self.blocks} steps apart"
         return {"sampler": f"{order}, {visits}", "sensitivity": self.strategy.sensitivity}
 
     def state(self) -> dict[str, Any]:
@@ -301,6 +338,8 @@ class CorrelatedGradients(PrivateGradients):
                 f"an epoch of {len(order)} batches has a record come again after fewer than {self.blocks} steps, which the "
                 "noise does not cover."
             )
+        if self.strategy.participation.fixed and len(order) != self.blocks:
+            raise NoiseproofError(f"the noise is for epochs of {self.blocks} batches, and this one has {len(order)}.")
         self._keep_order(places)
         self.own_order, self.places = True, places
         return order
@@ -326,12 +365,11 @@ class CorrelatedGradients(PrivateGradients):
             )
         return super().epsilon(delta, accountant=accountant, neighbours=neighbours)
 
-    def _expect(self, records: int, *, of_persons: bool = False) -> None:
-        if of_persons:
-            raise UnsupportedError(
-                "correlated noise counts the visits of records, not of persons; take PrivateGradients."
-            )
-        super()._expect(records)
+    def person_sampler(self, groups: Groups, records: int, max_records_per_person: int) -> PersonSampler:
+        """What draws each step's persons: every person has one place in a round, as every record has otherwise."""
+        self.ranks.persons(groups)
+        self.unit = "person"
+        return CyclicPersons(self, group_array(groups, records, "the training"), max_records_per_person)
 
     def _sampler(self, records: int, steps: int) -> PoissonSampler:
         participation = self.strategy.participation

@@ -9,6 +9,7 @@ operation through which records cannot be followed, autograd is run once a recor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +18,10 @@ from torch.autograd.graph import GradientEdge, Node
 from noiseproof.engine.contributions import Contribution, Explicit, in_pieces
 from noiseproof.engine.places import Mixed, Place
 from noiseproof.engine.recorder import Target
-from noiseproof.engine.rules.operations import has_rule, ready
+from noiseproof.engine.rules.operations import Ready, has_rule, ready, shrinks
 from noiseproof.engine.rules.shared import Shared, batched, leaves_behind, to_parameters
 from noiseproof.engine.trials import nothing
-from noiseproof.engine.walk import Graph, Meeting, Plans, Stop
+from noiseproof.engine.walk import Graph, Meeting, Routes, Stop
 from noiseproof.errors import UnsupportedError
 
 Given = tuple[list[tuple[int, Contribution]], list[Shared]]
@@ -38,6 +39,8 @@ class Use(NamedTuple):
     """From errors to contributions."""
     behind: Node
     """What leads to the parameters, for messages."""
+    early: bool = False
+    """Whether errors are made into contributions as soon as they are there, because these take less memory."""
 
 
 class Following:
@@ -45,58 +48,121 @@ class Following:
 
     Args:
         losses: One loss a record.
-        plans: What is known of the network's graphs.
+        routes: What is known of the network's graphs.
     """
 
-    def __init__(self, losses: torch.Tensor, plans: Plans) -> None:
+    def __init__(self, losses: torch.Tensor, routes: Routes) -> None:
         self.records = len(losses)
         self.uses: list[Use] = []
         self.repeats = False
         """Whether autograd is run again behind some operation, for which the graph must be kept."""
-        self._names, self._indices = plans.names, plans.indices
+        self._names, self._indices = routes.names, routes.indices
         if losses.grad_fn is None:
             return
-        graph = Graph(losses, plans.indices, plans.recorder)
+        graph = Graph(losses, routes.indices, routes.recorder)
         try:
-            plan = plans.of(graph)
+            route = routes.of(graph)
         except Stop as stop:
             raise self._refusal(graph.nodes[stop.args[0]], mixed=stop.args[1] is Mixed) from None
-        for meeting in plan.meetings:
-            self._meet(graph.nodes[meeting.node], meeting)
-        for number in plan.rules:
+        for meeting in route.meetings:
+            # What is not followed to its end might leave a node out that is waited for.
+            self._meet(graph, meeting, early=meeting.onward and not route.unknown)
+        for number in route.rules:
             self._step_over(graph, number)
-        for meeting in plan.unknown:
-            self._repeat(graph.nodes[meeting.node], meeting, {graph.nodes[number] for number in plan.reached})
+        for meeting in route.unknown:
+            self._repeat(graph.nodes[meeting.node], meeting, {graph.nodes[number] for number in route.reached})
 
     def index(self, tensor: Any) -> int | None:
         """A parameter's place among those that are trained."""
         return self._indices.get(id(tensor))
 
-    def contributions(self, errors: Sequence[Sequence[torch.Tensor | None]]) -> list[tuple[int, Contribution]]:
+    def run(
+        self,
+        losses: torch.Tensor,
+        weights: torch.Tensor,
+        early: Callable[[Use, torch.Tensor | None], Any],
+        *,
+        retain_graph: bool,
+    ) -> list[tuple[Any, ...]]:
+        """The errors of every use, from one backward pass; of those that are early what `early` has made of them."""
+        found: list[tuple[Any, ...]] = [()] * len(self.uses)
+        handles = []
+        targets: list[Any] = []
+        for number, use in enumerate(self.uses):
+            if use.early:
+                handles.append(use.targets[0].node.register_prehook(partial(self._arrived, number, early, found)))  # type: ignore[union-attr]
+            else:
+                targets += use.targets
+        try:
+            errors = iter(torch.autograd.grad(losses, targets, weights, retain_graph=retain_graph, allow_unused=True))
+        finally:
+            for handle in handles:
+                handle.remove()
+        for number, use in enumerate(self.uses):
+            if not use.early:
+                found[number] = tuple([next(errors) for _ in use.targets])
+            elif not found[number]:
+                raise UnsupportedError(
+                    f"no errors arrived at {self._layer(use.behind)}, though records were followed beyond it."
+                )
+        return found
+
+    def _arrived(
+        self,
+        number: int,
+        early: Callable[[Use, torch.Tensor | None], Any],
+        found: list[tuple[Any, ...]],
+        errors: Sequence[torch.Tensor | None],
+    ) -> None:
+        use = self.uses[number]
+        found[number] = (early(use, errors[use.targets[0].output_nr]),)
+
+    def contributions(self, errors: Sequence[Sequence[Any]]) -> list[tuple[int, Contribution]]:
         """From the errors of all uses to every record's gradients in parameters, which may come several times."""
         given: list[tuple[int, Contribution]] = []
         shared: list[Shared] = []
         for use, own in zip(self.uses, errors, strict=True):
-            if any(error is not None for error in own):
+            if use.early:
+                direct, through = own[0]
+            elif any(error is not None for error in own):
                 direct, through = use.give(*own)
-                given += direct
-                shared += through
+            else:
+                continue
+            given += direct
+            shared += through
         return given + to_parameters(shared, self.index)
 
-    def _meet(self, node: Any, meeting: Meeting) -> None:
+    def _meet(self, graph: Graph, meeting: Meeting, *, early: bool) -> None:
         """Parameters, or what is made of them, are used by records here."""
-        _, output, place, wanted = meeting
+        number, output, place, wanted, own, _ = meeting
+        node = graph.nodes[number]
+        early = early and shrinks(node)
         try:
-            contribute = ready(node, output, wanted, place)
+            contribute: Ready | None = ready(node, output, wanted, place)
         except RuntimeError as error:
             raise self._changed(node) from error
         self.repeats = self.repeats or not has_rule(node)
-        behind = node.next_functions
 
         def give(errors: torch.Tensor) -> Given:
-            return [], [(*behind[number], part) for number, part in contribute(errors).items() if number in wanted]
+            nonlocal contribute
+            assert contribute is not None
+            direct: list[tuple[int, Contribution]] = []
+            through: list[Shared] = []
+            for which, part in contribute(errors).items():
+                if early:
+                    part.shrink()
+                if which in own:
+                    index, turned = own[which]
+                    direct.append((index, part.transposed() if turned else part))
+                elif which in wanted:
+                    through.append((*node.next_functions[which], part))
+            if early:  # let go of what the operation had kept
+                contribute = None
+                node.metadata.pop("noiseproof", None)
+            return direct, through
 
-        self.uses.append(Use((GradientEdge(node, output),), place, give, behind[wanted[0]][0]))
+        shared, _ = graph.behind[number][wanted[0]]
+        self.uses.append(Use((GradientEdge(node, output),), place, give, graph.nodes[shared], early))
 
     def _step_over(self, graph: Graph, number: int) -> None:
         """A layer with a rule of its own."""
@@ -118,7 +184,7 @@ class Following:
 
     def _repeat(self, node: Any, meeting: Meeting, reached: set[Node]) -> None:
         """Records cannot be followed through this operation: what only it leads to is run backwards once a record."""
-        _, output, place, _ = meeting
+        _, output, place, *_ = meeting
         leaves, elsewhere = leaves_behind(node, reached)
         leaves = [leaf for leaf in leaves if self.index(leaf) is not None]
         if not leaves:

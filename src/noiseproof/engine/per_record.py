@@ -13,14 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
-from noiseproof.engine.checks import Separation, check_gradient, refuse_mixing_layers
+from noiseproof.engine.checks import Separation, check_gradient, lengths, refuse_mixing_layers
 from noiseproof.engine.clipping import Flat, RecordGradients
 from noiseproof.engine.contributions import Contribution, Explicit, added, full_precision
-from noiseproof.engine.graph import Following
+from noiseproof.engine.graph import Following, Use
 from noiseproof.engine.recorder import Recorder
 from noiseproof.engine.rules import rules_for
 from noiseproof.engine.twins import MIXED, TwinBatch
-from noiseproof.engine.walk import Plans
+from noiseproof.engine.walk import Routes
 from noiseproof.errors import SettingError, UnsupportedError
 
 _READING: Any = getattr(checkpoint, "GraphExecGroup", nullcontext)
@@ -52,6 +52,16 @@ class PerRecordGradients:
         UnsupportedError: If a layer mixes records.
         SettingError: If nothing is trainable.
 
+    Examples:
+        >>> network = nn.Linear(4, 2)
+        >>> with PerRecordGradients(network) as engine:
+        ...     losses = nn.functional.cross_entropy(network(torch.randn(8, 4)), torch.zeros(8).long(), reduction="none")
+        ...     gradients = engine.backward(losses)
+        >>> gradients.squared_norms().shape
+        torch.Size([8])
+        >>> [tuple(each.shape) for each in gradients.materialise()]
+        [(8, 2, 4), (8, 2)]
+
     Formal guarantee
     ----------------
     None by itself: what comes out is as private as the records. It gives clipping its premise: if the losses' i-th
@@ -74,13 +84,13 @@ class PerRecordGradients:
             if parameter is not None
         ]
         self._recorder = Recorder()
-        self._plans = Plans({id(parameter): name for name, parameter in named}, self._recorder)
+        self._routes = Routes({id(parameter): name for name, parameter in named}, self._recorder)
         self.layers: dict[str, list[int]] = {}
         """Modules that own parameters, by path: the places of their parameters in `parameters`."""
         taken: set[int] = set()
         for path, owner in module.named_modules():
             mine = (
-                {self._plans.indices.get(id(parameter), -1) for parameter in owner.parameters(recurse=False)}
+                {self._routes.indices.get(id(parameter), -1) for parameter in owner.parameters(recurse=False)}
                 - taken
                 - {-1}
             )
@@ -117,19 +127,19 @@ class PerRecordGradients:
                 parts[index].append(Explicit(gradient.unsqueeze(0)))
         elif records:
             with _READING():
-                followed = Following(losses, self._plans)
+                followed = Following(losses, self._routes)
             if not followed.uses:
                 raise _unknown_losses()
             if record is not None:
                 expected = self._by_autograd(losses[record], retain_graph=True)
-            for index, part in followed.contributions(self._errors(losses, followed, look=check or self._unchecked)):
+            for index, part in self._contributions(losses, followed, look=check or self._unchecked):
                 parts[index].append(part)
         mixed, self._mixed = self._mixed, None
         if mixed == records:
             self._unchecked = True
             raise UnsupportedError(MIXED)
         contributions = [added(those) if those else None for those in parts]
-        gradients = RecordGradients(records, self._flat, list(self.layers.values()), contributions)
+        gradients = RecordGradients(records, self._flat, self.layers.values(), contributions)
         if expected is not None:
             with full_precision():
                 check_gradient(gradients.only(torch.tensor([record], device=losses.device)), expected)
@@ -196,26 +206,26 @@ class PerRecordGradients:
             for parameter, gradient in zip(self.parameters, gradients, strict=True)
         ]
 
-    def _errors(
+    def _contributions(
         self, losses: torch.Tensor, followed: Following, *, look: bool
-    ) -> list[tuple[torch.Tensor | None, ...]]:
-        """The errors where records meet parameters, use by use."""
-        targets: list[Any] = [target for use in followed.uses for target in use.targets]
-        separation = None
+    ) -> list[tuple[int, Contribution]]:
+        """Every record's gradients, from the errors where records meet parameters."""
+
+        def early(use: Use, error: torch.Tensor | None) -> tuple[torch.Tensor | None, Any]:
+            return lengths(use, error) if look else None, ([], []) if error is None else use.give(error)
+
         self._recorder.errors_only = True
         try:
-            if look:
-                separation = Separation(losses, targets, followed)
-            errors = torch.autograd.grad(
-                losses, targets, torch.ones_like(losses), allow_unused=True, retain_graph=followed.repeats
-            )
+            separation = Separation(losses, followed) if look else None
+            errors = followed.run(losses, torch.ones_like(losses), early, retain_graph=followed.repeats)
         finally:
             self._recorder.errors_only = False
         if separation is not None:
-            separation.check(errors)
+            pairs = zip(followed.uses, errors, strict=True)
+            separation.check([own[0][:1] if use.early else own for use, own in pairs])
             self._unchecked = False
-        remaining = iter(errors)
-        return [tuple(next(remaining) for _ in use.targets) for use in followed.uses]
+        given = [own[0][1:] if use.early else own for use, own in zip(followed.uses, errors, strict=True)]
+        return followed.contributions(given)
 
 
 def _unknown_losses() -> UnsupportedError:
@@ -225,7 +235,8 @@ def _unknown_losses() -> UnsupportedError:
 def check_rule(layer: nn.Module, inputs: torch.Tensor, *, tolerance: float = 1e-4) -> None:
     """Try a layer's rule (or how records are followed through it) against one backward pass a record.
 
-    >>> check_rule(nn.Linear(3, 2), torch.randn(4, 5, 3))
+    Examples:
+        >>> check_rule(nn.Linear(3, 2), torch.randn(4, 5, 3))
 
     Args:
         layer: The layer, with trainable parameters.

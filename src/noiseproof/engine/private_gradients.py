@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 class PrivateGradients(BatchGradients):
     """DP-SGD's gradient for a loop of your own: `backward(losses)`, then any optimizer's `step()`.
 
-    >>> network = torch.nn.Linear(4, 2)
-    >>> optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    >>> engine = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.1, sample_rate=0.1)
-    >>> for x, y in engine.batches(torch.randn(100, 4), torch.randint(2, (100,)), steps=5):
-    ...     losses = torch.nn.functional.cross_entropy(network(x), y, reduction="none")
-    ...     if engine.backward(losses):
-    ...         optimizer.step()
-    >>> 1 < engine.epsilon(delta=1e-5) < 2
-    True
+    Examples:
+        >>> network = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        >>> engine = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.1, sample_rate=0.1)
+        >>> for x, y in engine.batches(torch.randn(100, 4), torch.randint(2, (100,)), steps=5):
+        ...     losses = torch.nn.functional.cross_entropy(network(x), y, reduction="none")
+        ...     if engine.backward(losses):
+        ...         optimizer.step()
+        >>> 1 < engine.epsilon(delta=1e-5) < 2
+        True
 
     Args:
         module: The network; every trainable parameter gets a private gradient.

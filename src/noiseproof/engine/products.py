@@ -11,6 +11,7 @@ from math import prod, sqrt
 
 import torch
 
+from noiseproof import kernels
 from noiseproof.engine.contributions import Contribution, Explicit, MemoryLimit, Parts, added, squared_lengths
 from noiseproof.engine.persons import Owners
 
@@ -20,6 +21,8 @@ FEW = 4
 """A product with so many times more rows than columns is faster made the other way round and turned (measured)."""
 MANY = 2**22
 """Numbers beyond which a product is not worth a copy of its own."""
+LONG = 96
+"""Vectors from that length on are multiplied with each other by a kernel of our own, shorter ones by torch (measured)."""
 NEGLIGIBLE = 0.02
 """The share of a squared norm that may be added for rounding before the norm is worked out again in float64."""
 NOTHING = 1e-24
@@ -155,7 +158,10 @@ class Factor:
     @cached_property
     def products(self) -> torch.Tensor:
         """Inner products between the positions of each record, (B, T, T)."""
-        return torch.bmm(self.vectors, self.vectors.transpose(1, 2))
+        vectors = self.vectors
+        if vectors.shape[2] >= LONG and vectors.stride(2) == 1 and kernels.suit_kind(vectors):
+            return kernels.multiply_rows(vectors)
+        return torch.bmm(vectors, vectors.transpose(1, 2))
 
     @cached_property
     def squared_norms(self) -> torch.Tensor:
@@ -234,17 +240,14 @@ class OuterProducts(Contribution):
         if self._kept is not None:
             out.copy_((weights @ self._kept.flatten(1)).view(out.shape))
         elif self._errors.rows is not None and self._activations.rows is not None:
-            matrix_product(self._errors.rows * weights.unsqueeze(1), self._activations.rows, out)
+            weighted_product(self._errors.rows, self._activations.rows, weights, out)
         else:
-            errors, activations, weights = self._errors.vectors, self._activations.vectors, weights[:, None, None]
+            errors, activations = self._errors.vectors, self._activations.vectors
+            each = weights.unsqueeze(1).expand(errors.shape[:2])
             if errors.stride(0) < errors.stride(1):
                 # Time-major memory: rows in memory order make flattening free.
-                errors, activations, weights = (part.transpose(0, 1) for part in (errors, activations, weights))
-            if errors.shape[-1] <= activations.shape[-1]:
-                errors = errors * weights
-            else:
-                activations = activations * weights
-            matrix_product(errors.flatten(0, 1), activations.flatten(0, 1), out)
+                errors, activations, each = (part.transpose(0, 1) for part in (errors, activations, each))
+            weighted_product(errors.flatten(0, 1), activations.flatten(0, 1), each.flatten(), out)
 
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, V> = sum_t e_it^T V a_it, (B,)."""
@@ -359,6 +362,22 @@ class Tied(Contribution):
     def share(self, memory: MemoryLimit) -> None:
         """Keep what is written out only as far as memory allows."""
         self._products.share(memory)
+
+
+def weighted_product(errors: torch.Tensor, activations: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> None:
+    """`out` becomes the sum of the outer products of two matrices' rows, each times its weight."""
+    fewer_errors = errors.shape[1] <= activations.shape[1]
+    if kernels.suit(errors, activations, weights, out):
+        # A kernel that copies the side with fewer columns.
+        if fewer_errors and kernels.sum_products(errors, activations, weights, out):
+            return
+        turned = out.new_empty(out.shape[::-1])
+        if kernels.sum_products(activations, errors, weights, turned):
+            out.copy_(turned.T)
+            return
+    weights = weights.unsqueeze(1)
+    pair = (errors * weights, activations) if fewer_errors else (errors, activations * weights)
+    matrix_product(*pair, out)
 
 
 def matrix_product(errors: torch.Tensor, activations: torch.Tensor, out: torch.Tensor) -> None:

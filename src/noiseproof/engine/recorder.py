@@ -43,6 +43,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self._pauses = 0
+        self.used = False
+        """Whether anything was ever recorded."""
         self.errors_only = False
         """True while the engine runs its backward pass: rules with a backward of their own then skip weights."""
 
@@ -74,6 +76,7 @@ class Recorder:
         output = outputs[0][0]
         if output.grad_fn is None:
             return
+        self.used = True
         behind = [(get_gradient_edge(tensor), dim) for tensor, dim in inputs if tensor.requires_grad]
         output.grad_fn.metadata[self] = Recorded(  # type: ignore[index]
             contributions,

@@ -17,10 +17,27 @@ from noiseproof.privacy.randomness import Randomness
 
 
 class PoissonSampler(Sampler[list[int]]):
-    """Batches of indices for `steps` steps, each a Poisson sample of `records` at `rate`; a batch may be empty.
+    """Batches of indices in which each record is included independently with one probability; a batch may be empty.
 
-    Give it to a `DataLoader` as its `batch_sampler`, and that loader to `PrivateGradients.load`. With `ranks` the batches
-    are this rank's part of each step's sample.
+    Give it to a `DataLoader` as its `batch_sampler`, and that loader to `PrivateGradients.load`.
+
+    Args:
+        records: How many records there are to sample from.
+        sample_rate: The probability with which each record is in a batch, in (0, 1].
+        steps: How many batches an iteration gives; every iteration draws new ones.
+        rng: Where samples come from; `Secure()` for anything that is released.
+        ranks: The processes that share a training, where there are several: batches are then this rank's part of each sample.
+
+    Raises:
+        SettingError: If the rate is not in (0, 1], or there are no records.
+
+    Examples:
+        >>> from noiseproof.privacy import Reproducible
+        >>> sampler = PoissonSampler(records=1000, sample_rate=0.01, steps=3, rng=Reproducible(0))
+        >>> loader = DataLoader(range(1000), batch_sampler=sampler)
+        >>> len(loader)
+        3
+        >>> sizes = [len(batch) for batch in sampler]  # 10 each on average
 
     Formal guarantee
     ----------------

@@ -4,6 +4,9 @@ A twin batch runs, beside every operation between the drawing of a batch and its
 only some records are the same: those must have the same losses to the last digits, and no buffer may depend on records at
 all. This finds what no gradient shows: detached statistics, ranks, masks, mixed inputs, weights on losses.
 
+What is still there of a batch when the next is drawn is followed on, so that a network or a loop that remembers records from
+one batch to the next (the last batch's mean, a stateful LSTM) is found as well.
+
 It follows torch's operations. Where the network reads a number off the batch (`x.max().item()`) that is another
 for the twin, or takes shapes from values, its forward pass is run again on the twin; where the loop puts such a number back as
 it is (`losses / losses.mean().item()`), the twin gets its own. What is not seen: numbers that the loop takes out of torch and
@@ -16,7 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from random import SystemRandom
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -42,6 +45,24 @@ def _holders(tensor: Any) -> int:
     return sys.getrefcount(tensor) - 3 - torchs  # two names, an argument, and one for all of torch
 
 
+_Numbers: TypeAlias = dict[tuple[nn.Module, str], float]
+"""Numbers that modules have as attributes."""
+
+
+def _numbers_of(network: nn.Module) -> _Numbers:
+    return {
+        (module, name): value
+        for module in network.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _set_numbers(numbers: _Numbers) -> None:
+    for (module, name), value in numbers.items():
+        vars(module)[name] = value
+
+
 def _counts_references() -> bool:
     """Whether references are counted as `_holders` takes it, which is up to torch and Python; else no twin is dropped."""
     held: Any = torch.ones(2, requires_grad=True) * 2
@@ -59,15 +80,29 @@ class TwinBatch(TorchDispatchMode):
     What is random comes out the same for both. It is entered when a batch has been drawn and left when its losses are there.
     """
 
-    def __init__(self, batch: Sequence[torch.Tensor], records: int, turn: int, network: nn.Module) -> None:
+    def __init__(
+        self,
+        batch: Sequence[torch.Tensor],
+        records: int,
+        turn: int,
+        network: nn.Module,
+        before: TwinBatch | None = None,
+    ) -> None:
         super().__init__()
         self._network, self._records = network, records
+        self.first = before is None
+        """Whether the batch before had no twin."""
         self._handles: list[RemovableHandle] = []
         self._random: tuple[torch.Tensor, list[torch.Tensor]] | None = None
         """While the network runs: the states of torch's generators before."""
+        self._start: _Numbers = {}
+        """The network's own numbers before it ran."""
         self._read = self._differs = False
-        self._numbers: dict[float, float] = {}
+        self._numbers: dict[float, float] = {} if before is None else dict(before._numbers)
         """Numbers that the loop took out of torch, and what they are for the twin."""
+        self._remembered: _Numbers = {} if before is None else before._keeps
+        """Numbers that the network has kept of the batch before, as they would be for its twin."""
+        self._keeps: _Numbers = {}
         # Many kept records show what depends on ranks; few, and not those with extremes, what depends on extremes.
         count = max(1, records // (2 if turn % 2 else 8))
         extremes = {
@@ -81,6 +116,10 @@ class TwinBatch(TorchDispatchMode):
         rows = torch.full((records,), int(self.kept[_SECRET.randrange(count)]))
         rows[self.kept] = self.kept
         self._twins = WeakTensorKeyDictionary()
+        if before is not None:
+            before._let_go()
+            for tensor, twin in list(before._twins.items()):
+                self._twins[tensor] = twin.detach()  # a network may be copied with what follows it
         for tensor in batch:
             self._twins[tensor] = tensor.detach()[rows.to(tensor.device)]
         self.failed = False
@@ -135,30 +174,56 @@ class TwinBatch(TorchDispatchMode):
 
     def _before_network(self, *_: Any) -> None:
         others = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self._random, self._read = (torch.get_rng_state(), others), False
+        self._random, self._read, self._start = (torch.get_rng_state(), others), False, _numbers_of(self._network)
 
     def _after_network(self, network: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         before, self._random = self._random, None
-        if not self._read or before is None:
+        if before is None:
             return
-        again, more = self._twin_of((args, kwargs))
-        values = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
+        if self._remembered:
+            self._pass_again(before, (args, kwargs), output, self._remembered)
+        if self._read:
+            self._pass_again(before, self._twin_of((args, kwargs)), output)
+
+    def _pass_again(
+        self,
+        before: tuple[torch.Tensor, list[torch.Tensor]],
+        given: Any,
+        output: Any,
+        remembered: _Numbers | None = None,
+    ) -> None:
+        """Run the network from where it began: on the twin, or with what the twin before would have left in it.
+
+        It is left as it was.
+        """
+        values = [(buffer, buffer.detach().clone()) for buffer in self._network.buffers()]
+        numbers = _numbers_of(self._network)
         with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=range(len(before[1]))):
             torch.set_rng_state(before[0])
             torch.cuda.set_rng_state_all(before[1])
             try:
-                twin = network.forward(*again, **more)
+                for module, name in numbers.keys() - self._start.keys():
+                    del vars(module)[name]
+                _set_numbers({**self._start, **(remembered or {})})
+                twin = self._network.forward(*given[0], **given[1])
             except Exception:  # it is the twin's own trouble, again
-                self.failed = True
+                self.failed = self.failed or remembered is None
                 return
             finally:
+                left = _numbers_of(self._network)
+                _set_numbers(numbers)
                 for buffer, value in values:
                     buffer.copy_(value)
-        for left, right in zip(tree_leaves(output), tree_leaves(twin), strict=True):
-            if isinstance(left, torch.Tensor) and left.shape[:1] == (self._records,) == right.shape[:1]:
-                self._differs = self._differs or not self._same(left, right)
-                self._twins[left] = right
-        self.failed = False
+        for real, other in zip(tree_leaves(output), tree_leaves(twin), strict=True):
+            if isinstance(real, torch.Tensor) and real.shape[:1] == (self._records,) == other.shape[:1]:
+                self._differs = self._differs or not self._same(real, other)
+                if remembered is None:
+                    self._twins[real] = other
+        if remembered is None:
+            self.failed = False
+            self._keeps = {
+                place: left[place] for place in numbers.keys() & left.keys() if left[place] != numbers[place]
+            }
 
     def tells_apart(self, args: Any, kwargs: Any) -> bool:
         """Whether what the network makes of a record depends on others, by passes of its own that leave nothing behind."""

@@ -1,8 +1,8 @@
 """The walk from losses back to parameters: where a batch's records meet what they share.
 
 A walk depends on nothing but the graph's nodes and edges, shapes, settings of operations and places of parameters; all of this is
-read off the graph first, as a key. So the plan that a walk makes is kept under its key and serves every graph that is the same.
-Where an operation has to be asked for the values in a tensor, or tried, the plan is used once.
+read off the graph first, as a key. So the route that a walk makes is kept under its key and serves every graph that is the same.
+Where an operation has to be asked for the values in a tensor, or tried, the route is used once.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from noiseproof.engine.following import by_shapes, inputs_of
 from noiseproof.engine.places import Mixed, Place, Unknown
 from noiseproof.engine.recorder import Recorded, Recorder
 
+Edges = tuple[tuple[int, int], ...]
+Shapes = tuple[tuple[int, ...], ...]
 KEPT_NODES = 20_000
-"""How many nodes the graphs may have together whose plans are kept: some megabytes."""
+"""How many nodes the graphs may have together whose routes are kept: some megabytes."""
 _HIDING = ("CheckpointFunctionBackward",)
 """Operations behind which there may be parameters that the graph does not show: reentrant checkpoints."""
+_PARAMETER = type(get_gradient_edge(torch.ones((), requires_grad=True)).node)
+"""The type of nodes that stand for a parameter."""
 _SETTINGS: dict[type, Callable[[Any], Hashable] | None] = {}
 """By a node's type what reads its settings."""
 
@@ -34,9 +39,13 @@ class Meeting(NamedTuple):
     """Where the records lie in that output."""
     wanted: tuple[int, ...]
     """Which of the inputs are shared; none if records cannot be followed through the operation."""
+    own: Mapping[int, tuple[int, bool]]
+    """Those of them that are trained parameters: the parameter's place, and whether the input is its transpose."""
+    onward: bool
+    """Whether records can be followed further from here, to other meetings."""
 
 
-class Plan(NamedTuple):
+class Route(NamedTuple):
     """What a walk has found."""
 
     meetings: Sequence[Meeting]
@@ -64,29 +73,30 @@ class Graph:
     def __init__(self, losses: torch.Tensor, indices: Mapping[int, int], recorder: Recorder) -> None:
         start: Any = losses.grad_fn
         self.start, self.records = (0, losses.output_nr), len(losses)
-        self.nodes: list[Any] = [start]
         self.recorded: dict[int, Recorded] = {}
-        self.behind: list[list[tuple[int, int]]] = []
-        """For every node the numbers of those behind it and which output; -1 for inputs without a gradient."""
-        self.shapes: list[list[tuple[int, ...]]] = []
-        """For every node the shapes of its outputs."""
         self.parameters: dict[int, int] = {}
         """Nodes that stand for a parameter, and its place."""
-        nodes, numbers = self.nodes, {start: 0}
-        behind: list[tuple[int, int]]
+        self.behind: list[Edges] = []
+        """For every node the numbers of those behind it and which output; -1 for inputs without a gradient."""
+        self.shapes: list[Shapes] = []
+        """For every node the shapes of its outputs."""
+        self.nodes = nodes = [start]
+        numbers: dict[Any, int] = {start: 0}
         key: list[Hashable] = [self.start, self.records]
+        recording = recorder.used
         for number, node in enumerate(nodes):  # which grow
-            kind, behind = type(node), []
-            settings: Hashable = None
-            if kind.__name__ == "AccumulateGrad":
+            kind = type(node)
+            edges: list[tuple[int, int]] = []
+            settings: Hashable
+            if kind is _PARAMETER:
                 variable = node.variable
-                shapes = [tuple(variable.shape)]
                 settings = self.parameters[number] = indices.get(id(variable), -1)
+                shapes: Shapes = (tuple(variable.shape),)
             else:
-                shapes = [tuple(one.shape) for one in node._input_metadata]
-                read = _SETTINGS[kind] if kind in _SETTINGS else _SETTINGS.setdefault(kind, _settings(kind))
-                settings = None if read is None else read(node)
-                following, recorded = node.next_functions, node.metadata.get(recorder)
+                shapes = tuple([tuple(one.shape) for one in node._input_metadata])
+                reader = _SETTINGS[kind] if kind in _SETTINGS else _SETTINGS.setdefault(kind, _settings(kind))
+                settings = None if reader is None else reader(node)
+                following, recorded = node.next_functions, node.metadata.get(recorder) if recording else None
                 if recorded is not None:
                     self.recorded[number] = recorded
                     following = [(other, output) for other, output, _ in recorded.inputs]
@@ -97,10 +107,11 @@ class Graph:
                     if known is None:
                         known = numbers[other] = len(nodes)
                         nodes.append(other)
-                    behind.append((known, output))
+                    edges.append((known, output))
+            behind = tuple(edges)
             self.behind.append(behind)
             self.shapes.append(shapes)
-            key.append((kind, settings, *behind, *shapes))
+            key.append((kind, settings, behind, shapes))
         self.key = tuple(key)
 
 
@@ -111,8 +122,8 @@ def _settings(kind: type) -> Callable[[Any], Hashable] | None:
     return attrgetter(*names) if names else None
 
 
-class Plans:
-    """What is known of a network's graphs: its parameters, and the plans of walks that depended on nothing but their key.
+class Routes:
+    """What is known of a network's graphs: its parameters, and the routes of walks that depended on nothing but their key.
 
     Args:
         names: The trainable parameters' names by their identity, in order.
@@ -122,28 +133,28 @@ class Plans:
     def __init__(self, names: Mapping[int, str], recorder: Recorder) -> None:
         self.names, self.recorder = names, recorder
         self.indices = {parameter: index for index, parameter in enumerate(names)}
-        self._known: dict[Hashable, Plan] = {}
+        self._known: dict[Hashable, Route] = {}
         self._nodes = 0
 
-    def of(self, graph: Graph) -> Plan:
-        """The plan for a graph, from a walk if none is known.
+    def of(self, graph: Graph) -> Route:
+        """The route for a graph, from a walk if none is known.
 
         Raises:
             Stop: At a node that mixes records, or from which they cannot be followed.
         """
         try:
-            plan = self._known.get(graph.key)
+            route = self._known.get(graph.key)
         except TypeError:  # a setting that has no hash
-            return _Walk(graph).plan
-        if plan is None:
+            return _Walk(graph).route
+        if route is None:
             walk = _Walk(graph)
-            plan = walk.plan
+            route = walk.route
             if walk.by_key:
                 self._nodes += len(graph.nodes)
                 if self._nodes > KEPT_NODES:
                     self._known, self._nodes = {}, len(graph.nodes)
-                self._known[graph.key] = plan
-        return plan
+                self._known[graph.key] = route
+        return route
 
 
 class _Walk:
@@ -156,11 +167,11 @@ class _Walk:
         self._unknown: list[Meeting] = []
         self._rules: list[int] = []
         self.by_key = True
-        """Whether the plan follows from the graph's key."""
+        """Whether the route follows from the graph's key."""
         for number in reversed(self._sorted()):
             if self._reaches[number]:
                 self._visit(number)
-        self.plan = Plan(self._meetings, self._unknown, self._rules, frozenset(self._places))
+        self.route = Route(self._meetings, self._unknown, self._rules, frozenset(self._places))
 
     def _sorted(self) -> list[int]:
         """The nodes, each after all that it was made from; on the way it is found which of them lead to a parameter."""
@@ -216,9 +227,9 @@ class _Walk:
             except Unknown:
                 if not place.fits(graph.shapes[number][output]):
                     raise Stop(number, Mixed) from None
-                self._unknown.append(Meeting(number, output, place, ()))
+                self._unknown.append(Meeting(number, output, place, (), {}, onward=False))
                 continue
-            wanted = []
+            wanted, onward = [], False
             for which, (own, (other, other_output)) in enumerate(zip(found, behind, strict=True)):
                 if other < 0 or not self._reaches[other]:
                     continue
@@ -226,9 +237,18 @@ class _Walk:
                     wanted.append(which)
                     self._shared.add(other)
                 else:
+                    onward = True
                     self._arrive(other, other_output, own)
             if wanted:
-                self._meetings.append(Meeting(number, output, place, tuple(wanted)))
+                own_places = {which: self._own(behind[which][0]) for which in wanted}
+                known = {which: own for which, own in own_places.items() if own is not None}
+                self._meetings.append(Meeting(number, output, place, tuple(wanted), known, onward))
+
+    def _own(self, number: int) -> tuple[int, bool] | None:
+        """The place of the trained parameter that a node is, and whether it is turned; None if it is something else."""
+        turned = type(self._graph.nodes[number]).__name__ == "TBackward0"
+        index = self._graph.parameters.get(self._graph.behind[number][0][0] if turned else number, -1)
+        return None if index < 0 else (index, turned)
 
     def _arrive(self, number: int, output: int, place: Place) -> None:
         known = self._places.setdefault(number, {})

@@ -16,8 +16,7 @@ from noiseproof.data.persons import Groups
 from noiseproof.errors import MissingPartError, NoiseproofError, UnsupportedError
 from noiseproof.files import write_whole
 from noiseproof.integrations.loop import make_private
-from noiseproof.integrations.training import Preprocessing, PrivateTraining
-from noiseproof.releases.release import ModelRelease
+from noiseproof.integrations.training import TrainedWithin
 
 try:
     from transformers import Trainer
@@ -32,12 +31,13 @@ _PRIVATE = ("loss", "train_loss")
 """What the Trainer would log of private records exactly."""
 
 
-class PrivateTrainer(Trainer):
+class PrivateTrainer(TrainedWithin, Trainer):
     """A `Trainer` that spends at most (epsilon, delta) on its train_dataset: one more import and two more arguments.
 
-    >>> trainer = PrivateTrainer(model=model, args=args, train_dataset=data, epsilon=3, delta=1e-6)
-    >>> trainer.train()
-    >>> trainer.release(preprocessing="public").save("bundle")
+    Examples:
+        >>> trainer = PrivateTrainer(model=model, args=args, train_dataset=data, epsilon=3, delta=1e-6)  # doctest: +SKIP
+        >>> trainer.train()  # doctest: +SKIP
+        >>> trainer.release(preprocessing="public").save("bundle")  # doctest: +SKIP
 
     `args` mean what they do in any Trainer, but for `max_grad_norm`, which is the norm that each record's gradient is clipped
     to (the noised gradient is not clipped again), and batch sizes, which are expected ones: batches are Poisson samples.
@@ -82,7 +82,6 @@ class PrivateTrainer(Trainer):
             "groups": groups,
             "max_records_per_person": max_records_per_person,
         }
-        self.engine: PrivateTraining | None = None
         if self.args.world_size > 1 or self.args.n_gpu > 1:
             raise UnsupportedError(
                 "PrivateTrainer trains in one process; with several, write the loop yourself and call make_private on the "
@@ -129,20 +128,6 @@ class PrivateTrainer(Trainer):
         if before is not None:
             self.engine.load_state_dict(before)
         return loader
-
-    def epsilon(self, delta: float | None = None) -> float:
-        """The epsilon of the steps taken so far; see `PrivateTraining.epsilon`."""
-        return self._training.epsilon(delta)
-
-    def release(self, *, preprocessing: Preprocessing | None = None, **options: Any) -> ModelRelease:
-        """The trained model with its card; see `PrivateTraining.release`."""
-        return self._training.release(preprocessing=preprocessing, **options)
-
-    @property
-    def _training(self) -> PrivateTraining:
-        if self.engine is None:
-            raise NoiseproofError("nothing has been trained yet; call `train` first.")
-        return self.engine
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train; what is returned states no loss of private records."""

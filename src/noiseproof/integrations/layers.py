@@ -22,9 +22,10 @@ def fix(model: nn.Module) -> tuple[str, ...]:
     it is normalised by others; an instance normalisation loses its running statistics. What a pretrained model knows by its
     batch statistics is lost: fine-tune longer, or freeze the part and put it into evaluation.
 
-    >>> model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
-    >>> fix(model)
-    ('1: BatchNorm2d(64) became GroupNorm(32, 64)',)
+    Examples:
+        >>> model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
+        >>> fix(model)
+        ('1: BatchNorm2d(64) became GroupNorm(32, 64)',)
 
     Args:
         model: The network, which is changed in place.

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from noiseproof.data.persons import Groups
-from noiseproof.errors import MissingPartError, NoiseproofError, UnsupportedError
+from noiseproof.errors import MissingPartError, UnsupportedError
 from noiseproof.integrations.loop import make_private
-from noiseproof.integrations.training import Preprocessing, PrivateTraining
+from noiseproof.integrations.training import TrainedWithin
 from noiseproof.integrations.watch import Reduction
-from noiseproof.releases.release import ModelRelease
 
 try:
     from lightning.pytorch import Callback
@@ -18,7 +17,7 @@ except ImportError:
     raise MissingPartError("PyTorch Lightning needs more parts: pip install 'noiseproof[lightning]'.") from None
 
 
-class PrivateCallback(Callback):
+class PrivateCallback(TrainedWithin, Callback):
     """Makes `trainer.fit` private: `Trainer(callbacks=[PrivateCallback(epsilon=3, delta=1e-6)])`.
 
     The training loader then draws Poisson samples of its data set, whoever made it; `max_epochs` epochs of it spend the budget;
@@ -69,7 +68,6 @@ class PrivateCallback(Callback):
             "groups": groups,
             "max_records_per_person": max_records_per_person,
         }
-        self.engine: PrivateTraining | None = None
         self._state: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -105,17 +103,3 @@ class PrivateCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint says was spent."""
         self._state = state_dict or None
-
-    def epsilon(self, delta: float | None = None) -> float:
-        """The epsilon of the steps taken so far; see `PrivateTraining.epsilon`."""
-        return self._training.epsilon(delta)
-
-    def release(self, *, preprocessing: Preprocessing | None = None, **options: Any) -> ModelRelease:
-        """The trained network with its card; see `PrivateTraining.release`."""
-        return self._training.release(preprocessing=preprocessing, **options)
-
-    @property
-    def _training(self) -> PrivateTraining:
-        if self.engine is None:
-            raise NoiseproofError("nothing has been trained yet; give this callback to a Trainer and call `fit`.")
-        return self.engine

@@ -10,10 +10,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from noiseproof.engine.correlated import CorrelatedGradients
+from noiseproof.engine import CorrelatedGradients, PoissonSampler
 from noiseproof.engine.persons import Owners, PersonSampler
 from noiseproof.engine.ranks import Ranks
-from noiseproof.engine.sampling import PoissonSampler
 from noiseproof.errors import UnsupportedError
 from noiseproof.privacy import Randomness
 

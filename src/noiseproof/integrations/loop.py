@@ -13,8 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from noiseproof.data.persons import Groups, group_array
-from noiseproof.engine.correlated import CorrelatedGradients
-from noiseproof.engine.private_gradients import PrivateGradients
+from noiseproof.engine import CorrelatedGradients, PrivateGradients
 from noiseproof.engine.ranks import ALONE, Ranks, is_sharded, shared_by_ranks
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.integrations.loader import LoopSampler, OrderSampler, convert_loader, inner_loader
@@ -58,19 +57,20 @@ def make_private(
 ) -> PrivateTraining:
     """Make an ordinary training loop private, which stays as it is: `for batch in loader`, `loss.backward()`, `step()`.
 
-    >>> model = torch.nn.Linear(4, 2)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> data = torch.utils.data.TensorDataset(torch.randn(100, 4), torch.randint(2, (100,)))
-    >>> loader = DataLoader(data, batch_size=10, shuffle=True)
-    >>> engine = make_private(model, optimizer, loader, epsilon=3, delta=1e-5, epochs=2)
-    >>> for epoch in range(2):
-    ...     for x, y in loader:
-    ...         optimizer.zero_grad()
-    ...         loss = torch.nn.functional.cross_entropy(model(x), y)
-    ...         loss.backward()
-    ...         optimizer.step()
-    >>> engine.epsilon() <= 3
-    True
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 4), torch.randint(2, (100,)))
+        >>> loader = DataLoader(data, batch_size=10, shuffle=True)
+        >>> engine = make_private(model, optimizer, loader, epsilon=3, delta=1e-5, epochs=2)
+        >>> for epoch in range(2):
+        ...     for x, y in loader:
+        ...         optimizer.zero_grad()
+        ...         loss = torch.nn.functional.cross_entropy(model(x), y)
+        ...         loss.backward()
+        ...         optimizer.step()
+        >>> engine.epsilon() <= 3
+        True
 
     From now on the loader, changed in place, hands over Poisson samples of its data set, by its own workers and collate_fn,
     with its batch size as the expected one. (A sample without records comes as one record that counts for nothing.) What the

@@ -59,7 +59,7 @@ class RecordLosses(TorchFunctionMode):
         given = inspect.signature(func).bind(*args, **kwargs)
         given.apply_defaults()
         options = given.arguments
-        if options.get("reduction") not in ("mean", "sum") or not _differentiable(options["input"]):
+        if options.get("reduction") not in ("mean", "sum") or not differentiable(options["input"]):
             return func(*args, **kwargs)
         options["reduction"], options["size_average"], options["reduce"] = "none", None, None
         names = inspect.signature(func).parameters
@@ -158,5 +158,6 @@ class HalfBatch(TorchFunctionMode):
         return leaf[: rows // self._records * self._half] if rows and rows % self._records == 0 else leaf
 
 
-def _differentiable(leaf: Any) -> bool:
+def differentiable(leaf: Any) -> bool:
+    """Whether it is a tensor through which gradients flow."""
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad

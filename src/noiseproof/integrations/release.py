@@ -99,6 +99,4 @@ def release_of(
         module = copy.deepcopy(training.module).cpu()
     network = Network.of(module, public.shape, max(1, len(classes)))
     settings = {name: card.ran[name] for name in ("sample_rate", "noise_multiplier", "max_grad_norm", "batch_size")}
-    release = ModelRelease(module, network, card, public, settings)
-    release.event_log = events.runs
-    return release
+    return ModelRelease(module, network, card, public, settings).logged(events.runs)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from noiseproof.errors import MissingPartError, SettingError, UnsupportedError
 
 if TYPE_CHECKING:
-    from noiseproof.releases import Measures
-    from noiseproof.releases.release import Release
+    from noiseproof.releases import Measures, Release
 
 Tracker = Literal["mlflow", "wandb"]
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from noiseproof.engine.correlated import CorrelatedGradients
-from noiseproof.errors import SettingError
+from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.integrations.watch import WatchedLoop
-from noiseproof.privacy import Budget, Neighbours, accountants
-from noiseproof.privacy.events import EventLog
-from noiseproof.releases.bundles import event_from_json, event_to_json
-from noiseproof.run.checkpoints import Journal, JournaledLog
+from noiseproof.privacy import Budget, EventLog, Neighbours, accountants
+from noiseproof.privacy.events import event_from_json, event_to_json
+from noiseproof.run.journal import Journal, JournaledLog
 
 if TYPE_CHECKING:
     from noiseproof.privacy.card import Unit
@@ -28,6 +27,31 @@ Preprocessing = Literal["public", "data"]
 
 class PrivateTraining(WatchedLoop):
     """A training loop of the user's own, made private; see `make_private`, which makes it.
+
+    Args:
+        *watched: The private gradients, the optimizers, the loader and its sampler.
+        budget: What the training may spend; None where it was given its noise instead.
+        neighbours: When two data sets are neighbours.
+        count: How many records, or persons, all ranks have.
+        unit: Which of them the guarantee is for: `record` or `person`.
+        **options: How the loop's loss is reduced, its `GradScaler`, and how many batches are taken ahead.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof import make_private
+        >>> model = nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 4), torch.randint(2, (100,)))
+        >>> loader = torch.utils.data.DataLoader(data, batch_size=10)
+        >>> engine = make_private(model, optimizer, loader, epsilon=3, delta=1e-5, epochs=1)
+        >>> for x, y in loader:
+        ...     optimizer.zero_grad()
+        ...     nn.functional.cross_entropy(model(x), y).backward()
+        ...     optimizer.step()
+        >>> engine.steps, engine.epsilon() <= 3
+        (10, True)
+        >>> engine.release(preprocessing="public").card.verdict
+        'proven'
 
     Formal guarantee
     ----------------
@@ -58,11 +82,8 @@ class PrivateTraining(WatchedLoop):
     @property
     def events(self) -> EventLog:
         """All that was spent, here and by the processes whose states were loaded."""
-        every = EventLog()
-        for log in (*self._elsewhere.values(), self.gradients.events):
-            for event, count in log.runs:
-                every.append(event, count)
-        return every
+        logs = (*self._elsewhere.values(), self.gradients.events)
+        return EventLog(run for log in logs for run in log.runs)
 
     def epsilon(self, delta: float | None = None, *, accountant: str = "pld") -> float:
         """The epsilon of the steps taken so far; reading it changes nothing.
@@ -108,9 +129,7 @@ class PrivateTraining(WatchedLoop):
             if state[name] != getattr(self.gradients, name):
                 raise SettingError(f"the state is of a training with {name} {state[name]}; make this one the same.")
         for id, runs in state["spent"].items():
-            log = EventLog()
-            for event, count in runs:
-                log.append(event_from_json(event), count)
+            log = EventLog((event_from_json(event), count) for event, count in runs)
             known = self.gradients.events if id == self._id else self._elsewhere.get(id, EventLog())
             if len(log) > len(known):
                 self._elsewhere[id] = log
@@ -178,3 +197,23 @@ class PrivateTraining(WatchedLoop):
         if delta is None and self.budget is None:
             raise SettingError("this training was given its noise, not a budget; name the delta.")
         return self.budget.delta if delta is None else delta  # type: ignore[union-attr]
+
+
+class TrainedWithin:
+    """What a foreign trainer gets of the private training inside it, its `engine`."""
+
+    engine: PrivateTraining | None = None
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """The epsilon of the steps taken so far; see `PrivateTraining.epsilon`."""
+        return self._training.epsilon(delta)
+
+    def release(self, *, preprocessing: Preprocessing | None = None, **options: Any) -> ModelRelease:
+        """The trained network with its card; see `PrivateTraining.release`."""
+        return self._training.release(preprocessing=preprocessing, **options)
+
+    @property
+    def _training(self) -> PrivateTraining:
+        if self.engine is None:
+            raise NoiseproofError("nothing has been trained yet; train first.")
+        return self.engine

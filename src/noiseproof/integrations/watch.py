@@ -22,7 +22,7 @@ from noiseproof.engine.batch_gradients import record_tensors
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.errors import NoiseproofError, UnsupportedError
 from noiseproof.integrations.loader import LoopSampler, OrderSampler
-from noiseproof.integrations.losses import HalfBatch, RecordLosses
+from noiseproof.integrations.losses import HalfBatch, RecordLosses, differentiable
 
 Reduction = Literal["mean", "sum"]
 _HALF_CHECKS = 3
@@ -205,7 +205,7 @@ class WatchedLoop:
         if not self._watches():
             return output
         if self.gradients.waiting is None:
-            if self.module.training and any(_differentiable(leaf) for leaf in tree_leaves(output)):
+            if self.module.training and any(differentiable(leaf) for leaf in tree_leaves(output)):
                 self._physical()  # says what is wrong
             return tree_map(_detached, output)  # an evaluation: whatever comes of it stays away from the parameters
         records = self._physical()
@@ -216,7 +216,7 @@ class WatchedLoop:
             )
 
         def gate(leaf: Any) -> Any:
-            if not _differentiable(leaf):
+            if not differentiable(leaf):
                 return leaf
             if leaf.dim() == 0 or len(leaf) != records:
                 raise UnsupportedError(
@@ -316,12 +316,8 @@ def _private_step(here: Any, own: Any) -> Any:
     return functools.update_wrapper(step, own)
 
 
-def _differentiable(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
-
-
 def _detached(leaf: Any) -> Any:
-    return leaf.detach() if _differentiable(leaf) else leaf
+    return leaf.detach() if differentiable(leaf) else leaf
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

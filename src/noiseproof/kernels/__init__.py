@@ -22,7 +22,7 @@ Reals = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
 
-_VERSION = 3
+_VERSION = 6
 """That of kernels.h: in a checkout the library may have been built from older sources."""
 
 
@@ -39,9 +39,6 @@ def _load() -> Any:
 compiled = _load()
 """The compiled functions, or None."""
 
-RECENT = hasattr(compiled, "lstm_forward")
-"""Whether persons can be clipped and LSTMs run: a library that was built before has everything else."""
-
 MOST_CLASSES: int = 0 if compiled is None else compiled.MOST_CLASSES
 """How many classes `answers` takes."""
 
@@ -54,6 +51,11 @@ def suit(*tensors: torch.Tensor) -> bool:
         if not (tensor.dtype == torch.float32 and tensor.is_cpu and tensor.is_contiguous()):
             return False
     return True
+
+
+def suit_kind(tensor: torch.Tensor) -> bool:
+    """Whether there are kernels, and the tensor is of their kind, if perhaps with gaps."""
+    return compiled is not None and tensor.dtype == torch.float32 and tensor.is_cpu
 
 
 def add_normals(value: torch.Tensor, key: bytes, call: int, scale: float, out: torch.Tensor) -> bool:
@@ -118,27 +120,28 @@ def add_on_lattice(value: Floats, noise: Integers, steps: float | Reals, out: Fl
 class Layer:
     """A layer that saw one row a record: errors and activations give its weight's gradients, errors its bias's."""
 
-    __slots__ = ("activations", "errors", "scaled", "sums")
+    __slots__ = ("activations", "errors", "products", "sums")
 
     def __init__(self, errors: torch.Tensor) -> None:
         self.errors = errors
         self.activations: torch.Tensor | None = None
         """None if the weight is not trained."""
-        self.scaled: torch.Tensor | None = None
-        """Where the clipped errors go, of which the weight's sum is made."""
+        self.products: torch.Tensor | None = None
+        """Where the sum of the weight's clipped gradients goes."""
         self.sums: torch.Tensor | None = None
         """Where the sum of the clipped errors goes, which is the bias's; None if no bias is trained."""
 
     def addresses(self) -> tuple[int, int, int, int, int, int]:
         """The fields of kernels.h's Layer."""
-        errors, activations, scaled, sums = self.errors, self.activations, self.scaled, self.sums
-        start, width = (0, 0) if activations is None else (activations.data_ptr(), activations.shape[1])
-        scaled_start = 0 if scaled is None else scaled.data_ptr()
-        return errors.data_ptr(), errors.shape[1], start, width, scaled_start, 0 if sums is None else sums.data_ptr()
+        errors, activations, products, sums = self.errors, self.activations, self.products, self.sums
+        start, width, product = 0, 0, 0
+        if activations is not None and products is not None:
+            start, width, product = activations.data_ptr(), activations.shape[1], products.data_ptr()
+        return errors.data_ptr(), errors.shape[1], start, width, product, 0 if sums is None else sums.data_ptr()
 
 
 def clip_layers(layers: Collection[Layer], clip: float, share: float, ends: torch.Tensor | None = None) -> bool:
-    """Scale every record's errors so that its gradient over all layers has the norm `clip` at most, then by `share`.
+    """Sum up every record's gradient, scaled so that its norm over all layers is `clip` at most, and then by `share`.
 
     With `ends` (int64) it is a person's gradient that has: the sum of those of the records up to there. False if a gradient is
     not finite, or there are too many layers: then nothing was made.
@@ -153,35 +156,79 @@ def clip_layers(layers: Collection[Layer], clip: float, share: float, ends: torc
     return positive
 
 
+def sum_rows(rows: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> None:
+    """rows[places] becomes weights @ rows, in one pass over the rows; `weights` has four rows, and `places` as many at most."""
+    count, size = rows.shape
+    compiled.sum_rows(rows.data_ptr(), count, size, weights.data_ptr(), places.data_ptr(), len(places))
+
+
+def sum_products(errors: torch.Tensor, activations: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> bool:
+    """`out` becomes the sum of the outer products of two matrices' rows, each times its weight; False if there is no memory."""
+    sizes = errors.data_ptr(), errors.shape[1], activations.data_ptr(), activations.shape[1], len(errors)
+    done: bool = compiled.sum_products(*sizes, weights.data_ptr(), out.data_ptr())
+    return done
+
+
+def multiply_rows(vectors: torch.Tensor) -> torch.Tensor:
+    """The inner products (B, T, T) of each record's vectors (B, T, D), of which each lies without gaps."""
+    records, count, width = vectors.shape
+    out = torch.empty(records, count, count)
+    between, stride, _ = vectors.stride()
+    compiled.multiply_rows(vectors.data_ptr(), records, between, count, stride, width, out.data_ptr())
+    return out
+
+
 def suit_lstm(*tensors: torch.Tensor) -> bool:
     """Whether the steps of an LSTM can be taken by kernels: these tensors suit, and no mode follows torch's operations."""
-    return RECENT and not torch._C._len_torch_dispatch_stack() and suit(*tensors)
+    return not torch._C._len_torch_dispatch_stack() and suit(*tensors)
+
+
+def _padded(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix without gaps, with columns of zeros up to the next number of them that kernels take."""
+    columns = matrix.shape[1]
+    wide = matrix.new_zeros(matrix.shape[0], -(-columns // compiled.PADDING) * compiled.PADDING)
+    wide[:, :columns] = matrix
+    return wide
 
 
 def lstm_forward(
-    gates: torch.Tensor,
-    share: torch.Tensor,
-    before: torch.Tensor,
-    cell: torch.Tensor,
-    squashed: torch.Tensor,
-    hidden: torch.Tensor,
-) -> None:
-    """One step but for its matrix product, `share`: `gates` are completed, the last three are written."""
-    given = (tensor.data_ptr() for tensor in (gates, share, before, cell, squashed, hidden))
-    compiled.lstm_forward(*given, *hidden.shape)
+    gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, squashed: torch.Tensor
+) -> bool:
+    """All steps (steps, records, ...): `gates` are completed, the last three written; False, and nothing done, without memory."""
+    across = _padded(weight.T)
+    states = hidden.data_ptr(), cell.data_ptr(), squashed.data_ptr()
+    done: bool = compiled.lstm_forward(gates.data_ptr(), across.data_ptr(), across.shape[1], *states, *squashed.shape)
+    return done
 
 
 def lstm_backward(
-    gates: torch.Tensor,
-    before: torch.Tensor,
-    squashed: torch.Tensor,
+    saved: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    weight: torch.Tensor,
+    errors: torch.Tensor,
     hidden_error: torch.Tensor,
     cell_error: torch.Tensor,
-    errors: torch.Tensor,
-) -> None:
-    """`errors` at a step's gates; `cell_error` becomes that of the step before."""
-    given = (tensor.data_ptr() for tensor in (gates, before, squashed, hidden_error, cell_error, errors))
-    compiled.lstm_backward(*given, *squashed.shape)
+    at_gates: torch.Tensor,
+) -> bool:
+    """All steps backwards: `at_gates` is written, the errors at the last states become those at the first.
+
+    Args:
+        saved: The gates, the cell's states and their tangents, as `lstm_forward` left them.
+        weight: The hidden state's.
+        errors: Those at the outputs, wherever steps and records lie.
+        hidden_error: That at the last hidden state, from later layers and its output.
+        cell_error: That at the cell's last state.
+        at_gates: Where the errors at gates go.
+
+    Returns:
+        False, and nothing done, if there is no memory.
+    """
+    wide = _padded(weight)
+    given = *(tensor.data_ptr() for tensor in saved), wide.data_ptr(), wide.shape[1]
+    states = (tensor.data_ptr() for tensor in (hidden_error, cell_error, at_gates))
+    if errors.stride(2) != 1:
+        errors = errors.contiguous()
+    done: bool = compiled.lstm_backward(*given, errors.data_ptr(), *errors.stride()[:2], *states, *saved[2].shape)
+    return done
 
 
 def answers(logits: torch.Tensor, keenness: float, uniforms: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

@@ -52,19 +52,15 @@ CLONED static double squared_norm(const Layer *layers, int count, int64_t first,
     return total;
 }
 
-CLONED static void weigh(const Layer *layer, int64_t records, const float *weights, int64_t first) {
+/* The sums of the weighed errors, which are the bias's, in some columns. */
+CLONED static void sum_errors(const Layer *layer, int64_t records, const float *weights, int64_t first) {
     const int64_t columns = layer->error_columns, here = columns - first < STRIP ? columns - first : STRIP;
     float sums[STRIP] = {0};
     for (int64_t record = 0; record < records; record++) {
-        const float *restrict old = layer->errors + record * columns + first;
-        const float weight = weights[record];
-        if (layer->scaled) {
-            float *restrict new = layer->scaled + record * columns + first;
-            for (int64_t i = 0; i < here; i++) new[i] = weight * old[i];
-        }
-        for (int64_t i = 0; i < here; i++) sums[i] += weight * old[i];
+        const float *old = layer->errors + record * columns + first;
+        for (int64_t i = 0; i < here; i++) sums[i] += weights[record] * old[i];
     }
-    if (layer->sums) memcpy(layer->sums + first, sums, (size_t)here * sizeof *sums);
+    memcpy(layer->sums + first, sums, (size_t)here * sizeof *sums);
 }
 
 int clip_layers(const Layer *layers, int count, int64_t records, const int64_t *ends, int64_t persons, float clip, float share,
@@ -85,8 +81,12 @@ int clip_layers(const Layer *layers, int count, int64_t records, const int64_t *
     if (!positive) return 0;
     for (int i = 0; i < count; i++) {
         const int64_t columns = layers[i].error_columns;
+        if (layers[i].activations) {
+            if (!sum_products(layers + i, records, weights)) return 0; /* no memory */
+            continue;
+        }
 #pragma omp parallel for schedule(static) if (columns > STRIP && records * columns >= LARGE)
-        for (int64_t first = 0; first < columns; first += STRIP) weigh(layers + i, records, weights, first);
+        for (int64_t first = 0; first < columns; first += STRIP) sum_errors(layers + i, records, weights, first);
     }
     return 1;
 }

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define VERSION 3 /* of the functions below; __init__.py leaves a library of another version alone */
+#define VERSION 6 /* of the functions below; __init__.py leaves a library of another version alone */
 
 /* normals.c: new[i] = old[i] + scale * (a standard normal), for i below count; 0 if some old[i] is not finite, else 1.
  * The bits are ChaCha20's, under `key`; the nonce is the number of the block of 2^17 coordinates, then `call`. */
@@ -57,26 +57,52 @@ typedef struct {
     int64_t error_columns;
     const float *activations; /* NULL if the weight is not trained */
     int64_t activation_columns;
-    float *scaled; /* where the clipped errors go; NULL if the weight is not trained */
-    float *sums;   /* where the sum of the clipped errors goes; NULL if no bias is trained */
+    float *products; /* where the sum of the weight's clipped gradients goes; NULL if it is not trained */
+    float *sums;     /* where the sum of the clipped errors goes, the bias's; NULL if none is trained */
 } Layer;
 
 #define MOST_LAYERS 64
 
-/* clipping.c: every record's errors times the same weight, share * min(1, clip / norm), where the norm is that of the
- * record's gradient over all layers; with `ends` that of its person's, which is the sum over records from ends[p - 1] to before
+/* clipping.c: sums of every record's gradients times share * min(1, clip / norm), where the norm is that of the
+ * record's gradient over all layers, and `weights` gets these factors; with `ends` that of its person's, which is the sum over records from ends[p - 1] to before
  * ends[p]. 0 if some weight is not positive, and then nothing else is to be used. */
 int clip_layers(const Layer *layers, int count, int64_t records, const int64_t *ends, int64_t persons, float clip, float share,
                 float *weights);
 
-/* lstm.c: one step of a layer of `width` hidden numbers. `gates` (records, 4 * width) has the input's share of i, f, g, o and
- * becomes the gates, to which `share` is the hidden state's; `before` is the cell's last state, `squashed` its new one's tanh. */
-void lstm_forward(float *gates, const float *share, const float *before, float *cell, float *squashed, float *hidden,
-                  int64_t records, int64_t width);
+#define MOST_SUMS 4
 
-/* lstm.c: `errors` at the step's gates, from those at its hidden state and its cell; the latter become those before. */
-void lstm_backward(const float *gates, const float *before, const float *squashed, const float *hidden_error,
-                   float *cell_error, float *errors, int64_t records, int64_t width);
+/* histories.c: rows[places[k]] = sum over r of weights[k][r] * rows[r], for k below `sums`, all from the rows as they were.
+ * `weights` has MOST_SUMS rows, of which those from `sums` on are not used. */
+void sum_rows(float *rows, int64_t count, int64_t size, const float *weights, const int64_t *places, int sums);
+
+/* products.c: the sums of one layer, where every record's gradient is multiplied by its weight; 0 if there is no memory. */
+int sum_products(const Layer *layer, int64_t records, const float *weights);
+
+/* products.c: out (records, count, count) has the inner products of each record's `count` vectors of `wide` numbers, at least
+ * 16, which lie `stride` apart. */
+void multiply_rows(const float *vectors, int64_t records, int64_t record_stride, int64_t count, int64_t stride, int64_t wide,
+                   float *out);
+
+/* products.c: out (count, wide) = rows (count, deep) times matrix (deep, wide), by one thread; `wide` is a multiple of PADDING, and
+ * `packed` has room for `room_to_multiply(count)` numbers. */
+void multiply_block(const float *rows, int64_t count, int64_t deep, const float *matrix, int64_t wide, float *packed,
+                    float *out);
+int64_t room_to_multiply(int64_t count);
+
+#define PADDING 48
+
+/* lstm.c: all steps of a layer of `width` hidden numbers. `gates` (steps, records, 4 * width) has the input's share of i, f, g, o
+ * and becomes the gates; `hidden` and `cell` (steps + 1, records, width) have the first states; `squashed` gets the cell's tanh.
+ * `across` (width, padded) is the hidden state's weight, turned. 0 if there is no memory. */
+int lstm_forward(float *gates, const float *across, int64_t padded, float *hidden, float *cell, float *squashed,
+                 int64_t steps, int64_t records, int64_t width);
+
+/* lstm.c: `at_gates`, the errors at all steps' gates, from those at the hidden states. `hidden_error` and `cell_error` have those of
+ * the last states and get those of the first; `errors` are those at the outputs, so far apart by step and
+ * by record. `weight` is (4 * width, padded). */
+int lstm_backward(const float *gates, const float *cell, const float *squashed, const float *weight, int64_t padded,
+                  const float *errors, int64_t by_step, int64_t by_record, float *hidden_error, float *cell_error,
+                  float *at_gates, int64_t steps, int64_t records, int64_t width);
 
 /* neuron.c: Algorithm 1 of Lu et al. on every row of logits; `uniforms` choose the neurons, `noise` is added to them. */
 void answer(const float *logits, int64_t queries, int64_t classes, float keenness, const float *uniforms,

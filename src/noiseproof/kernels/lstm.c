@@ -1,8 +1,12 @@
-/* LSTM: what a step computes besides its matrix products, in one pass forwards and one backwards. */
+/* LSTM: all steps forwards, and all backwards. Records do not meet, so that every thread takes some of them through all steps. */
 #include "kernels.h"
 #include "vectors.h"
 
-#define LARGE (1 << 14) /* hidden numbers from which on several threads are faster than one */
+#include <omp.h>
+#include <stdlib.h>
+
+#define LARGE (1 << 10) /* hidden numbers from which on several threads are faster than one */
+#define BLOCK 64        /* records that a thread takes at most: what it reads of them should stay in its cache */
 
 /* `here` numbers, LANES at most; zeros fill up a vector. */
 HELPER floats load_some(const float *from, int64_t here) {
@@ -86,20 +90,67 @@ CLONED static void backward_row(const float *gates, const float *before, const f
     }
 }
 
-void lstm_forward(float *gates, const float *share, const float *before, float *cell, float *squashed, float *hidden,
-                  int64_t records, int64_t width) {
-#pragma omp parallel for schedule(static) if (records * width >= LARGE)
-    for (int64_t record = 0; record < records; record++) {
-        const int64_t at = record * width;
-        forward_row(gates + 4 * at, share + 4 * at, before + at, cell + at, squashed + at, hidden + at, width);
-    }
+/* Records of a thread's block, in tiles of eight. */
+static int64_t block_of(int64_t records, int threads) {
+    const int64_t each = ((records + threads - 1) / threads + 7) / 8 * 8;
+    return each < BLOCK ? each : BLOCK;
 }
 
-void lstm_backward(const float *gates, const float *before, const float *squashed, const float *hidden_error,
-                   float *cell_error, float *errors, int64_t records, int64_t width) {
-#pragma omp parallel for schedule(static) if (records * width >= LARGE)
-    for (int64_t record = 0; record < records; record++) {
-        const int64_t at = record * width;
-        backward_row(gates + 4 * at, before + at, squashed + at, hidden_error + at, cell_error + at, errors + 4 * at, width);
+int lstm_forward(float *gates, const float *across, int64_t padded, float *hidden, float *cell, float *squashed,
+                 int64_t steps, int64_t records, int64_t width) {
+    const int threads = records * width >= LARGE ? omp_get_max_threads() : 1;
+    const int64_t block = block_of(records, threads), next = records * width;
+    const int64_t packed = room_to_multiply(block), room = packed + block * padded;
+    float *scratch = malloc((size_t)(room * threads) * sizeof *scratch);
+    if (!scratch) return 0;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t first = 0; first < records; first += block) {
+        float *own = scratch + omp_get_thread_num() * room, *share = own + packed;
+        const int64_t here = records - first < block ? records - first : block;
+        for (int64_t step = 0; step < steps; step++) {
+            const int64_t start = step * next + first * width;
+            multiply_block(hidden + start, here, width, across, padded, own, share);
+            for (int64_t record = 0; record < here; record++) {
+                const int64_t at = start + record * width;
+                forward_row(gates + 4 * at, share + record * padded, cell + at, cell + at + next, squashed + at,
+                            hidden + at + next, width);
+            }
+        }
     }
+    free(scratch);
+    return 1;
+}
+
+int lstm_backward(const float *gates, const float *cell, const float *squashed, const float *weight, int64_t padded,
+                  const float *errors, int64_t by_step, int64_t by_record, float *hidden_error, float *cell_error,
+                  float *at_gates, int64_t steps, int64_t records, int64_t width) {
+    const int threads = records * width >= LARGE ? omp_get_max_threads() : 1;
+    const int64_t block = block_of(records, threads), next = records * width;
+    const int64_t packed = room_to_multiply(block), room = packed + block * padded;
+    float *scratch = malloc((size_t)(room * threads) * sizeof *scratch);
+    if (!scratch) return 0;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t first = 0; first < records; first += block) {
+        float *own = scratch + omp_get_thread_num() * room, *share = own + packed;
+        const int64_t here = records - first < block ? records - first : block;
+        for (int64_t step = steps - 1; step >= 0; step--) {
+            const int64_t start = step * next + first * width;
+            for (int64_t record = 0; record < here; record++) {
+                const int64_t at = start + record * width, of = (first + record) * width;
+                backward_row(gates + 4 * at, cell + at, squashed + at, hidden_error + of, cell_error + of, at_gates + 4 * at,
+                             width);
+            }
+            multiply_block(at_gates + 4 * start, here, 4 * width, weight, padded, own, share);
+            for (int64_t record = 0; record < here; record++) {
+                float *to = hidden_error + (first + record) * width;
+                const float *from = share + record * padded;
+                for (int64_t i = 0; i < width; i++) to[i] = from[i];
+                if (!step) continue;
+                const float *more = errors + (step - 1) * by_step + (first + record) * by_record;
+                for (int64_t i = 0; i < width; i++) to[i] += more[i];
+            }
+        }
+    }
+    free(scratch);
+    return 1;
 }

@@ -115,13 +115,13 @@ static PyObject *py_clip_layers(PyObject *self, PyObject *args) {
     if (count > MOST_LAYERS) return PyErr_Format(PyExc_ValueError, "at most %d layers", MOST_LAYERS);
     Layer layers[MOST_LAYERS];
     for (Py_ssize_t i = 0; i < count; i++) {
-        unsigned long long errors, activations, scaled, sums;
+        unsigned long long errors, activations, products, sums;
         long long error_columns, activation_columns;
         if (!PyArg_ParseTuple(PyList_GET_ITEM(given, i), "KLKLKK", &errors, &error_columns, &activations,
-                              &activation_columns, &scaled, &sums))
+                              &activation_columns, &products, &sums))
             return NULL;
         layers[i] = (Layer){ADDRESS(errors),    error_columns,   ADDRESS(activations),
-                            activation_columns, ADDRESS(scaled), ADDRESS(sums)};
+                            activation_columns, ADDRESS(products), ADDRESS(sums)};
     }
     int positive;
     Py_BEGIN_ALLOW_THREADS;
@@ -130,25 +130,69 @@ static PyObject *py_clip_layers(PyObject *self, PyObject *args) {
     return PyBool_FromLong(positive);
 }
 
-/* A step of an LSTM: six addresses, records and width. */
-static PyObject *py_lstm(PyObject *args, int forward) {
-    unsigned long long at[6];
-    long long records, width;
-    if (!PyArg_ParseTuple(args, "KKKKKKLL", at, at + 1, at + 2, at + 3, at + 4, at + 5, &records, &width)) return NULL;
+static PyObject *py_sum_rows(PyObject *self, PyObject *args) {
+    unsigned long long rows, weights, places;
+    long long count, size;
+    int sums;
+    if (!PyArg_ParseTuple(args, "KLLKKi", &rows, &count, &size, &weights, &places, &sums)) return NULL;
+    if (sums > MOST_SUMS) return PyErr_Format(PyExc_ValueError, "at most %d sums", MOST_SUMS);
     Py_BEGIN_ALLOW_THREADS;
-    if (forward) {
-        lstm_forward(ADDRESS(at[0]), ADDRESS(at[1]), ADDRESS(at[2]), ADDRESS(at[3]), ADDRESS(at[4]), ADDRESS(at[5]), records,
-                     width);
-    } else {
-        lstm_backward(ADDRESS(at[0]), ADDRESS(at[1]), ADDRESS(at[2]), ADDRESS(at[3]), ADDRESS(at[4]), ADDRESS(at[5]), records,
-                      width);
-    }
+    sum_rows(ADDRESS(rows), count, size, ADDRESS(weights), ADDRESS(places), sums);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
 
-static PyObject *py_lstm_forward(PyObject *self, PyObject *args) { return py_lstm(args, 1); }
-static PyObject *py_lstm_backward(PyObject *self, PyObject *args) { return py_lstm(args, 0); }
+static PyObject *py_sum_products(PyObject *self, PyObject *args) {
+    unsigned long long errors, activations, weights, products;
+    long long records, error_columns, activation_columns;
+    if (!PyArg_ParseTuple(args, "KLKLLKK", &errors, &error_columns, &activations, &activation_columns, &records, &weights,
+                          &products))
+        return NULL;
+    const Layer layer = {ADDRESS(errors), error_columns, ADDRESS(activations), activation_columns, ADDRESS(products), NULL};
+    int done;
+    Py_BEGIN_ALLOW_THREADS;
+    done = sum_products(&layer, records, ADDRESS(weights));
+    Py_END_ALLOW_THREADS;
+    return PyBool_FromLong(done);
+}
+
+static PyObject *py_multiply_rows(PyObject *self, PyObject *args) {
+    unsigned long long vectors, out;
+    long long records, record_stride, count, stride, wide;
+    if (!PyArg_ParseTuple(args, "KLLLLLK", &vectors, &records, &record_stride, &count, &stride, &wide, &out)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    multiply_rows(ADDRESS(vectors), records, record_stride, count, stride, wide, ADDRESS(out));
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_lstm_forward(PyObject *self, PyObject *args) {
+    unsigned long long gates, across, hidden, cell, squashed;
+    long long padded, steps, records, width;
+    if (!PyArg_ParseTuple(args, "KKLKKKLLL", &gates, &across, &padded, &hidden, &cell, &squashed, &steps, &records, &width))
+        return NULL;
+    int done;
+    Py_BEGIN_ALLOW_THREADS;
+    done = lstm_forward(ADDRESS(gates), ADDRESS(across), padded, ADDRESS(hidden), ADDRESS(cell), ADDRESS(squashed), steps,
+                        records, width);
+    Py_END_ALLOW_THREADS;
+    return PyBool_FromLong(done);
+}
+
+static PyObject *py_lstm_backward(PyObject *self, PyObject *args) {
+    unsigned long long gates, cell, squashed, weight, errors, hidden_error, cell_error, at_gates;
+    long long padded, by_step, by_record, steps, records, width;
+    if (!PyArg_ParseTuple(args, "KKKKLKLLKKKLLL", &gates, &cell, &squashed, &weight, &padded, &errors, &by_step, &by_record,
+                          &hidden_error, &cell_error, &at_gates, &steps, &records, &width))
+        return NULL;
+    int done;
+    Py_BEGIN_ALLOW_THREADS;
+    done = lstm_backward(ADDRESS(gates), ADDRESS(cell), ADDRESS(squashed), ADDRESS(weight), padded, ADDRESS(errors),
+                         by_step, by_record, ADDRESS(hidden_error), ADDRESS(cell_error), ADDRESS(at_gates), steps, records,
+                         width);
+    Py_END_ALLOW_THREADS;
+    return PyBool_FromLong(done);
+}
 
 static PyObject *py_answer(PyObject *self, PyObject *args) {
     unsigned long long logits, uniforms, noise, answers;
@@ -170,6 +214,9 @@ static PyMethodDef methods[] = {
     {"propose_each", py_propose_each, METH_VARARGS, "See kernels.h."},
     {"add_on_lattice", py_add_on_lattice, METH_VARARGS, "See kernels.h."},
     {"clip_layers", py_clip_layers, METH_VARARGS, "See kernels.h."},
+    {"sum_rows", py_sum_rows, METH_VARARGS, "See kernels.h."},
+    {"sum_products", py_sum_products, METH_VARARGS, "See kernels.h."},
+    {"multiply_rows", py_multiply_rows, METH_VARARGS, "See kernels.h."},
     {"lstm_forward", py_lstm_forward, METH_VARARGS, "See kernels.h."},
     {"lstm_backward", py_lstm_backward, METH_VARARGS, "See kernels.h."},
     {"answer", py_answer, METH_VARARGS, "See kernels.h."},
@@ -181,7 +228,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_compiled", NULL
 PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module && (PyModule_AddIntMacro(module, MOST_CLASSES) < 0 || PyModule_AddIntMacro(module, MOST_LAYERS) < 0 ||
-                   PyModule_AddIntMacro(module, VERSION) < 0))
+                   PyModule_AddIntMacro(module, PADDING) < 0 || PyModule_AddIntMacro(module, VERSION) < 0))
         Py_CLEAR(module);
     return module;
 }

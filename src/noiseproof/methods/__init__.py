@@ -51,7 +51,24 @@ _REGISTRY: dict[str, type[Method]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Method(ABC):
-    """A way to turn private records into a release. Its fields are its settings; `fit` runs it."""
+    """A way to turn private records into a release. Its fields are its settings; `fit` runs it.
+
+    `noiseproof.train` chooses network and settings and calls `fit`; a method of your own is a subclass with `register`.
+
+    Formal guarantee
+    ----------------
+    None by itself: each method states its own, and its release's card says what holds for what was run.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> method = npf.methods.build("dp-sgd", {"epochs": 2, "batch_size": 50})
+        >>> network = method.network(records.public)
+        >>> release = method.fit(network, records, npf.Budget(epsilon=3), rng=npf.privacy.Secure())
+        >>> release.card.verdict
+        'proven'
+    """
 
     name: ClassVar[str]
     place: ClassVar[Place]
@@ -141,9 +158,9 @@ class Method(ABC):
             What may leave, with its card.
         """
 
-    @abstractmethod
     def game(self, budget: Budget) -> Game:
         """The game that hits this method hardest, at this budget."""
+        return self._game(budget, 1)
 
     def person_game(self, budget: Budget, records: int = 5) -> Game:
         """The game at the level of persons: neighbours differ in a person, all of whose records are canaries.
@@ -163,8 +180,8 @@ class Method(ABC):
         return self._game(budget, records)
 
     def _game(self, budget: Budget, canaries: int) -> Game:
-        """`game` where the canary is so many records of one person; for methods that know persons."""
-        raise NotImplementedError
+        """The game where the canary is so many records of one person."""
+        raise NotImplementedError(f"{self.name} has no game")
 
     def card(
         self,
@@ -242,6 +259,22 @@ def register(method: M) -> M:
 
     Returns:
         The same class.
+
+    Raises:
+        ValueError: If the name is taken.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> from noiseproof import methods
+        >>> from noiseproof.methods.gradients import DpSgd
+        >>> @methods.register
+        ... @dataclass(frozen=True)
+        ... class ShortDpSgd(DpSgd):
+        ...     name = "dp-sgd-short"
+        ...     epochs: float = 5.0
+        >>> methods.build("dp-sgd-short").epochs
+        5.0
+        >>> _ = methods._REGISTRY.pop("dp-sgd-short")  # so that this example leaves nothing behind
     """
     if method.name in _REGISTRY:
         raise ValueError(f"two methods are named {method.name!r}")
@@ -250,7 +283,16 @@ def register(method: M) -> M:
 
 
 def registry() -> Mapping[str, type[Method]]:
-    """Every method by name, in the order of the places: the library's, and those of installed packages."""
+    """Every method by name: the library's own, those of installed packages, and those registered since.
+
+    Returns:
+        The classes, in the order of a record's way (none, inputs, losses, gradients, parameters, predictions), then by name.
+
+    Examples:
+        >>> from noiseproof import methods
+        >>> [name for name, method in methods.registry().items() if method.place == "inputs"]
+        ['adlm', 'functional', 'ilm']
+    """
     for module in _PLACES:
         importlib.import_module(module)
     load_plugins("noiseproof.methods")
@@ -259,7 +301,22 @@ def registry() -> Mapping[str, type[Method]]:
 
 
 def get(name: str) -> type[Method]:
-    """The method of that name; a `SettingError` lists what there is."""
+    """The class of the method of that name.
+
+    Args:
+        name: A registered name, such as `dp-sgd`.
+
+    Returns:
+        The class; `build` makes a method of it.
+
+    Raises:
+        SettingError: There is no such method; the message lists those there are.
+
+    Examples:
+        >>> from noiseproof import methods
+        >>> methods.get("dp-sgd").claims
+        '(epsilon, delta) for a record, by the moments accountant'
+    """
     methods = registry()
     if name not in methods:
         raise SettingError(f"there is no method {name!r}; there are {', '.join(methods)}.")
@@ -267,11 +324,7 @@ def get(name: str) -> type[Method]:
 
 
 def build(
-    name: str,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    records: int | None = None,
-    public: Public | None = None,
+    name: str, settings: Mapping[str, Any] | None = None, *, records: int | None = None, public: Public | None = None
 ) -> Method:
     """The method of that name, ready to fit.
 
@@ -286,6 +339,12 @@ def build(
 
     Raises:
         SettingError: There is no such method, no such setting, or a value is not what the setting takes.
+
+    Examples:
+        >>> from noiseproof import methods
+        >>> method = methods.build("dp-sgd", {"max-grad-norm": "0.5"})
+        >>> method.max_grad_norm, method.epochs
+        (0.5, 30.0)
     """
     method = get(name)
     fields = {field.name: field for field in dataclasses.fields(method)}

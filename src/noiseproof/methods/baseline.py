@@ -12,8 +12,7 @@ from noiseproof.data.dataset import Dataset, Public
 from noiseproof.methods import register
 from noiseproof.methods.common import Count, Positive, Supervised, each_trial, initial_seed, shuffled
 from noiseproof.networks import Network
-from noiseproof.privacy import Game
-from noiseproof.privacy.card import Place
+from noiseproof.privacy.card import Game, Place
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
 from noiseproof.tensors import default_device, seeded
@@ -34,6 +33,13 @@ class Baseline(Supervised):
     Formal guarantee
     ----------------
     None, and none is claimed.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> npf.train("none", records, epochs=2).card.verdict
+        'nothing proven'
     """
 
     name: ClassVar[str] = "none"
@@ -43,8 +49,11 @@ class Baseline(Supervised):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
 
     epochs: Positive = 30.0
+    """Passes over the records, in shuffled batches."""
     batch_size: Count = 64
+    """Records of a step."""
     lr: Positive = 1e-3
+    """Adam's learning rate."""
 
     def for_records(self, records: int, public: Public) -> Self:
         """As many passes over the records, or fewer over many of them."""

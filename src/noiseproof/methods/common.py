@@ -18,8 +18,7 @@ from noiseproof.privacy.events import sampled_gaussian
 from noiseproof.settings import BelowOne, Count, Finite, NonNegative, Positive, Rate, Share, Within
 
 if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.data.dataset import Public
+    from noiseproof.data import Dataset, Public
     from noiseproof.engine.batch_gradients import BatchGradients
     from noiseproof.engine.private_gradients import PrivateGradients
     from noiseproof.privacy import Randomness
@@ -202,6 +201,7 @@ def proven_game(
     source: str = "its proof",
     gaussian: bool = False,
     unit: Unit = "record",
+    canaries: int = 1,
 ) -> Game:
     """A game against a mechanism that claims what is proven of exactly what is played.
 
@@ -213,11 +213,13 @@ def proven_game(
         source: Where the claim comes from.
         gaussian: Whether both worlds' scores are normal with one variance.
         unit: What the two worlds differ in.
+        canaries: How many records they differ in: several are one person's, whatever `unit` says.
 
     Returns:
         The game, whose claim is the proof's epsilon.
     """
     near, delta = budget.neighbours, budget.delta
+    unit = "person" if canaries > 1 else unit
     claimed = Claim(epsilon=proven.epsilon, delta=delta, neighbours=near, source=source, unit=unit)
     name = name if unit == "record" else f"{name} ({unit})"
     return Game(name, play, near, delta, claimed, proven, unit=unit, gaussian=gaussian)
@@ -327,5 +329,5 @@ def clipped_sum_game(
     event = sampled_gaussian(1.0, sigma)
     proven = accountants.epsilon(event, budget.delta, neighbours=budget.neighbours).proof()
     title = f"{name}: a canary at the clipping norm"
-    unit: Unit = "person" if canaries > 1 else "record"
-    return proven_game(title, play, budget, proven, source="the accountant, for one step", gaussian=True, unit=unit)
+    source = "the accountant, for one step"
+    return proven_game(title, play, budget, proven, source=source, gaussian=True, canaries=canaries)

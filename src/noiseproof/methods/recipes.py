@@ -7,21 +7,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from noiseproof import methods
-from noiseproof.data.dataset import Dataset, Public
+from noiseproof.data import Dataset, Public, layout
 from noiseproof.data.features import (
     BinsMap,
     Chain,
     FeatureMap,
     GroupNormMap,
     MirrorMap,
+    OpponentMap,
     RmsNormMap,
     ScatteringMap,
     UnitNormMap,
+    UprightMap,
     apply,
     describe,
 )
 from noiseproof.data.lazy import StoredTensor
-from noiseproof.data.tables import layout
 from noiseproof.errors import SettingError
 from noiseproof.networks import Network
 from noiseproof.networks.small import Mapped, behind
@@ -101,6 +102,8 @@ class Recipe:
         that or by the user's own setting, steps are longer.
         """
         suited = dict(self.settings(records, epsilon))
+        if method == "dp-mf" and not (settings or {}).keys() & {"sampled", "bands", "buffers"}:
+            suited["strategy"] = "auto"  # linear networks are mostly small enough to remember all steps
         off = interruptible or (settings or {}).get("precondition") == 0
         if off and suited.get("precondition"):
             suited |= {"precondition": 0.0, "lr": round(_LONGER * suited["lr"], 4)}
@@ -112,9 +115,7 @@ class Recipe:
         card = release.card.model_copy(update={"ran": {**release.card.ran, "recipe": self.name}})
         module = Mapped(self.feature_map(public), release.module)
         network = self.whole(public, release.network.classes)
-        whole = ModelRelease(module, network, card, public, release.settings)
-        whole.event_log = release.event_log
-        return whole
+        return ModelRelease(module, network, card, public, release.settings).logged(release.event_log)
 
 
 MANY = 5000
@@ -192,6 +193,11 @@ def _takes_scattering(public: Public) -> bool:
     return len(public.shape) == 3 and min(sides) >= _SIDE and not any(side % 4 for side in sides)
 
 
+def _scattering(public: Public, before: tuple[FeatureMap, ...] = (), after: tuple[FeatureMap, ...] = ()) -> FeatureMap:
+    colours = (OpponentMap(),) if public.shape[0] == 3 else ()
+    return Chain((*before, *colours, ScatteringMap(), *after, GroupNormMap(), RmsNormMap()))
+
+
 def _scattering_settings(records: int, epsilon: float) -> dict[str, Any]:
     # How far steps may lead depends on how much there is to learn from: epsilon times records. Many short steps are better
     # than few long ones; for so many the noise on a mean hardly falls with the rate, while the time grows with it.
@@ -232,8 +238,8 @@ _RECIPES = {
     for recipe in (
         Recipe(
             "scattering",
-            "Pictures: wavelet scattering, each record normalised, a private preconditioner, softmax regression.",
-            lambda public: Chain((ScatteringMap(), GroupNormMap(), RmsNormMap())),
+            "Pictures: wavelet scattering (of opponent colours), normalised, a private preconditioner, softmax regression.",
+            _scattering,
             _scattering_settings,
             _takes_scattering,
             _PICTURES,
@@ -242,7 +248,16 @@ _RECIPES = {
         Recipe(
             "scattering-mirror",
             "Pictures whose class does not depend on left and right: as scattering, the same for mirror images.",
-            lambda public: Chain((ScatteringMap(), MirrorMap(), GroupNormMap(), RmsNormMap())),
+            lambda public: _scattering(public, after=(MirrorMap(),)),
+            _scattering_settings,
+            _takes_scattering,
+            _PICTURES,
+            keep=True,
+        ),
+        Recipe(
+            "scattering-upright",
+            "Handwriting, light on dark: each picture sheared upright by its own moments, then as scattering.",
+            lambda public: _scattering(public, before=(UprightMap(),)),
             _scattering_settings,
             _takes_scattering,
             _PICTURES,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from noiseproof.networks import published, small
+from noiseproof.networks import published, small  # noqa: F401  (they register their networks)
 from noiseproof.networks.distance import tpvd
 from noiseproof.networks.fitting import Training, fit_stack
 from noiseproof.networks.network import Network, names, register, suggest
 from noiseproof.networks.stacked import StackedNetwork
-
-# The families register their networks when they are imported.
-_FAMILIES = (small, published)
 
 __all__ = ["Network", "StackedNetwork", "Training", "fit_stack", "names", "register", "suggest", "tpvd"]

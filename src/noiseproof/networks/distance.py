@@ -22,11 +22,6 @@ def tpvd(reference: Weights, noisy: Weights) -> float:
 
     It measures how far the noise moved the weights. That is no privacy: a large TPVD promises nothing.
 
-    >>> import torch
-    >>> from noiseproof.networks import tpvd
-    >>> tpvd([torch.ones(2, 2)], [torch.zeros(2, 2)])
-    1.0
-
     Args:
         reference: The network trained without noise.
         noisy: The network trained with noise.
@@ -35,11 +30,17 @@ def tpvd(reference: Weights, noisy: Weights) -> float:
         The mean relative difference.
 
     Raises:
-        SettingError: The two are not of one architecture, or the reference is zero everywhere.
+        SettingError: If the two are not of one architecture, or the reference is zero everywhere.
 
     Formal guarantee
     ----------------
     None: it is computed from weights trained without noise, and is itself no release.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.networks import tpvd
+        >>> tpvd([torch.ones(2, 2)], [torch.zeros(2, 2)])
+        1.0
     """
     first, second = _tensors(reference), _tensors(noisy)
     if [tensor.shape for tensor in first] != [tensor.shape for tensor in second]:

@@ -40,17 +40,30 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, shares: torch.Tens
 class Training:
     """How networks are trained without privacy. The defaults are those of Lu et al., Table 4, but for `l2`.
 
-    `l2` adds `l2 * ||W||^2` over the kernels, not the biases, to the loss (Keras's convention: half of what torch calls
-    weight decay). `momentum` is for `optimizer="sgd"`.
+    Raises:
+        SettingError: If a value is out of its range, or momentum is given to Adam.
+
+    Examples:
+        >>> from noiseproof.networks import Training
+        >>> Training(epochs=20, optimizer="sgd", lr=0.1, momentum=0.9).batch_size
+        100
     """
 
     epochs: Annotated[int, Ge(0)] = 100
+    """Passes over a network's records; 0 leaves the initial weights."""
     batch_size: Count = 100
+    """Records of a step; the last step of an epoch takes what is left."""
     lr: Positive = 1e-3
+    """The learning rate."""
     optimizer: Literal["adam", "sgd"] = "adam"
+    """Torch's Adam or SGD."""
     momentum: BelowOne = 0.0
+    """That of `sgd`, in [0, 1)."""
     l2: NonNegative = 0.0
+    """Adds `l2 * ||W||^2` over the kernels, not the biases, to the loss (Keras's convention: half of what torch calls weight
+    decay)."""
     loss: StackedLoss = cross_entropy
+    """Each network's loss, of (k, batch, classes) logits, (k, batch) labels and each record's share in its batch."""
 
     def __post_init__(self) -> None:
         check_fields("training", self)
@@ -71,14 +84,39 @@ def fit_stack(
 ) -> StackedNetwork:
     """Train one network for each of `members`, all at once; the j-th sees the records at the indices `members[j]` only.
 
-    Every network takes ceil(records / batch) steps an epoch over its own shuffles, and is done when it has had all
-    its epochs: it ends as if it had been trained alone, up to rounding, whatever the others are. `seeds[j]` (default j)
-    fixes network j's initial weights, shuffles and dropout; `start` gives other initial weights.
+    Every network takes ceil(records / batch_size) steps an epoch over its own shuffles, and is done when it has had all
+    its epochs: it ends as if it had been trained alone, up to rounding, whatever the others are.
+
+    Args:
+        network: What each of them is.
+        features: All records, (records, *input_shape).
+        labels: Their labels, (records,).
+        members: For each network the indices of its records, int64.
+        training: How to train; `Training()` by default.
+        seeds: For each network what its initial weights, shuffles and dropout follow from; its place j by default.
+        start: Other initial weights, as many networks as there are members.
+        progress: Hears of every step.
+
+    Returns:
+        The trained networks, in the order of `members`.
+
+    Raises:
+        SettingError: If members, seeds and initial weights do not go together.
+        DataError: If there are more or fewer labels than records.
 
     Formal guarantee
     ----------------
     None: nothing here is noised, and the networks are to be kept on the trusted side. But a record influences the networks
     it is a member of and no other, whatever it holds (up to rounding, where it changes how wide the largest batch is).
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.networks import Network, Training, fit_stack
+        >>> features, labels = torch.rand(20, 4), torch.arange(20) % 2
+        >>> halves = [torch.arange(10), torch.arange(10, 20)]
+        >>> teachers = fit_stack(Network("linear", (4,), 2), features, labels, halves, Training(epochs=2, batch_size=5))
+        >>> teachers.logits(features).shape  # both networks' answers to all records
+        torch.Size([2, 20, 2])
     """
     training = training or Training()
     seeds = range(len(members)) if seeds is None else seeds

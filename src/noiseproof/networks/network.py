@@ -27,20 +27,24 @@ _GIVEN = ("input_shape", "classes", "return")
 def register(name: str) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]:
     """Decorator that makes a network available by name.
 
-    >>> from torch import nn
-    >>> from noiseproof.networks import Network, register
-    >>> @register("two-units")
-    ... def two_units(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
-    ...     return nn.Sequential(nn.Flatten(), nn.LazyLinear(2, bias=bias), nn.Linear(2, classes))
-    >>> Network("two-units", (5,), 3).build()[2].out_features
-    3
-
     Args:
         name: A name that no other network has. A bundle holds it: whoever loads one must have registered the network, by
             importing its module or by an entry point of the group `noiseproof.networks`.
 
     Returns:
         A decorator of `builder(input_shape, classes, **options) -> Module`, whose options are checked by its annotations.
+
+    Raises:
+        ValueError: If another network has the name.
+
+    Examples:
+        >>> from torch import nn
+        >>> from noiseproof.networks import Network, register
+        >>> @register("two-units")
+        ... def two_units(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
+        ...     return nn.Sequential(nn.Flatten(), nn.LazyLinear(2, bias=bias), nn.Linear(2, classes))
+        >>> Network("two-units", (5,), 3).build()[2].out_features
+        3
     """
 
     def add(builder: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -53,7 +57,16 @@ def register(name: str) -> Callable[[Callable[..., nn.Module]], Callable[..., nn
 
 
 def names() -> tuple[str, ...]:
-    """Every network that can be built by name: the library's, and those of installed packages."""
+    """Every network that can be built by name: the library's, and those of installed packages.
+
+    Returns:
+        What `Network` takes as its name.
+
+    Examples:
+        >>> from noiseproof.networks import names
+        >>> "mlp" in names(), "small-cnn" in names()
+        (True, True)
+    """
     load_plugins("noiseproof.networks")
     return tuple(_BUILDERS)
 
@@ -62,24 +75,55 @@ def names() -> tuple[str, ...]:
 class Network:
     """A named architecture for inputs of one shape: `build(seed)` makes it, with the same weights for the same seed.
 
-    Modules map (batch, *input_shape) to (batch, classes) logits; `classes` is the number of outputs (`Public.outputs`),
-    which is 1 for a regression.
+    Modules map (batch, *input_shape) to (batch, classes) logits.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.networks import Network
+        >>> network = Network("mlp", input_shape=(64,), classes=10, options={"hidden": 32})
+        >>> network.build(seed=0)(torch.zeros(5, 64)).shape
+        torch.Size([5, 10])
+        >>> own = Network.of(torch.nn.Linear(64, 10), input_shape=(64,), classes=10)
     """
 
     name: str
+    """One of `names()`, or `custom` for a module of the user's own (`Network.of`)."""
     input_shape: tuple[int, ...]
+    """One record's shape, without the batch."""
     classes: int
+    """The number of outputs (`Public.outputs`), which is 1 for a numeric target."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the named network, such as `hidden` of `mlp`; they are checked when it is built."""
     module: nn.Module | None = field(default=None, repr=False, compare=False)
     """The user's own module, for `name="custom"`; a bundle of it needs the module again to be loaded."""
 
     @classmethod
     def of(cls, module: nn.Module, input_shape: tuple[int, ...], classes: int) -> Network:
-        """A network around the user's own module, starting from the weights it has now."""
+        """A network around the user's own module, starting from the weights it has now.
+
+        Args:
+            module: The module; it is copied.
+            input_shape: One record's shape, without the batch.
+            classes: The number of its outputs.
+
+        Returns:
+            The network.
+        """
         return cls("custom", input_shape, classes, module=copy.deepcopy(module))
 
     def build(self, seed: int | None = 0) -> nn.Module:
-        """A new module, initialised from `seed` (None: from torch's generator as it is); it depends on no record."""
+        """A new module; it depends on no record.
+
+        Args:
+            seed: What its weights are initialised from; None takes torch's generator as it is. The user's own module is
+                copied with its weights instead.
+
+        Returns:
+            The module.
+
+        Raises:
+            SettingError: If there is no such network or option, or it cannot take records of this shape.
+        """
         if self.name == "custom":
             if self.module is None:
                 raise SettingError("this bundle holds a network of the user's own: pass the module to load it into.")
@@ -162,7 +206,22 @@ _LEAST_SIDE = 16
 def suggest(shape: tuple[int, ...], classes: int, kind: Kind = "vector") -> Network:
     """A network that is a good start for such records: `small-cnn` for images, else `mlp`. Public facts decide.
 
-    Pictures of a few pixels have too little structure for convolutions to pay for their noise.
+    Pictures of a few pixels (a side below 16) have too little structure for convolutions to pay for their noise.
+
+    Args:
+        shape: One record's shape, without the batch.
+        classes: The number of outputs.
+        kind: What a record is: `image`, `table` or `vector`.
+
+    Returns:
+        The network.
+
+    Examples:
+        >>> from noiseproof.networks import suggest
+        >>> suggest((1, 28, 28), 10, kind="image").name
+        'small-cnn'
+        >>> suggest((30,), 2).name
+        'mlp'
     """
     if kind == "image" and len(shape) == 3 and min(shape[1:]) >= _LEAST_SIDE:
         return Network("small-cnn", tuple(shape), classes)

@@ -19,11 +19,27 @@ from noiseproof.networks.small import Lstm
 class StackedNetwork:
     """k networks of one shape as one batched network: many shadow models, teachers or a collection at the price of few.
 
-    `parameters` holds each of the network's parameters with a leading dimension of k. Dense layers run as one batched
+    Dense layers run as one batched
     product, convolutions as one grouped convolution and layers that are known to look at one record at a time over all
     records; whatever else there is runs under `vmap`, or network by network where that cannot be, on a copy that forgets
     what it saw. The networks share nothing but the arithmetic: network j's logits and gradients do not depend on the
     others' weights or records, whatever these hold and whatever a layer does with its batch (up to rounding).
+
+    Args:
+        network: What each of them is.
+        parameters: Each of the network's parameters by its name, with a leading dimension of k.
+
+    Raises:
+        SettingError: If the parameters are not a stack of such networks.
+        UnsupportedError: If the network has batch normalisation.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.networks import Network, StackedNetwork
+        >>> stack = StackedNetwork.of(Network("mlp", (4,), 3), seeds=[0, 1])
+        >>> len(stack), stack.logits(torch.zeros(5, 4)).shape
+        (2, torch.Size([2, 5, 3]))
+        >>> first = stack.module(0)  # as an ordinary module
     """
 
     def __init__(self, network: Network, parameters: Mapping[str, torch.Tensor]) -> None:
@@ -89,7 +105,7 @@ class StackedNetwork:
 
     @torch.no_grad()
     def logits(self, features: torch.Tensor, batch_size: int = 1024) -> torch.Tensor:
-        """Every network's logits (k, records, classes) of the same records, computed `batch` records at a time."""
+        """Every network's logits (k, records, classes) of the same records, computed `batch_size` records at a time."""
         count = len(self)
         parts = [self.forward(part.expand(count, *part.shape)) for part in features.split(batch_size)]
         return torch.cat(parts, dim=1)

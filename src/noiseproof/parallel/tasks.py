@@ -29,10 +29,17 @@ class LostTaskError(NoiseproofError):
 
 @dataclass(frozen=True)
 class Lost:
-    """Why there is no result of a task: its worker died at every attempt, or (`hang`) gave no answer in time."""
+    """Why a task has no result; `run` hands it to its `lost` function.
+
+    Examples:
+        >>> Lost("it gave no answer within 60 seconds.", hang=True).why
+        'it gave no answer within 60 seconds.'
+    """
 
     why: str
+    """What happened at the last attempt, in words."""
     hang: bool = False
+    """Whether the worker was alive and took longer than the timeout, rather than died."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,15 @@ def run(
     Raises:
         LostTaskError: If a task was lost and nothing stands in for it.
         SettingError: If the options make no sense, or no cluster answers.
+        MissingPartError: If a cluster is asked for and Ray is not installed.
+
+    Examples:
+        >>> import math
+        >>> for index, result in run(math.factorial, [3, 4, 5], jobs=1):
+        ...     print(index, result)
+        0 6
+        1 24
+        2 120
     """
     options = Options(threads, attempts, timeout, log, fork)
     where = Placement(jobs, ray) if jobs is not None or ray is not None else current() or Placement()
@@ -132,13 +148,46 @@ def run(
 
 
 def collect(function: Callable[..., R], tasks: Sequence[T], **options: Any) -> list[R]:
-    """The results of `run` as a list in the order of the tasks; it takes the same options."""
+    """Call `function(*common, task)` for every task, and return the results in the order of the tasks.
+
+    Args:
+        function: As for `run`.
+        tasks: As for `run`.
+        options: All others of `run`.
+
+    Returns:
+        One result for each task.
+
+    Raises:
+        LostTaskError: If a task was lost and nothing stands in for it.
+        SettingError: If the options make no sense, or no cluster answers.
+
+    Examples:
+        >>> import math
+        >>> collect(math.gcd, [18, 20, 21], common=(12,), jobs=1)
+        [6, 4, 3]
+    """
     results = dict(run(function, tasks, **options))
     return [results[index] for index in range(len(tasks))]
 
 
 def seeds(seed: int, count: int) -> list[int]:
-    """One seed for each task, from `seed` and the task's index alone; below 2^63."""
+    """One seed for each task, from `seed` and the task's index alone.
+
+    Args:
+        seed: 0 or more.
+        count: How many seeds.
+
+    Returns:
+        Whole numbers from 0 to below 2^63; more of them begin with the same ones.
+
+    Raises:
+        SettingError: If the seed is negative.
+
+    Examples:
+        >>> seeds(0, 2) == seeds(0, 3)[:2]
+        True
+    """
     if seed < 0:
         raise SettingError(f"a seed must be 0 or more, not {seed}.")
     return [
@@ -172,7 +221,21 @@ _REPORT: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("report
 
 
 def task_progress() -> Progress:
-    """Within a task: progress that whoever called `run` hears of, a few times a second at most."""
+    """Within a task: progress that is passed on to the `report` of `run`, at most five times a second.
+
+    Returns:
+        What to call `task` on; outside a task it is silent.
+
+    Examples:
+        >>> def train(epochs):
+        ...     with task_progress().task("epochs", epochs) as bar:
+        ...         for _ in range(epochs):
+        ...             bar.advance()
+        >>> def report(index, description, done, total):
+        ...     print(f"task {index}: {done} of {total} {description}")
+        >>> _ = collect(train, [3], jobs=1, report=report)
+        task 0: 1 of 3 epochs
+    """
     report = _REPORT.get()
     return SILENT if report is None else _Reported(report)
 
@@ -200,10 +263,20 @@ class _ReportedTask(Task):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where tasks run: `jobs` local processes (one for each core if None), or a Ray cluster (`auto` or its address)."""
+    """Where tasks run: on local processes, or on a Ray cluster.
+
+    Raises:
+        SettingError: If there are fewer than one job, or both are given.
+
+    Examples:
+        >>> Placement(jobs=4).processes
+        4
+    """
 
     jobs: int | None = None
+    """Local processes; one for each core that this process may use if None."""
     ray: str | None = None
+    """The address of a Ray cluster, or `auto` for the one that this machine belongs to; None for local processes."""
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
@@ -225,7 +298,22 @@ _CURRENT: ContextVar[Placement | None] = ContextVar("placement", default=None)
 
 @contextmanager
 def placed(placement: Placement) -> Iterator[None]:
-    """While it lasts, tasks that are not told otherwise run there: how a command's `--jobs` and `--ray` reach them."""
+    """Within the block, `run` and `collect` use this placement unless they are given `jobs` or `ray` themselves.
+
+    A command's `--jobs` and `--ray` reach the tasks this way, through functions that know nothing of either.
+
+    Args:
+        placement: Where tasks run.
+
+    Yields:
+        Nothing.
+
+    Examples:
+        >>> import math
+        >>> with placed(Placement(jobs=1)):
+        ...     collect(math.isqrt, [16, 25])
+        [4, 5]
+    """
     token = _CURRENT.set(placement)
     try:
         yield

@@ -25,7 +25,8 @@ from noiseproof.privacy import gaussian_dp, pld, renyi
 from noiseproof.privacy.budget import ACCOUNTANTS as ACCOUNTANTS
 from noiseproof.privacy.budget import Neighbours, check_delta, check_neighbours
 from noiseproof.privacy.card import Proof
-from noiseproof.privacy.events import DpEvent, SelectionStep, Step, amplified, condense, merge_gaussians, read
+from noiseproof.privacy.events import DpEvent
+from noiseproof.privacy.steps import SelectionStep, Step, amplified, condense, merge_gaussians, read
 
 _KINDS = 64
 _FULL_RATE = "zCDP is not helped by sampling: every Gaussian step counts at full rate."
@@ -33,22 +34,41 @@ _CENTRAL_LIMIT = "approximate: not a bound (the central limit of Poisson-sampled
 
 
 @dataclass(frozen=True)
-class Spend:
+class Spent:
     """An (epsilon, delta) that events add up to, and who says so.
 
-    `accountant` is the one that was really used and `note` says what a reader must know of it. Where `bound` is false
-    the number is an approximation that may lie below the truth, and no proof can be made of it.
+    Examples:
+        >>> from noiseproof.privacy import Laplace, accountants
+        >>> spend = accountants.epsilon(Laplace(sensitivity=1.0, epsilon=0.5).event, delta=0.0)
+        >>> round(spend.epsilon, 3), spend.accountant, spend.bound
+        (0.5, 'naive', True)
     """
 
     epsilon: float
+    """What the events cost at `delta`; infinite where they are not private."""
     delta: float
+    """The delta that epsilon is stated at."""
     accountant: str
+    """The accountant that was really used."""
     neighbours: Neighbours
+    """The neighbouring relation that it holds under."""
     bound: bool = True
+    """Whether it is an upper bound; else it is an approximation that may lie below the truth and proves nothing."""
     note: str | None = None
+    """What a reader must know of the accountant's treatment."""
 
     def proof(self, *assumptions: str) -> Proof:
-        """This spend for a card; refused where it is not a bound or not finite."""
+        """This spend as a card's proof.
+
+        Args:
+            assumptions: What must be true for it to hold, in sentences.
+
+        Returns:
+            The proof.
+
+        Raises:
+            UnsupportedError: If it is no bound, or infinite.
+        """
         if not self.bound:
             raise UnsupportedError(f"{self.accountant} gives an approximation here, which proves nothing; use pld.")
         if not math.isfinite(self.epsilon):
@@ -56,7 +76,7 @@ class Spend:
         return Proof(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant, assumptions=assumptions)
 
 
-def epsilon(event: DpEvent, delta: float, *, accountant: str = "pld", neighbours: str = "add-or-remove") -> Spend:
+def epsilon(event: DpEvent, delta: float, *, accountant: str = "pld", neighbours: str = "add-or-remove") -> Spent:
     """The epsilon that an event costs at delta.
 
     *Formal guarantee.* Where the result's `bound` is true, what the event describes is (epsilon, delta)-DP for one
@@ -77,15 +97,33 @@ def epsilon(event: DpEvent, delta: float, *, accountant: str = "pld", neighbours
         SettingError: If a setting is impossible.
         UnsupportedError: If no sound treatment of an event is known here.
 
-    >>> from noiseproof.privacy.events import sampled_gaussian
-    >>> round(epsilon(sampled_gaussian(0.01, 4.0, 10_000), 1e-5).epsilon, 2)
-    0.95
+    Examples:
+        >>> from noiseproof.privacy import accountants
+        >>> from noiseproof.privacy.events import sampled_gaussian
+        >>> round(accountants.epsilon(sampled_gaussian(0.01, 4.0, 10_000), 1e-5).epsilon, 2)
+        0.95
     """
     return _spend(event, check_delta(delta), "epsilon", accountant, neighbours)
 
 
-def delta(event: DpEvent, epsilon: float, *, accountant: str = "pld", neighbours: str = "add-or-remove") -> Spend:
-    """The delta that an event costs at epsilon; guarantee, arguments and errors are those of `epsilon`."""
+def delta(event: DpEvent, epsilon: float, *, accountant: str = "pld", neighbours: str = "add-or-remove") -> Spent:
+    """The delta that an event costs at epsilon; guarantee and errors are those of `accountants.epsilon`.
+
+    Args:
+        event: What was done to private data.
+        epsilon: The epsilon to state the delta at, 0 or more.
+        accountant: One of `ACCOUNTANTS`.
+        neighbours: The neighbouring relation, `add-or-remove` or `replace-one`.
+
+    Returns:
+        The delta with its epsilon, the accountant that gave it and what to know of it.
+
+    Examples:
+        >>> from noiseproof.privacy import accountants
+        >>> from noiseproof.privacy.events import sampled_gaussian
+        >>> accountants.delta(sampled_gaussian(0.01, 4.0, 10_000), epsilon=1.0).delta < 1e-5
+        True
+    """
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise SettingError(f"epsilon must be a finite number, 0 or more, not {epsilon}.")
     return _spend(event, float(epsilon), "delta", accountant, neighbours)
@@ -107,8 +145,13 @@ def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float
     Returns:
         Epsilon and delta for the person.
 
-    >>> group_privacy(0.5, 1e-9, 4)[0]
-    2.0
+    Raises:
+        SettingError: If the size is below 1.
+
+    Examples:
+        >>> from noiseproof.privacy import accountants
+        >>> accountants.group_privacy(0.5, 1e-9, 4)[0]
+        2.0
     """
     if size < 1:
         raise SettingError(f"a person has at least 1 record, not {size}.")
@@ -119,7 +162,7 @@ def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float
 
 def _spend(
     event: DpEvent, given: float, wanted: Literal["epsilon", "delta"], accountant: str, neighbours: str
-) -> Spend:
+) -> Spent:
     if accountant not in ACCOUNTANTS:
         raise SettingError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, not {accountant!r}.")
     relation = check_neighbours(neighbours)
@@ -131,7 +174,7 @@ def _spend(
         found = _account(steps, given, wanted == "epsilon", accountant)
     value, used, bound, note = found
     pair = (value, given) if wanted == "epsilon" else (given, value)
-    return Spend(*pair, used, relation, bound, note)
+    return Spent(*pair, used, relation, bound, note)
 
 
 _Result = tuple[float, str, bool, str | None]

@@ -42,13 +42,24 @@ def check_neighbours(neighbours: str) -> Neighbours:
 class Budget:
     """An (epsilon, delta) that a release may spend, under a stated neighbouring relation, for one record.
 
-    `queries` is how many answers a `PredictionRelease` must be able to give within it; other releases ignore it.
+    Raises:
+        SettingError: If a value is out of its range.
+
+    Examples:
+        >>> from noiseproof.privacy import Budget
+        >>> budget = Budget(epsilon=3.0, delta=1e-5)
+        >>> budget.less(epsilon=1.0).epsilon
+        2.0
     """
 
     epsilon: float
+    """The most that may be spent: finite and above 0."""
     delta: float = 1e-5
+    """The most that may be spent, in [0, 1); choose one well below 1 / records."""
     neighbours: Neighbours = "add-or-remove"
+    """Which data sets are neighbours: one record more or less, or one record exchanged for another."""
     queries: int = 1
+    """How many answers a `PredictionRelease` must be able to give within the budget; other releases ignore it."""
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -58,7 +69,18 @@ class Budget:
             raise SettingError(f"queries must be at least 1, not {self.queries}.")
 
     def less(self, epsilon: float, delta: float = 0.0) -> Budget:
-        """What is left of it after a spend, by basic composition; refuses where nothing is."""
+        """What is left of it after a spend, by basic composition.
+
+        Args:
+            epsilon: What was spent.
+            delta: What was spent.
+
+        Returns:
+            The rest, on the same terms.
+
+        Raises:
+            SettingError: If nothing would be left.
+        """
         if epsilon >= self.epsilon or (delta and delta >= self.delta):
             raise SettingError(
                 f"the budget of epsilon {self.epsilon:g} and delta {self.delta:g} leaves nothing after ({epsilon:g}, {delta:g}) "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from noiseproof.errors import SettingError
 from noiseproof.privacy import accountants, gaussian_dp
-from noiseproof.privacy.accountants import Spend
+from noiseproof.privacy.accountants import Spent
 from noiseproof.privacy.budget import check_delta, check_epsilon, check_neighbours
 from noiseproof.privacy.events import sampled_gaussian
 
@@ -27,10 +27,15 @@ class Calibration:
     """A noise multiplier and the epsilon that it was accounted to reach."""
 
     sigma: float
+    """The noise multiplier."""
     epsilon: float
+    """What it reaches: the target or just below."""
     delta: float
+    """The delta that epsilon is stated at."""
     accountant: str
+    """The accountant that was really used."""
     note: str | None = None
+    """What a reader must know of the result."""
 
 
 def sigma(
@@ -64,9 +69,11 @@ def sigma(
     Raises:
         SettingError: If a setting is impossible, or no noise meets the target.
 
-    >>> found = sigma(3.0, 1e-5, rate=0.01, steps=1000)
-    >>> round(found.sigma, 2), found.epsilon <= 3.0
-    (0.81, True)
+    Examples:
+        >>> from noiseproof.privacy import calibration
+        >>> found = calibration.sigma(3.0, 1e-5, rate=0.01, steps=1000)
+        >>> round(found.sigma, 2), found.epsilon <= 3.0
+        (0.81, True)
     """
     _check(epsilon, delta)
     check_neighbours(neighbours)
@@ -74,7 +81,7 @@ def sigma(
     if rate == 0 or steps == 0:
         raise SettingError("there is no noise to calibrate: with a rate or steps of 0 no record is ever looked at.")
 
-    def spend(value: float) -> Spend:
+    def spend(value: float) -> Spent:
         return _spend(rate, value, steps, delta, accountant, neighbours, group_size)
 
     mu = gaussian_dp.mu_within(epsilon, delta)
@@ -114,8 +121,16 @@ def steps(
         accountant: One of `accountants.ACCOUNTANTS`.
         neighbours: The neighbouring relation.
 
+    Returns:
+        The number of steps; 0 if not even one fits.
+
     Raises:
         SettingError: If a setting is impossible.
+
+    Examples:
+        >>> from noiseproof.privacy import calibration
+        >>> calibration.steps(3.0, 1e-5, rate=0.01, sigma=1.0) > 1000
+        True
     """
     _check(epsilon, delta)
     sampled_gaussian(rate, sigma)  # refuses an impossible rate or noise
@@ -149,6 +164,26 @@ def calibrate(
     By default the function falls, as epsilon does with noise, and the smallest argument is sought; with `increasing` it
     rises, as epsilon does with the mu of each query, and the largest is. Both are read on logarithmic scales, on which
     such functions are nearly straight, so that few evaluations are enough.
+
+    Args:
+        function: What is to reach the target; monotone and 0 or more.
+        target: The value to reach, above 0.
+        start: Where to begin; a good guess saves evaluations.
+        low: The least argument to consider, above 0.
+        high: The largest argument to consider.
+        increasing: Whether the function rises with its argument.
+        tolerance: How far below the target the value may lie, as a share of it.
+
+    Returns:
+        An argument at which the function was seen to be no larger than the target.
+
+    Raises:
+        SettingError: If the arguments do not go together, or nothing between `low` and `high` meets the target.
+
+    Examples:
+        >>> from noiseproof.privacy import calibration
+        >>> round(calibration.calibrate(lambda sigma: 1 / sigma, target=0.5), 1)
+        2.0
     """
     if not (0 < target < math.inf and 0 < low <= start <= high):
         raise SettingError("the target must be greater than 0, and 0 < low <= start <= high.")
@@ -199,7 +234,7 @@ def _check(epsilon: float, delta: float) -> None:
 
 def _spend(
     rate: float, sigma: float, steps: int, delta: float, accountant: str, neighbours: str, group_size: int = 1
-) -> Spend:
+) -> Spent:
     event = sampled_gaussian(rate, sigma, steps, group_size=group_size)
     found = accountants.epsilon(event, delta, accountant=accountant, neighbours=neighbours)
     if not found.bound:

@@ -34,7 +34,9 @@ class _Frozen(BaseModel):
 
 class _Promise(_Frozen):
     epsilon: float = Field(ge=0)
+    """The epsilon, 0 or more. A claim's may be infinite, a proof's not."""
     delta: float = Field(ge=0, lt=1)
+    """The delta at which epsilon is stated, in [0, 1)."""
 
     def epsilon_at(self, delta: float) -> float:
         """The epsilon that the promise implies at another delta, so that it can be compared with what is stated there.
@@ -60,19 +62,39 @@ class _Promise(_Frozen):
 
 
 class Claim(_Promise):
-    """The epsilon that a method's authors state, by their own arithmetic, for what was really run."""
+    """The epsilon that a method's authors state, by their own arithmetic, for what was really run.
+
+    Examples:
+        >>> from noiseproof.privacy import Claim
+        >>> claim = Claim(epsilon=1.0, delta=1e-5, source="Theorem 1")
+        >>> claim.epsilon_at(1e-6)  # at a smaller delta it promises nothing
+        inf
+    """
 
     unit: Unit = "record"
+    """Whose presence is claimed to be hidden: a record's, a person's, a model's or a batch's."""
     neighbours: Neighbours = "add-or-remove"
+    """Which data sets are neighbours in the claim."""
     source: str
     """Which theorem or formula of which paper gives it."""
 
 
 class Proof(_Promise):
-    """The epsilon that holds for what was really run, and what the proof stands on."""
+    """The epsilon that holds for what was really run, and what the proof stands on.
+
+    Examples:
+        >>> from noiseproof.privacy import accountants
+        >>> from noiseproof.privacy.events import sampled_gaussian
+        >>> spend = accountants.epsilon(sampled_gaussian(rate=0.01, sigma=1.1, steps=1000), delta=1e-5)
+        >>> proof = spend.proof("records are drawn by Poisson sampling")
+        >>> proof.accountant, proof.assumptions
+        ('pld', ('records are drawn by Poisson sampling',))
+    """
 
     accountant: str
+    """What gave epsilon: an accountant (`pld`, `rdp`, ...), a filter, or an argument in words."""
     assumptions: tuple[str, ...] = ()
+    """What must be true for the proof to hold, in sentences that a reader of the card can check."""
 
     @property
     def for_persons(self) -> Self:
@@ -91,33 +113,70 @@ class Proof(_Promise):
 
 
 class Audit(_Frozen):
-    """A lower bound on the true epsilon, from playing a game against the mechanism."""
+    """A lower bound on the true epsilon, from playing a game against the mechanism.
+
+    Users get one from an audit's result (`AuditResult.audited`) and put it on a card with `Card.with_audit`.
+
+    Examples:
+        >>> from noiseproof.privacy import Audit, Claim
+        >>> found = Audit(epsilon=1.3, delta=1e-5, confidence=0.95, trials=1000, game="one canary")
+        >>> Claim(epsilon=1.0, delta=1e-5, source="Theorem 1").refuted_by(found)
+        True
+    """
 
     epsilon: float = Field(ge=0)
+    """The bound: with probability `confidence` the true epsilon is no smaller; 0 says nothing."""
     delta: float = Field(ge=0, lt=1)
+    """The delta at which the bound holds."""
     confidence: float = Field(gt=0, lt=1)
+    """The probability, over the game's randomness, with which the bound is valid."""
     trials: int = Field(gt=0)
+    """How often the game was played in each of its two worlds; of an audit in one run, the number of canaries."""
     game: str
+    """Which game was played."""
 
 
 class Card(_Frozen):
     """Everything that can be said about a release's privacy, computed from what ran.
 
-    `proven` is empty where nothing is proven, and then `why` says why; beside a proof it says why that is weaker than
-    the claim. `ran` holds the facts the numbers were computed
-    from: steps taken, sampling rate, sampler, noise, sizes.
+    Every release has one as `release.card`; its `verdict` sums it up.
+
+    Examples:
+        >>> from noiseproof.privacy import Card, Claim, Proof
+        >>> card = Card(
+        ...     method="my-method",
+        ...     place="gradients",
+        ...     neighbours="add-or-remove",
+        ...     randomness="secure",
+        ...     claimed=Claim(epsilon=1.0, delta=1e-5, source="Theorem 1"),
+        ...     proven=Proof(epsilon=2.5, delta=1e-5, accountant="pld"),
+        ... )
+        >>> card.verdict
+        'weaker than claimed'
+        >>> Card.from_json(card.to_json()) == card
+        True
     """
 
     method: str
+    """The name of the method that made the release."""
     place: Place
+    """Where the noise went in, on the way from a record to an answer."""
     unit: Unit = "record"
+    """Whose presence is hidden: one record's, one person's, one trained model's, or one batch's."""
     neighbours: Neighbours
+    """Which data sets are neighbours: those that differ in one unit more or less, or in one exchanged."""
     randomness: Literal["reproducible", "secure"]
+    """Where the noise came from; with `reproducible`, which is seeded, the release is a rehearsal."""
     claimed: Claim | None = None
+    """What the method's authors claim for what ran; None where they claim nothing."""
     proven: Proof | None = None
+    """What is proven for what ran; None where nothing is."""
     why: str | None = None
+    """Why nothing is proven (needed then), or why the proof is weaker than the claim."""
     audited: Audit | None = None
+    """What an attack found; None before an audit."""
     ran: dict[str, Any] = Field(default_factory=dict)
+    """The facts that the numbers were computed from: steps taken, sampling rate, sampler, noise, sizes."""
     notes: tuple[str, ...] = ()
     """What a reader must know: bounds read off the data, seeded randomness, settings tuned on private records."""
 
@@ -207,7 +266,15 @@ class Card(_Frozen):
         return self.model_copy(update={**both, "notes": (*self.notes, what)})
 
     def with_audit(self, audited: Audit) -> Card:
-        """The same card with an audit's result; a bound from before stays if it says as much at as large a delta."""
+        """The same card with an audit's result; a bound from before stays if it says as much at as large a delta.
+
+        Args:
+            audited: What the audit found.
+
+        Returns:
+            The card with the new result; with the earlier one where that says as much, or refutes the card and the new one
+            does not.
+        """
         before, after = self.audited, self.model_copy(update={"audited": audited})
         refuted, still = self.verdict == "refuted", after.verdict == "refuted"
         if before is None or still > refuted:
@@ -256,15 +323,38 @@ class Game:
     a NaN is a failure of the mechanism. `claimed` and `proven` are the guarantees of *exactly what `play` runs* (not of
     a longer training with the same settings), for the game's own unit and neighbours and at a delta that is not above
     the game's, so that a bound above one of them refutes it.
+
+    Raises:
+        SettingError: If delta is out of its range or the neighbouring relation is unknown.
+        ValueError: If a promise is stated at a larger delta than the game's, or the claim for another unit or other
+            neighbours.
+
+    Examples:
+        A sum with Gaussian noise of one sensitivity, 0 in one world and 1 in the other:
+
+        >>> import torch
+        >>> from noiseproof.privacy import Game
+        >>> def play(world, trials, generator):
+        ...     return world + torch.randn(trials, generator=generator, dtype=torch.float64)
+        >>> game = Game("a noisy sum", play, "add-or-remove", delta=1e-5, gaussian=True)
+        >>> game.play(1, 1000, torch.Generator().manual_seed(0)).shape
+        torch.Size([1000])
     """
 
     name: str
+    """What the game is called in results and reports."""
     play: Callable[[int, int, torch.Generator], torch.Tensor]
+    """Runs the mechanism in one of the two worlds and returns the scores, as above."""
     neighbours: Neighbours
+    """How D and D' differ."""
     delta: float
+    """The delta at which a bound is computed."""
     claimed: Claim | None = None
+    """What is claimed of what `play` runs; None where nothing is."""
     proven: Proof | None = None
+    """What is proven of what `play` runs; None where nothing is."""
     unit: Unit = "record"
+    """Whose presence the two worlds differ in."""
     gaussian: bool = False
     """Whether both worlds' scores are normal with one variance, so that the tighter Gaussian-DP fit is valid. Not so
     where records are sampled, where noise is cut off, or where only a proof says mu-GDP."""

@@ -215,12 +215,7 @@ def laplace() -> Distribution:
     discrete Laplace law.
     """
     return Distribution.build(
-        lambda z: z,
-        lambda z: math.exp(-z),
-        far=10,
-        tail=8,
-        weight=_laplace_weight,
-        tail_scale=lambda scale, _: scale,
+        lambda z: z, lambda z: math.exp(-z), far=10, tail=8, weight=_laplace_weight, tail_scale=lambda scale, _: scale
     )
 
 

@@ -17,14 +17,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import linalg, signal
 
-from noiseproof.errors import SettingError, UnsupportedError
+from noiseproof.errors import SettingError
+from noiseproof.privacy.streams import Buffers, Floats, Nodes, Stream, Window
 from noiseproof.settings import check_fields
-
-Floats = npt.NDArray[np.float64]
 
 MOST_BANDS = 64
 """Bands up to which a banded strategy's error is followed step by step; beyond, whole matrices are inverted."""
@@ -32,11 +30,15 @@ MOST_BANDS = 64
 
 @dataclass(frozen=True)
 class Participation:
-    """How often one record takes part in a training: at most `times` of `steps` steps, any two `separation` apart."""
+    """How often one record takes part in a training: at most `times` of `steps` steps, any two `separation` apart or more.
+
+    With `fixed` any two are a multiple of `separation` apart: all epochs have so many steps, and one order.
+    """
 
     steps: int
     times: int = 1
     separation: int = 1
+    fixed: bool = False
 
     def __post_init__(self) -> None:
         check_fields("participation", self)
@@ -53,11 +55,21 @@ class Participation:
 
         Exact, by dynamic programming over the number of participations: O(steps x participations).
         """
+        if self.fixed:
+            rounds = np.pad(weights, (0, -self.steps % self.separation)).reshape(-1, self.separation)
+            return float(np.sort(rounds, axis=0)[-self.most :].sum(0).max())
         best = np.zeros(self.steps + self.separation)
         for _ in range(self.most):
             best[: self.steps] = weights + best[self.separation :]
             best = np.maximum.accumulate(best[::-1])[::-1]
         return float(best[0])
+
+    def repeated(self, column: Floats) -> float:
+        """The norm of a Toeplitz matrix's columns (the first is given) summed over the earliest steps of all participations."""
+        total = np.zeros(self.steps)
+        for start in range(0, self.most * self.separation, self.separation):
+            total[start:] += column[: self.steps - start]
+        return float(np.linalg.norm(total))
 
 
 @dataclass(frozen=True)
@@ -115,124 +127,6 @@ class Strategy(ABC):
         return self.sensitivity * math.sqrt(self.variances(workload).mean())
 
 
-class Stream(ABC):
-    """One training's pass through a strategy, step by step."""
-
-    step = 0
-
-    @abstractmethod
-    def release(self, gradient: torch.Tensor, noise: Any) -> torch.Tensor:
-        """The step's gradient with its correlated noise.
-
-        Args:
-            gradient: The step's sum of clipped gradients.
-            noise: Adds independent noise to a vector: the Gaussian mechanism for the strategy's sensitivity.
-
-        Formal guarantee
-        ----------------
-        Only (C G)_t, the sum of this and earlier gradients weighted by row t of C, meets the records, and `noise` is
-        added to exactly that vector; the rest of the step is computed from what earlier calls have *released*. So where
-        `noise` is exact (secure randomness on its lattice), correlation takes nothing of that away.
-        """
-
-    @abstractmethod
-    def skip(self, steps: int) -> None:
-        """Go on as if `steps` steps had neither seen a record nor drawn noise: they were lost."""
-
-    @abstractmethod
-    def state(self) -> dict[str, torch.Tensor]:
-        """What has to be remembered between steps. It holds gradients without noise: never released."""
-
-    @abstractmethod
-    def restore(self, state: dict[str, torch.Tensor], step: int) -> None:
-        """Go on after `step` steps from what `state` gave."""
-
-
-class _Triangular(Stream):
-    """Streams of square strategies: histories of gradients and of releases, of which each step needs one weighted sum."""
-
-    def __init__(self, rows: int, size: int, like: torch.Tensor) -> None:
-        self._histories = like.new_zeros((2, rows, size))
-
-    @abstractmethod
-    def _lagged(self, history: torch.Tensor) -> torch.Tensor | None:
-        """The sum over earlier steps, weighted by this step's row of C."""
-
-    @abstractmethod
-    def _push(self, history: torch.Tensor, vector: torch.Tensor) -> None:
-        """Remember this step's vector."""
-
-    def _diagonal(self) -> float:
-        return 1.0
-
-    def release(self, gradient: torch.Tensor, noise: Any) -> torch.Tensor:
-        gradients, released = self._histories
-        diagonal = self._diagonal()
-        query = gradient if diagonal == 1 else gradient * diagonal
-        if (earlier := self._lagged(gradients)) is not None:
-            query = query + earlier
-        found = noise(query.clone() if query is gradient else query)
-        if (earlier := self._lagged(released)) is not None:
-            found = found - earlier
-        found = found if diagonal == 1 else found / diagonal
-        self._push(gradients, gradient)
-        self._push(released, found)
-        self.step += 1
-        return found
-
-    def skip(self, steps: int) -> None:
-        nothing = self._histories.new_zeros(self._histories.shape[-1])
-        for _ in range(steps):
-            for history in self._histories:
-                self._push(history, nothing)
-            self.step += 1
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"histories": self._histories}
-
-    def restore(self, state: dict[str, torch.Tensor], step: int) -> None:
-        self._histories.copy_(state["histories"])
-        self.step = step
-
-
-class _Window(_Triangular):
-    """The last vectors themselves, in a ring."""
-
-    def __init__(self, rows: Floats, size: int, like: torch.Tensor) -> None:
-        super().__init__(rows.shape[1] - 1, size, like)
-        self._rows = torch.as_tensor(np.ascontiguousarray(rows), dtype=like.dtype, device=like.device)
-
-    def _diagonal(self) -> float:
-        return float(self._rows[self.step, 0])
-
-    def _lagged(self, history: torch.Tensor) -> torch.Tensor | None:
-        width = len(history)
-        if width == 0 or self.step == 0:
-            return None
-        # The vector of step t - j lies at (t - j) mod width.
-        lags = (self.step - 1 - torch.arange(width, device=history.device)) % width
-        return self._rows[self.step, 1:][lags] @ history
-
-    def _push(self, history: torch.Tensor, vector: torch.Tensor) -> None:
-        if len(history):
-            history[self.step % len(history)] = vector
-
-
-class _Buffers(_Triangular):
-    """Sums of all earlier vectors with weights that decay: one a buffer."""
-
-    def __init__(self, decays: Floats, weights: Floats, size: int, like: torch.Tensor) -> None:
-        super().__init__(len(decays), size, like)
-        self._decays = torch.as_tensor(decays, dtype=like.dtype, device=like.device)
-        self._weights = torch.as_tensor(weights, dtype=like.dtype, device=like.device)
-
-    def _lagged(self, history: torch.Tensor) -> torch.Tensor | None:
-        return self._weights @ history if self.step else None
-
-    def _push(self, history: torch.Tensor, vector: torch.Tensor) -> None:
-        history.mul_(self._decays[:, None]).add_(vector)
-
-
 class Banded(Strategy):
     """A strategy whose step t mixes the last gradients: rows[t, j] = C[t, t - j], the same rows for a Toeplitz one.
 
@@ -265,13 +159,8 @@ class Banded(Strategy):
     @cached_property
     def sensitivity(self) -> float:
         """See `Strategy`; exact or an upper bound as the class says."""
-        steps, separation = self.participation.steps, self.participation.separation
-        if self.bands > separation and self.participation.most > 1:
-            total = np.zeros(steps)
-            column = self._column()
-            for start in range(0, self.participation.most * separation, separation):
-                total[start:] += column[: steps - start]
-            return float(np.linalg.norm(total))
+        if self.bands > self.participation.separation and self.participation.most > 1:
+            return self.participation.repeated(np.pad(self.rows[-1], (0, self.participation.steps - self.bands)))
         return math.sqrt(self.participation.heaviest(column_squares(self.rows)))
 
     @property
@@ -304,10 +193,40 @@ class Banded(Strategy):
 
     def start(self, size: int, like: torch.Tensor) -> Stream:
         """See `Strategy`."""
-        return _Window(self.rows, size, like)
+        return Window(self.rows, size, like)
 
-    def _column(self) -> Floats:
-        return np.pad(self.rows[-1], (0, self.participation.steps - self.bands))
+
+class Dense(Banded):
+    """A strategy whose every step refers to all before it, for records in one fixed order: the least error, the most memory.
+
+    Formal guarantee
+    ----------------
+    A record takes part at steps i, i + b, i + 2b, ... for one i (`Participation.fixed`). With gradients g_s of norm at most
+    1 the squared norm of sum_s c_s g_s^T is the sum over s and r of (c_s . c_r)(g_s . g_r), at most that of |c_s . c_r|:
+    the largest such sum over all i is the square of `sensitivity`. The optimised columns of one i are orthogonal but for
+    rounding, so that it is exact to that. Choquette-Choo et al. 2022.
+    """
+
+    def __init__(self, matrix: Floats, participation: Participation) -> None:
+        if not participation.fixed:
+            raise SettingError(
+                "a dense strategy is for records in one fixed order; say that the participation is fixed."
+            )
+        self.participation, self.toeplitz, self.bands = participation, False, participation.steps
+        lags = np.arange(self.bands)
+        self.rows = np.where(lags <= lags[:, None], matrix[lags[:, None], lags[:, None] - lags], 0.0)
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """See `Strategy`; exact or an upper bound as the class says."""
+        columns, apart = self.matrix(), self.participation.separation
+        of_one = [columns[:, first::apart] for first in range(min(apart, self.bands))]
+        return math.sqrt(max(float(np.abs(some.T @ some).sum()) for some in of_one))
+
+    def matrix(self) -> Floats:
+        """See `Strategy`."""
+        steps = np.arange(self.bands)
+        return np.where(steps <= steps[:, None], self.rows[steps[:, None], steps[:, None] - steps], 0.0)
 
 
 class Buffered(Strategy):
@@ -329,11 +248,7 @@ class Buffered(Strategy):
     @cached_property
     def sensitivity(self) -> float:
         """See `Strategy`; exact or an upper bound as the class says."""
-        total = np.zeros(self.participation.steps)
-        column, separation = self._column(), self.participation.separation
-        for start in range(0, self.participation.most * separation, separation):
-            total[start:] += column[: len(total) - start]
-        return float(np.linalg.norm(total))
+        return self.participation.repeated(self._column())
 
     @property
     def vectors(self) -> int:
@@ -357,7 +272,7 @@ class Buffered(Strategy):
 
     def start(self, size: int, like: torch.Tensor) -> Stream:
         """See `Strategy`."""
-        return _Buffers(self.decays, self.weights, size, like)
+        return Buffers(self.decays, self.weights, size, like)
 
     def _column(self) -> Floats:
         powers = self.decays[:, None] ** np.arange(self.participation.steps - 1)
@@ -413,50 +328,7 @@ class Tree(Strategy):
 
     def start(self, size: int, like: torch.Tensor) -> Stream:
         """See `Strategy`."""
-        return _Nodes(self, size, like)
-
-
-class _Nodes(Stream):
-    """The sums and the estimates of the nodes that the steps so far consist of, a level each."""
-
-    def __init__(self, tree: Tree, size: int, like: torch.Tensor) -> None:
-        self._tree = tree
-        self._sums, self._estimates = like.new_zeros((2, tree.levels, size))
-        self._before = like.new_zeros(size)
-
-    def release(self, gradient: torch.Tensor, noise: Any) -> torch.Tensor:
-        total, estimate, shares = gradient, None, self._tree.shares
-        end, level = self.step + 1, 0
-        while True:
-            found = noise(total.clone())
-            if estimate is not None:  # both children of this node are known
-                found = shares[level] * (found + estimate / (2 * shares[level - 1]))
-            if not (self.step >> level) & 1:
-                break
-            total, estimate = total + self._sums[level], found + self._estimates[level]
-            level += 1
-        for lower in range(level):
-            self._sums[lower].zero_()
-            self._estimates[lower].zero_()
-        self._sums[level], self._estimates[level] = total, found
-        prefix = self._estimates.sum(0)
-        step, self._before, self.step = prefix - self._before, prefix, end
-        return step
-
-    def skip(self, steps: int) -> None:
-        if steps:
-            # The nodes above a lost step hold sums of earlier gradients, which must not be released without noise.
-            raise UnsupportedError(
-                "a tree cannot go on after steps that were lost; take another strategy, or start anew."
-            )
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"sums": self._sums, "estimates": self._estimates, "before": self._before}
-
-    def restore(self, state: dict[str, torch.Tensor], step: int) -> None:
-        for mine, saved in zip((self._sums, self._estimates, self._before), state.values(), strict=True):
-            mine.copy_(saved)
-        self.step = step
+        return Nodes(self.shares, size, like)
 
 
 def impulse(numerator: Any, denominator: Any, steps: int) -> Floats:

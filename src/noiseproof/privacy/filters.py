@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from noiseproof.errors import BudgetError, SettingError, UnsupportedError
 from noiseproof.privacy import gaussian_dp, renyi
-from noiseproof.privacy.accountants import Spend, pure_epsilon
+from noiseproof.privacy.accountants import Spent, pure_epsilon
 from noiseproof.privacy.budget import Budget
 from noiseproof.privacy.card import Proof
-from noiseproof.privacy.events import DpEvent, Step, read
+from noiseproof.privacy.events import DpEvent
+from noiseproof.privacy.steps import Step, read
 
 
 class _Sum(NamedTuple):
@@ -89,12 +90,14 @@ class Filter:
         UnsupportedError: If no filter is known for the accountant.
         SettingError: If the budget's delta is 0 and the accountant needs one.
 
-    >>> from noiseproof.privacy.events import GaussianDpEvent
-    >>> filter = Filter(Budget(epsilon=1.0), "gdp")
-    >>> while filter.fits(GaussianDpEvent(20.0)):
-    ...     spent = filter.spend(GaussianDpEvent(20.0))
-    >>> spent.epsilon <= 1.0 == filter.proof().epsilon
-    True
+    Examples:
+        >>> from noiseproof.privacy import Budget, Filter
+        >>> from noiseproof.privacy.events import GaussianDpEvent
+        >>> filter = Filter(Budget(epsilon=1.0), "gdp")
+        >>> while filter.fits(GaussianDpEvent(20.0)):
+        ...     spent = filter.spend(GaussianDpEvent(20.0))
+        >>> spent.epsilon <= 1.0 == filter.proof().epsilon
+        True
     """
 
     def __init__(self, budget: Budget, accountant: str = "rdp", *, planned: DpEvent | None = None) -> None:
@@ -120,7 +123,7 @@ class Filter:
         with self._lock:
             return self._affordable(price)
 
-    def spend(self, event: DpEvent) -> Spend:
+    def spend(self, event: DpEvent) -> Spent:
         """Pay for the event *before* its result is released, or raise `BudgetError` and pay nothing."""
         price = self._price(event)
         with self._lock:
@@ -143,7 +146,7 @@ class Filter:
         return Proof(epsilon=self.budget.epsilon, delta=self._delta, accountant=accountant, assumptions=assumptions)
 
     @property
-    def spent(self) -> Spend:
+    def spent(self) -> Spent:
         """How far the budget was used, as an (epsilon, delta): for watching, not for a card (see `proof`)."""
         with self._lock:
             return self._spent(self._paid)
@@ -161,9 +164,9 @@ class Filter:
         steps = read(event, self.budget.neighbours)
         return math.inf if steps is None else self._sum.price(steps)
 
-    def _spent(self, paid: float) -> Spend:
+    def _spent(self, paid: float) -> Spent:
         epsilon = min(self._sum.epsilon(paid, self._delta), self.budget.epsilon)
-        return Spend(epsilon, self._delta, self.accountant, self.budget.neighbours)
+        return Spent(epsilon, self._delta, self.accountant, self.budget.neighbours)
 
     def _best_order(self, planned: DpEvent | None) -> float:
         """The order at which the budget buys the most of what is planned."""

@@ -52,10 +52,23 @@ class Gaussian:
     multiplier `sigma`: `event`, whose (epsilon, delta) an accountant gives; rho = 1 / 2 sigma^2 in zCDP. Unit and
     neighbours are those of the sensitivity. Assumptions: the randomness's. Reference: Dwork and Roth 2014, appendix A;
     Balle and Wang 2018.
+
+    Raises:
+        SettingError: If a setting is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import Gaussian, Secure, accountants
+        >>> mechanism = Gaussian(sensitivity=1.0, sigma=5.0)
+        >>> noisy = mechanism.release(torch.tensor([120.0, 80.0]), Secure())  # counts; a record is in one of them
+        >>> round(accountants.epsilon(mechanism.event, delta=1e-5).epsilon, 2)
+        0.73
     """
 
     sensitivity: float
+    """How far apart the values of two neighbours are at most, in L2 norm."""
     sigma: float
+    """The noise's standard deviation in sensitivities: the noise multiplier."""
 
     def __post_init__(self) -> None:
         _check_sensitivity(self.sensitivity)
@@ -85,10 +98,23 @@ class Laplace:
     If neighbours' values differ by at most `sensitivity` in L1 norm, the release is `epsilon`-DP, and the Laplace
     mechanism with noise multiplier 1 / epsilon: `event`. Unit and neighbours are those of the sensitivity.
     Assumptions: the randomness's. Reference: Dwork, McSherry, Nissim and Smith 2006.
+
+    Raises:
+        SettingError: If a setting is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import Laplace, Secure
+        >>> mechanism = Laplace(sensitivity=1.0, epsilon=0.5)
+        >>> noisy = mechanism.release(torch.tensor([120.0, 80.0]), Secure())  # counts; a record is in one of them
+        >>> noisy.shape
+        torch.Size([2])
     """
 
     sensitivity: float
+    """How far apart the values of two neighbours are at most, in L1 norm."""
     epsilon: float
+    """What one release costs; the noise's scale is sensitivity / epsilon."""
 
     def __post_init__(self) -> None:
         _check_sensitivity(self.sensitivity)
@@ -113,9 +139,14 @@ class _Selection:
     """What mechanisms share that choose one index a row by its score."""
 
     sensitivity: float
+    """How far apart any one score of two neighbours is at most."""
     epsilon: float
+    """What the choice of one row costs; at least 2^-30."""
     neighbours: Neighbours = "add-or-remove"
+    """The neighbouring relation that the sensitivity is stated for."""
     monotone: bool = False
+    """Whether one record more moves no score of a row down (or none up), as for counts: less noise is then enough.
+    Not under replace-one."""
     _bounded_range: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -140,7 +171,7 @@ class _Selection:
 class Exponential(_Selection):
     """One index a row, the likelier the higher its score: with probability proportional to exp(epsilon u / 2 Du).
 
-    `monotone` says that a record more moves no score of a row down (or none up), as for counts; the 2 is dropped then.
+    Where scores are `monotone` the 2 is dropped.
 
     Formal guarantee
     ----------------
@@ -150,6 +181,16 @@ class Exponential(_Selection):
     that are e^-1024 times as likely as the best are raised to that; what float64 then leaves open is less than 2^-40,
     and taken off epsilon. So the guarantee holds for the numbers that are really computed. Unit: the sensitivity's.
     Assumptions: the randomness's. References: McSherry and Talwar 2007; Dong, Durfee and Rogers 2020.
+
+    Raises:
+        SettingError: If a setting is out of its range, or `monotone` is on under replace-one.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import Exponential, Secure
+        >>> votes = torch.tensor([[3.0, 900.0, 12.0]])
+        >>> Exponential(sensitivity=1.0, epsilon=1.0, monotone=True).release(votes, Secure())
+        tensor([1])
     """
 
     _bounded_range = True
@@ -175,6 +216,16 @@ class NoisyMax(_Selection):
     scores, which the proof allows: with all other noises fixed, an index still wins exactly from some noise of its own
     upwards, and a neighbour moves that by at most two sensitivities (one if monotone). Unit: the sensitivity's.
     Assumptions: the randomness's. Reference: Dwork and Roth 2014, claim 3.9.
+
+    Raises:
+        SettingError: If a setting is out of its range, or `monotone` is on under replace-one.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import NoisyMax, Secure
+        >>> votes = torch.tensor([[3.0, 900.0, 12.0]])
+        >>> NoisyMax(sensitivity=1.0, epsilon=1.0, monotone=True).release(votes, Secure())
+        tensor([1])
     """
 
     def release(self, scores: torch.Tensor, rng: Randomness) -> torch.Tensor:
@@ -198,6 +249,17 @@ class AboveThreshold(_Selection):
     noise's lattice count as reached, which the proof allows: rounding is monotone, and its step is added to the
     sensitivity. Unit: the sensitivity's. Assumptions: the randomness's. References: Dwork and Roth 2014, theorem 3.23; Lyu,
     Su and Li 2017, theorem 4.
+
+    Raises:
+        SettingError: If a setting is out of its range, or `monotone` is on under replace-one.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import AboveThreshold, Secure
+        >>> records_below = torch.tensor([0.0, 4.0, 900.0, 950.0])  # cumulative counts
+        >>> scan = AboveThreshold(sensitivity=1.0, epsilon=1.0, monotone=True)
+        >>> scan.release(records_below, threshold=500.0, rng=Secure())
+        tensor(2)
     """
 
     def release(self, counts: torch.Tensor, threshold: float, rng: Randomness) -> torch.Tensor:

@@ -44,6 +44,17 @@ class Randomness(ABC):
 
     Noise is *added to a value* rather than drawn, because safe noise must round the value to its lattice first.
     Values that are NaN or infinite and scales that are not greater than 0 are refused.
+
+    Examples:
+        Code that takes any of them works with both: `Secure` for releases, `Reproducible` for research.
+
+        >>> import torch
+        >>> from noiseproof.privacy import Randomness, Reproducible, Secure
+        >>> def noisy_sum(values: torch.Tensor, rng: Randomness) -> torch.Tensor:
+        ...     return rng.add_gaussian(values.sum(), scale=2.0)
+        >>> released = noisy_sum(torch.ones(10), Secure())
+        >>> noisy_sum(torch.ones(10), Reproducible(0)) == noisy_sum(torch.ones(10), Reproducible(0))
+        tensor(True)
     """
 
     kind: ClassVar[Literal["reproducible", "secure"]]

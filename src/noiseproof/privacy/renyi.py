@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from noiseproof.privacy.events import SelectionStep, Step, amplified, condense
 from noiseproof.privacy.gaussian_dp import largest
+from noiseproof.privacy.steps import SelectionStep, Step, amplified, condense
 
 Array = npt.NDArray[np.float64]
 

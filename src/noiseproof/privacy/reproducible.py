@@ -28,6 +28,20 @@ class Reproducible(Randomness):
     Formal guarantee
     ----------------
     None by itself. Proofs that rest on it hold for real-number arithmetic and a secret seed.
+
+    Args:
+        seed: A whole number, 0 or more, that everything follows from.
+
+    Raises:
+        SettingError: If the seed is negative.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import Reproducible
+        >>> first = Reproducible(seed=0).add_laplace(torch.zeros(3), scale=1.0)
+        >>> again = Reproducible(seed=0).add_laplace(torch.zeros(3), scale=1.0)
+        >>> torch.equal(first, again)
+        True
     """
 
     kind = "reproducible"

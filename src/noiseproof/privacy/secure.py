@@ -61,6 +61,14 @@ class Secure(Randomness):
     (L1 sensitivity + rounding) / scale-DP. `poisson_sample` and `choose` have exactly the stated probabilities, those
     of the float64 numbers they are given. Assumptions: ChaCha20's output cannot be told from random bits; the scale is
     public; nobody times single draws. Units and neighbours are those of the sensitivity.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import Secure
+        >>> rng = Secure()
+        >>> rng.add_gaussian(torch.zeros(2), scale=1.0).shape
+        torch.Size([2])
+        >>> batch = rng.poisson_sample(records=1000, rate=0.05)  # indices of about 50 records
     """
 
     kind = "secure"

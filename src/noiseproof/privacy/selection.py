@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from noiseproof.errors import NoiseproofError
-from noiseproof.privacy.events import DpEvent, EventLog, SelectionDpEvent, SelectionStep, Stopping
+from noiseproof.privacy.events import DpEvent, EventLog, SelectionDpEvent, Stopping
 from noiseproof.privacy.randomness import Randomness
+from noiseproof.privacy.steps import SelectionStep
 
 T = TypeVar("T")
 
@@ -29,6 +30,14 @@ class Candidate(Generic[T]):
         run: Runs it once with fresh randomness and returns its result and its score, the higher the better.
         event: All that one run does to private data, *the score included*: train on some, then count correct answers
             with noise, say.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import Candidate, Laplace
+        >>> noisy = Laplace(sensitivity=1.0, epsilon=0.1)
+        >>> def run(rng):  # the result, then its private score
+        ...     return "weights", noisy.release(torch.tensor([900.0]), rng).item()
+        >>> candidate = Candidate(run, noisy.event)
     """
 
     run: Callable[[Randomness], tuple[T, float]]
@@ -37,11 +46,24 @@ class Candidate(Generic[T]):
 
 @dataclass(frozen=True)
 class Selected(Generic[T]):
-    """The best run: which candidate it was, what came out, and its private score. All of it may be released."""
+    """The best run: which candidate it was, what came out, and its private score. All of it may be released.
+
+    Examples:
+        `select` returns it:
+
+        >>> from noiseproof.privacy import Candidate, EventLog, Reproducible, select
+        >>> from noiseproof.privacy.events import PureDpEvent
+        >>> best = select([Candidate(lambda rng: ("weights", 0.9), PureDpEvent(0.1))], Reproducible(0), EventLog(), runs=3)
+        >>> best.index, best.result, best.score
+        (0, 'weights', 0.9)
+    """
 
     index: int
+    """The candidate's place among those given."""
     result: T
+    """What its run returned."""
     score: float
+    """The run's score, the highest of all; private by the candidate's event."""
 
 
 def select(
@@ -75,10 +97,10 @@ def select(
         log: Where the event is noted, before the first run.
         runs: The expected number of runs; three for each candidate miss the best with a probability of about a quarter
             (geometric) or a twentieth (Poisson).
-        besides: What a run may be to other records instead of its candidate's event, as a score on records held out is.
         stopping: The law of the number of runs. `poisson` varies least, and may give 0 runs; `logarithmic` costs least.
             Ten expected runs within epsilon 3 at delta 1e-5 leave each run of DP-SGD about 1.2 by `poisson`, 1.3 by
             `geometric` and 1.6 by `logarithmic`; `calibration.calibrate` finds the noise.
+        besides: What a run may be to other records instead of its candidate's event, as a score on records held out is.
 
     Returns:
         The best run; None if the number of runs was 0.
@@ -87,16 +109,18 @@ def select(
         SettingError: If `runs` or `stopping` is impossible.
         NoiseproofError: If a score is NaN.
 
-    >>> from noiseproof.privacy import EventLog, Laplace, Secure, accountants
-    >>> noisy = Laplace(sensitivity=1.0, epsilon=0.1)
-    >>> def counted(right):  # so many answers were right: a private number
-    ...     def run(rng):
-    ...         return "weights", noisy.release(torch.tensor([float(right)]), rng).item()
-    ...     return Candidate(run, noisy.event)
-    >>> log = EventLog()
-    >>> best = select([counted(500), counted(900)], Secure(), log, runs=8)
-    >>> round(accountants.epsilon(log.event, 0.0).epsilon, 3)
-    0.3
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import Candidate, EventLog, Laplace, Secure, accountants, select
+        >>> noisy = Laplace(sensitivity=1.0, epsilon=0.1)
+        >>> def counted(right):  # so many answers were right: a private number
+        ...     def run(rng):
+        ...         return "weights", noisy.release(torch.tensor([float(right)]), rng).item()
+        ...     return Candidate(run, noisy.event)
+        >>> log = EventLog()
+        >>> best = select([counted(500), counted(900)], Secure(), log, runs=8)
+        >>> round(accountants.epsilon(log.event, 0.0).epsilon, 3)
+        0.3
     """
     event = SelectionDpEvent([*(candidate.event for candidate in candidates), *besides], runs, stopping)
     log.append(event)

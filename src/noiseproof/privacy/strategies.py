@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +17,7 @@ from noiseproof.privacy.factorization import (
     PREFIX_SUMS,
     Banded,
     Buffered,
-    Floats,
+    Dense,
     Participation,
     Strategy,
     Tree,
@@ -23,11 +25,12 @@ from noiseproof.privacy.factorization import (
     impulse,
     state_space,
 )
+from noiseproof.privacy.streams import Floats
 
-StrategyName = Literal["tree", "toeplitz", "banded", "buffered"]
+StrategyName = Literal["tree", "toeplitz", "banded", "buffered", "dense"]
 
-_DENSE = 2048
-"""Steps up to which a banded strategy may have any number of bands."""
+MOST_STEPS = 2048
+"""Steps up to which a banded strategy may have any number of bands, and there is a dense one."""
 
 
 def strategy(
@@ -40,14 +43,10 @@ def strategy(
 ) -> Strategy:
     """The strategy of that kind with the least error, found before the training from public numbers alone.
 
-    >>> short = strategy("toeplitz", Participation(steps=100, times=4, separation=25), bands=25)
-    >>> independent = strategy("toeplitz", Participation(steps=100, times=4, separation=25), bands=1)
-    >>> short.error() < independent.error() / 2
-    True
-
     Args:
-        name: `tree` (DP-FTRL), `toeplitz` (banded, one row for all steps), `banded` (a row a step; the least error, and
-            the only one for learning rates that change) or `buffered` (least memory for long trainings).
+        name: `tree` (DP-FTRL), `toeplitz` (banded, one row for all steps), `banded` (a row a step, also for learning
+            rates that change), `buffered` (least memory for long trainings) or `dense` (all steps, for a fixed order: the
+            least error, and two vectors of memory a step).
         participation: How often and how close together one record takes part.
         bands: Of `toeplitz` and `banded`; by default as many as the separation, at most 64 for long trainings.
         buffers: Of `buffered`.
@@ -58,13 +57,21 @@ def strategy(
 
     Raises:
         SettingError: If there is no such strategy for these numbers.
+
+    Examples:
+        >>> short = strategy("toeplitz", Participation(steps=100, times=4, separation=25), bands=25)
+        >>> independent = strategy("toeplitz", Participation(steps=100, times=4, separation=25), bands=1)
+        >>> short.error() < independent.error() / 2
+        True
     """
     if name == "tree":
         return Tree(participation)
+    if name == "dense":
+        return _optimal_dense(participation, workload)
     if name == "buffered":
         return _optimal_buffered(participation, buffers, workload)
     wanted = min(participation.separation if participation.most > 1 else participation.steps, participation.steps)
-    if participation.steps > _DENSE:
+    if participation.steps > MOST_STEPS:
         wanted = min(wanted, MOST_BANDS)
     bands = min(bands or wanted, participation.steps)
     if name == "toeplitz":
@@ -115,11 +122,7 @@ def _optimal_buffered(participation: Participation, buffers: int, workload: Work
     def at(free: Floats) -> Buffered:
         shares = np.exp(free[buffers:] - free[buffers:].max())
         # The last number is how much of 1 the weights add up to.
-        return Buffered(
-            special.expit(free[:buffers]) * (1 - 1e-9),
-            shares[:-1] / shares.sum(),
-            participation,
-        )
+        return Buffered(special.expit(free[:buffers]) * (1 - 1e-9), shares[:-1] / shares.sum(), participation)
 
     def loss(free: Floats) -> float:
         with np.errstate(all="ignore"):
@@ -143,8 +146,8 @@ def _optimal_banded(participation: Participation, bands: int, workload: Workload
         raise SettingError(f"take at most as many bands as participations are apart, {participation.separation}.")
     steps = participation.steps
     dense = bands > MOST_BANDS
-    if dense and steps > _DENSE:
-        raise SettingError(f"more than {_DENSE} steps take at most {MOST_BANDS} bands, not {bands}.")
+    if dense and steps > MOST_STEPS:
+        raise SettingError(f"more than {MOST_STEPS} steps take at most {MOST_BANDS} bands, not {bands}.")
     matrix = workload.matrix(steps) if dense else None
     columns, lags = np.arange(steps)[:, None], np.arange(bands)
     inside = columns + lags < steps
@@ -170,9 +173,82 @@ def _optimal_banded(participation: Participation, bands: int, workload: Workload
         return math.log(error), slope.ravel() / error
 
     start: Any = np.tile(_optimal_toeplitz(participation, bands, Workload(workload.momentum)), steps)
-    options: dict[str, Any] = {"maxiter": 60 if steps > _DENSE else 400, "maxfun": 500, "ftol": 1e-9}
+    options: dict[str, Any] = {"maxiter": 60 if steps > MOST_STEPS else 400, "maxfun": 500, "ftol": 1e-9}
     found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)  # type: ignore[call-overload]
     return Banded(normalised(found.x)[2], participation)
+
+
+@lru_cache(maxsize=4)
+def _optimal_dense(participation: Participation, workload: Workload) -> Dense:
+    """The matrix with the least error whose columns, of steps that one record may take part in, are orthogonal.
+
+    In X = C^T C that is convex: the error is tr(A^T A X^-1), some entries of X are 0, and the diagonal sums to 1 over each
+    record's steps. It starts at the best banded strategy, so that it is never worse.
+    """
+    steps, apart = participation.steps, min(participation.separation, participation.steps)
+    if steps > MOST_STEPS:
+        raise SettingError(f"a dense strategy is for {MOST_STEPS} steps at most, not {steps}; take a banded one.")
+    if participation.most * apart < steps:
+        raise SettingError("a dense strategy is for records that take part in every epoch; raise `times`.")
+    target = workload.matrix(steps)
+    place = np.arange(steps) % apart
+    free = (place != place[:, None]) | np.eye(steps, dtype=bool)
+    rounds = np.bincount(place)
+
+    def allowed(change: Floats) -> Floats:
+        """The part of a symmetric change that keeps what must be 0 and the diagonal's sums."""
+        change = change * free
+        diagonal = np.diagonal(change)
+        np.fill_diagonal(change, diagonal - (np.bincount(place, diagonal) / rounds)[place])
+        return change
+
+    def loss(gram: Floats) -> tuple[float, Floats]:
+        factor, failed = linalg.lapack.dpotrf(gram, lower=1)
+        if failed:
+            return math.inf, gram
+        half, _ = linalg.lapack.dtrtrs(factor, target.T, lower=1)
+        whole, _ = linalg.lapack.dtrtrs(factor, half, lower=1, trans=1)
+        error = float(np.square(half).sum())
+        return math.log(error), allowed(-(whole @ whole.T) / error)
+
+    start = _optimal_banded(participation, min(apart, MOST_BANDS), workload).matrix()
+    start = start.T @ start * free
+    sums = np.bincount(place, np.diagonal(start))[place]
+    start /= np.sqrt(np.outer(sums, sums))
+    # The second derivative takes a change D to X^-1 D W + W D X^-1 with W = X^-1 A^T A X^-1: both are made diagonal at once.
+    inverse = linalg.inv(start)
+    spread, basis = linalg.eigh(inverse @ target.T @ target @ inverse, (inverse + inverse.T) / 2)
+    spread = spread + spread[:, None]
+    found = _descend(loss, start, lambda slope: allowed(basis @ (basis.T @ slope @ basis / spread) @ basis.T))
+    turned = linalg.cholesky(found[::-1, ::-1], lower=True)
+    return Dense(turned.T[::-1, ::-1], participation)
+
+
+def _descend(
+    loss: Callable[[Floats], tuple[float, Floats]], at: Floats, scaled: Callable[[Floats], Floats], most: int = 300
+) -> Floats:
+    """L-BFGS from a first guess of the inverse second derivative, which scipy's does not take; `loss` may be infinite."""
+    value, slope = loss(at)
+    scale, past = 1.0, list[tuple[Floats, Floats, float]]()
+    for _ in range(most):
+        way, shares = slope, []
+        for step, turn, product in reversed(past):
+            shares.append(float(np.vdot(step, way)) / product)
+            way = way - shares[-1] * turn
+        way = scale * scaled(way)
+        for step, turn, product in past:
+            way = way + (shares.pop() - float(np.vdot(turn, way)) / product) * step
+        length, falls = 1.0, float(np.vdot(slope, way))
+        while (there := loss(at - length * way))[0] > value - 1e-4 * length * falls and length > 1e-12:
+            length /= 2
+        if not there[0] < value - 1e-6:
+            break
+        step, turn = -length * way, there[1] - slope
+        if (product := float(np.vdot(step, turn))) > 0:
+            scale = scale if past else product / float(np.vdot(turn, scaled(turn)))
+            past = [*past[-9:], (step, turn, product)]
+        at, (value, slope) = at + step, there
+    return at
 
 
 def _dense_error(rows: Floats, workload: Floats) -> tuple[float, Floats]:

@@ -9,10 +9,7 @@ from noiseproof.releases.release import (
     Release,
     Saved,
     accuracy,
-    check_features,
-    describe_network,
     logits,
-    restore_network,
 )
 
 __all__ = [
@@ -23,13 +20,10 @@ __all__ = [
     "Release",
     "Saved",
     "accuracy",
-    "check_features",
     "combined",
-    "describe_network",
     "evaluate",
     "load_bundle",
     "logits",
     "measure",
     "ranking",
-    "restore_network",
 ]

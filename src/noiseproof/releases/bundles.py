@@ -26,11 +26,11 @@ from safetensors.torch import save as save_tensors
 from torch import nn
 
 from noiseproof.data.dataset import Public
-from noiseproof.errors import BundleError, NoiseproofError, SettingError
-from noiseproof.files import lock_file, strict_json, sync_folder, write_whole
+from noiseproof.errors import BundleError, NoiseproofError
+from noiseproof.files import lock_file, strict_json, sync_folder, umask, write_whole
 from noiseproof.networks.network import names as network_names
 from noiseproof.privacy.card import Card
-from noiseproof.privacy.events import DpEvent
+from noiseproof.privacy.events import DpEvent, event_from_json, event_to_json
 from noiseproof.releases.release import Release, Saved, restore_network
 
 FORMAT = 1
@@ -141,6 +141,14 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
 
     Raises:
         BundleError: If there is no bundle, or it is truncated, changed, or of a version that cannot be read.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> data = npf.load("digits")
+        >>> release = npf.train("dp-sgd", data.train, epsilon=3, network="linear", epochs=1)
+        >>> folder = release.save("digits-model")
+        >>> npf.load_bundle(folder).card == release.card
+        True
     """
     path = Path(path)
     settings, contents = _read(path)
@@ -285,7 +293,7 @@ def _staging(path: Path, mode: int) -> Iterator[Path]:
             raise BundleError(f"another process is writing to {path}; wait for it to end, or choose another folder.")
         for left in folder.iterdir():
             left.unlink()
-        folder.chmod(mode & ~_mask())
+        folder.chmod(mode & ~umask())
         try:
             yield folder
         except BaseException:
@@ -293,12 +301,6 @@ def _staging(path: Path, mode: int) -> Iterator[Path]:
             raise
     finally:
         os.close(descriptor)
-
-
-def _mask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def read_file(path: Path, name: str) -> bytes:
@@ -364,32 +366,6 @@ def _find_class(name: str) -> type[Release]:
             return found
         waiting.extend(found.__subclasses__())
     raise BundleError(f"this version has no release of class {name!r}; it may need a newer noiseproof.")
-
-
-def event_to_json(event: DpEvent) -> dict[str, Any]:
-    """An event as JSON, for bundles and journals."""
-    if type(event) not in DpEvent.__subclasses__():
-        raise SettingError(f"a {type(event).__name__} cannot be written to a file.")
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, DpEvent):
-            return event_to_json(value)
-        return [plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-    values = {field.name: plain(getattr(event, field.name)) for field in dataclasses.fields(event)}
-    return {"kind": type(event).__name__, **values}
-
-
-def event_from_json(document: Mapping[str, Any]) -> DpEvent:
-    """The event that `event_to_json` wrote."""
-
-    def read(value: Any) -> Any:
-        if isinstance(value, dict):
-            return event_from_json(value)
-        return tuple(read(each) for each in value) if isinstance(value, list) else value
-
-    known = {kind.__name__: kind for kind in DpEvent.__subclasses__()}
-    return known[document["kind"]](**{name: read(value) for name, value in document.items() if name != "kind"})
 
 
 def events_from_json(settings: Mapping[str, Any]) -> tuple[tuple[DpEvent, int], ...]:

@@ -87,6 +87,17 @@ class Measures(BaseModel):
         rmse: Root of the mean squared error, in the target's units.
         coverage: Share of the targets that lie in their interval, where the release gives intervals.
         interval_width: Their mean width, in the target's units.
+
+    Examples:
+        `evaluate` and `measure` return it:
+
+        >>> import torch
+        >>> from noiseproof.data import from_arrays
+        >>> from noiseproof.releases import measure
+        >>> data = from_arrays(torch.rand(4, 2), [0, 0, 1, 1], classes=["no", "yes"], low=0, high=1)
+        >>> found = measure(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0.2, 0.8]]), data)
+        >>> found.ranked_by, found.value, found.accuracy
+        ('roc_auc', 0.75, 0.75)
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -156,6 +167,14 @@ def ranking(public: Public) -> Ranking:
     Formal guarantee
     ----------------
     It reads what is public alone.
+
+    Examples:
+        >>> from noiseproof.data import Public
+        >>> from noiseproof.releases import ranking
+        >>> ranking(Public(shape=(4,), classes=("no", "yes")))
+        'roc_auc'
+        >>> ranking(Public(shape=(4,), classes=("no", "yes"), class_shares=(0.5, 0.5)))
+        'accuracy'
     """
     if public.task != "classification":
         return "r2"
@@ -178,10 +197,20 @@ def combined(fits: Sequence[Measures]) -> Measures:
     """The means over several fits of one method, and how far the fits lie apart.
 
     Args:
-        fits: The measures of each, by the same test records.
+        fits: The measures of each, by the same test records; at least one.
 
     Returns:
-        The first itself where it is the only one.
+        The means, with `spread`, `worst` and `best` of the measure that ranks; the first itself where it is the only one.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.data import from_arrays
+        >>> from noiseproof.releases import combined, measure
+        >>> data = from_arrays(torch.rand(4, 2), [0, 0, 1, 1], classes=["no", "yes"], low=0, high=1)
+        >>> right, wrong = torch.eye(2)[data.labels], torch.eye(2)[1 - data.labels]
+        >>> found = combined([measure(right, data), measure(wrong, data)])
+        >>> found.fits, found.accuracy, found.worst, found.best
+        (2, 0.5, 0.0, 1.0)
     """
     first, values = fits[0], [one.value for one in fits]
     if len(fits) == 1:
@@ -218,6 +247,15 @@ def evaluate(release: ModelRelease | PredictionRelease, dataset: Dataset) -> Mea
     Formal guarantee
     ----------------
     None: see `Measures`. They are no part of the release.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.releases import evaluate
+        >>> data = npf.load("digits")
+        >>> release = npf.train("dp-sgd", data.train, epsilon=3, network="linear", epochs=20)
+        >>> found = evaluate(release, data.test)
+        >>> found.ranked_by, found.value > 0.5, found.records == len(data.test)
+        ('accuracy', True, True)
     """
     from noiseproof.privacy import Secure
 
@@ -247,6 +285,15 @@ def measure(answers: torch.Tensor, dataset: Dataset, threshold: float | None = N
     Formal guarantee
     ----------------
     None: see `Measures`.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.data import from_arrays
+        >>> from noiseproof.releases import measure
+        >>> data = from_arrays(torch.rand(4, 2), [10.0, 20.0, 30.0, 40.0], low=0, high=1, target_bounds=(0, 50))
+        >>> found = measure(torch.tensor([[0.2], [0.4], [0.6], [0.6]]), data)  # coded: 10, 20, 30 and 30
+        >>> round(found.mae, 2), round(found.r2, 2)
+        (2.5, 0.8)
     """
     if not len(dataset):
         raise DataError(f"{dataset.name} has no test record to measure by.")

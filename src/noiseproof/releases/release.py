@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from noiseproof.data.dataset import Dataset, Public
+from noiseproof.data.lazy import in_memory
 from noiseproof.data.tables import answers_table, code_rows
 from noiseproof.errors import BudgetError, DataError, SettingError, UnsupportedError
-from noiseproof.networks.fitting import Training
-from noiseproof.networks.network import Network
+from noiseproof.networks import Network, Training
 from noiseproof.networks.objectives import Objective
 from noiseproof.tensors import all_finite
 
@@ -34,13 +34,27 @@ _CHUNK = 1024
 
 @dataclass(frozen=True)
 class Saved:
-    """What a bundle holds of a release."""
+    """What a bundle holds of a release; `load_bundle` makes it and gives it to the release's `restore`.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.releases import Saved
+        >>> release = npf.train("dp-sgd", npf.load("digits").train, epsilon=3, network="linear", epochs=1)
+        >>> saved = Saved(release.tensors(), release.description(), release.card, release.public, release.settings)
+        >>> type(release).restore(saved).method
+        'dp-sgd'
+    """
 
     tensors: Mapping[str, torch.Tensor]
+    """What `Release.tensors` gave, by name."""
     description: Mapping[str, Any]
+    """What `Release.description` gave, as JSON."""
     card: Card
+    """The release's card."""
     public: Public
+    """What is public about the records."""
     settings: Mapping[str, Any]
+    """The method's settings."""
     module: nn.Module | None = None
     """A network of the user's own, which no bundle can hold."""
 
@@ -61,6 +75,13 @@ class Release(ABC):
             where the method keeps no log, or an earlier version wrote the bundle.
         margin: Of a numeric target, how far an interval reaches to both sides of a prediction, coded as targets are; None
             where none was asked for.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> release = npf.train("dp-sgd", npf.load("digits").train, epsilon=3, network="linear", epochs=1)
+        >>> release.kind, release.card.verdict
+        ('model', 'proven')
+        >>> folder = release.save("digits-model")
     """
 
     kind: ClassVar[str]
@@ -79,6 +100,18 @@ class Release(ABC):
         self.settings = dict(settings)
         self.event_log: tuple[tuple[DpEvent, int], ...] = ()
         self.margin: float | None = None
+
+    def logged(self, events: Iterable[tuple[DpEvent, int]]) -> Self:
+        """The release, with what its training did to the private records as its `event_log`.
+
+        Args:
+            events: The events in order, each with how often it happened in a row (`EventLog.runs`).
+
+        Returns:
+            The release itself.
+        """
+        self.event_log = tuple(events)
+        return self
 
     @property
     def method(self) -> str:
@@ -178,14 +211,41 @@ class Release(ABC):
         return f"<p>{escape(what)}</p>" + self.card._repr_html_()
 
     def save(self, path: str | Path) -> Path:
-        """Write the bundle to the folder `path`, whole or not at all."""
+        """Write the bundle, whole or not at all.
+
+        Args:
+            path: The folder; an older bundle there is replaced.
+
+        Returns:
+            The folder.
+
+        Raises:
+            BundleError: If there is something else in the folder, or another process is writing to it.
+        """
         from noiseproof.releases.bundles import save
 
         return save(self, path)
 
 
 class ModelRelease(Release):
-    """A trained network whose weights may be public; predictions cost nothing more."""
+    """A trained network whose weights may be public; predictions cost nothing more.
+
+    Args:
+        module: The trained network; it is put into evaluation mode.
+        network: The recipe that it was built from.
+        card: What is promised, proven and audited.
+        public: What is public about the records.
+        settings: The method's settings.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> data = npf.load("digits")
+        >>> release = npf.train("dp-sgd", data.train, epsilon=3, network="linear", epochs=1)
+        >>> release.predict(data.test.features[:2]).shape  # class probabilities
+        torch.Size([2, 10])
+        >>> release.module  # an ordinary torch module
+        Sequential(...
+    """
 
     kind = "model"
 
@@ -242,6 +302,22 @@ class PredictionRelease(Release):
     with NaN, are refused before anything is computed or spent; the spend is made before the answer. A bundle keeps how
     many queries were asked when it was saved. Whoever loads it twice can ask twice: to hold many processes to one
     budget, keep a ledger. A restored release draws from fresh `Secure` randomness unless told otherwise (`use`).
+
+    Args:
+        card: What is promised, proven and audited, for all its queries together.
+        public: What is public about the records.
+        settings: The method's settings.
+        queries: How many answers the budget covers.
+        rng: Where the noise of answers comes from.
+        asked: How many of them were given already.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> data = npf.load("digits")
+        >>> release = npf.train("logits", data.train, epsilon=3, queries=100)
+        >>> answers = release.predict(data.test.features[:5])
+        >>> release.queries_left
+        95
     """
 
     kind = "prediction"
@@ -310,7 +386,22 @@ class PredictionRelease(Release):
 
 
 class DataRelease(Release):
-    """Synthetic records, coded like the private ones they stand for."""
+    """Synthetic records, coded like the private ones they stand for.
+
+    Args:
+        dataset: The synthetic records.
+        card: What is promised, proven and audited.
+        settings: The method's settings.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> from noiseproof.data import from_arrays
+        >>> people = from_arrays(torch.rand(400, 4), [0, 1] * 200, classes=["no", "yes"], low=0, high=1)
+        >>> release = npf.train("marginals", people, epsilon=3)
+        >>> release.dataset.public.classes
+        ('no', 'yes')
+    """
 
     kind = "data"
 
@@ -320,7 +411,7 @@ class DataRelease(Release):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The synthetic features and labels."""
-        return {"features": self.dataset.features, "labels": self.dataset.labels}
+        return {"features": in_memory(self.dataset.features), "labels": self.dataset.labels}
 
     def description(self) -> dict[str, Any]:
         """The set's name."""
@@ -335,7 +426,21 @@ class DataRelease(Release):
 
 
 def logits(module: nn.Module, features: torch.Tensor) -> torch.Tensor:
-    """A network's outputs in evaluation mode, in bounded memory, leaving its mode as it was."""
+    """A network's outputs in evaluation mode, in bounded memory, leaving its mode as it was.
+
+    Args:
+        module: The network.
+        features: Records, (records, *shape); they are moved to the module's device.
+
+    Returns:
+        The outputs, (records, outputs), in the processor's memory.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.releases import logits
+        >>> logits(torch.nn.Linear(4, 3), torch.rand(10, 4)).shape
+        torch.Size([10, 3])
+    """
     device = next(module.parameters()).device
     training = module.training
     if training:
@@ -350,10 +455,32 @@ def logits(module: nn.Module, features: torch.Tensor) -> torch.Tensor:
 
 
 def accuracy(release: ModelRelease | PredictionRelease, dataset: Dataset) -> float:
-    """Share of `dataset` that the release labels right, for the eyes of the records' owner: it is no release itself.
+    """Share of the records that a release labels right, for the eyes of their owner.
 
-    A `PredictionRelease` is rehearsed: answers with the noise of real ones, which must not leave and so cost nothing.
     `noiseproof.releases.evaluate` has other measures, also of a numeric target.
+
+    Args:
+        release: What answers. A `PredictionRelease` is rehearsed: answers with the noise of real ones, which must not leave
+            and so cost nothing.
+        dataset: Records that it did not learn from, with classes as labels.
+
+    Returns:
+        The share, from 0 to 1.
+
+    Raises:
+        SettingError: If the target is a number.
+        DataError: If the records are not of the shape that the release learned from.
+
+    Formal guarantee
+    ----------------
+    None: it is computed from private records without noise, and is no release itself.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> data = npf.load("digits")
+        >>> release = npf.train("dp-sgd", data.train, epsilon=3, network="linear", epochs=20)
+        >>> npf.accuracy(release, data.test) > 0.5
+        True
     """
     from noiseproof.privacy import Secure
 

@@ -39,9 +39,7 @@ SHOWS_NOT = (
 UNSIGNED = "it is not signed: anybody can have written it."
 UNCHECKED = "without the signer's public key a signature shows nothing; give --key."
 
-LOCAL = {
-    bundles.BINDING: "which ledger pays for its answers, noted by whoever serves it",
-}
+LOCAL = {bundles.BINDING: "which ledger pays for its answers, noted by whoever serves it"}
 """Files that a bundle gets after it was signed, and what they hold; no signature covers them."""
 
 Status = Literal["signed", "not checked", "not signed", "changed"]
@@ -313,11 +311,8 @@ def recompute(path: str | Path) -> Recomputed:
         )
     if odd := _disagreement(card, log):
         return Recomputed(None, stated, False, odd)
-    events = EventLog()
-    for event, count in log:
-        events.append(event, count)
     try:
-        found = accountants.epsilon(events.event, card.proven.delta, neighbours=card.neighbours).epsilon
+        found = accountants.epsilon(EventLog(log).event, card.proven.delta, neighbours=card.neighbours).epsilon
     except (NoiseproofError, TypeError, ValueError, ArithmeticError):
         return Recomputed(None, stated, False, "the event log tells of something that cannot have happened.")
     told = f"by the event log alone epsilon is {found:.4g}, where the card states {stated:.4g}"

@@ -10,8 +10,8 @@ from typing import Literal
 
 from noiseproof.palette import PALETTE
 from noiseproof.releases.measures import NAMES, PERCENT, stated
-from noiseproof.run import Comparison, Row
-from noiseproof.run.results import BASELINE
+from noiseproof.run.results import Comparison
+from noiseproof.run.row import BASELINE, Row
 
 KINDS = ("claimed", "proven", "audited")
 
@@ -227,10 +227,7 @@ def _epsilons(comparison: Comparison) -> Chart:
         Axis.around(name_of, [*(p.y for p in found), baseline or 0.5], percent=shown),
         series,
         "rows",
-        [
-            *([] if baseline is None else [Guide("without privacy", y=baseline)]),
-            Guide("target epsilon", x=target),
-        ],
+        [*([] if baseline is None else [Guide("without privacy", y=baseline)]), Guide("target epsilon", x=target)],
     )
 
 

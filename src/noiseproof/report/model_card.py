@@ -30,6 +30,16 @@ def model_card(release: Release) -> str:
     Raises:
         UnsupportedError: If the release must not leave: a rehearsal, or a bundle that stays inside.
 
+    Examples:
+        >>> import noiseproof as npf
+        >>> release = npf.train("dp-sgd", "digits", epsilon=3, epochs=1)
+        >>> print(model_card(release))  # what `README.md` is to hold
+        ---
+        library_name: noiseproof
+        ...
+        # dp-sgd: a differentially private model
+        ...
+
     Formal guarantee
     ----------------
     It is computed from the card, the settings and what is public, all of which may leave with the release.

@@ -15,13 +15,12 @@ from pydantic import BaseModel
 
 from noiseproof import palette
 from noiseproof.notebook import visible
-from noiseproof.privacy.budget import Budget
-from noiseproof.privacy.card import Audit, Claim, Proof
+from noiseproof.privacy import Audit, Budget, Claim, Proof
 from noiseproof.releases.measures import NAMES, stated
 from noiseproof.report.charts import KINDS, Axis, Chart, Drawing, Series, charts
 from noiseproof.report.intervals import Interval, interval
-from noiseproof.run import Comparison, Row
-from noiseproof.run.results import BASELINE
+from noiseproof.run.results import Comparison
+from noiseproof.run.row import BASELINE, Row
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -47,6 +46,20 @@ def render(comparisons: Sequence[Comparison]) -> str:
 
     Returns:
         An HTML document that fetches nothing.
+
+    Examples:
+        `render([Comparison.read("runs/compare-digits")])` gives the page of a finished comparison; here is one without rows:
+
+        >>> from noiseproof.run import Plan
+        >>> from noiseproof.run.results import DataFacts
+        >>> facts = DataFacts(
+        ...     name="digits", records=1437, test_records=360, shape=(1, 8, 8), classes=10, kind="image", bounds="public"
+        ... )
+        >>> asked = {"epsilons": (3.0,), "delta": 1e-5, "neighbours": "add-or-remove", "queries": 100}
+        >>> plan = Plan(data="digits").to_json()
+        >>> comparison = Comparison(data="digits", **asked, baseline=None, rows=(), about=facts, plan=plan, versions={}, run="")
+        >>> "nothing that was run is proven" in render([comparison])
+        True
 
     Formal guarantee
     ----------------

@@ -26,6 +26,19 @@ def save_pictures(comparison: Comparison, folder: Path) -> list[Path]:
 
     Raises:
         MissingPartError: If matplotlib, of the extra `plots`, is not installed.
+
+    Examples:
+        `save_pictures(Comparison.read("runs/compare-digits"), Path("pictures"))` draws a finished comparison; one without
+        rows has no charts:
+
+        >>> from noiseproof.run.results import DataFacts
+        >>> facts = DataFacts(
+        ...     name="digits", records=1437, test_records=360, shape=(1, 8, 8), classes=10, kind="image", bounds="public"
+        ... )
+        >>> asked = {"epsilons": (3.0,), "delta": 1e-5, "neighbours": "add-or-remove", "queries": 100}
+        >>> comparison = Comparison(data="digits", **asked, baseline=None, rows=(), about=facts, plan={}, versions={}, run="")
+        >>> save_pictures(comparison, Path("pictures"))
+        []
     """
     need("pictures need", "plots", "matplotlib")
     folder.mkdir(parents=True, exist_ok=True)

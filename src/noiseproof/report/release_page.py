@@ -23,6 +23,15 @@ def render_release(found: Evidence) -> str:
     Returns:
         An HTML document that fetches nothing.
 
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.report.evidence import of_bundle
+        >>> folder = npf.train("dp-sgd", "digits", epsilon=3, epochs=1).save("bundle")
+        >>> found = of_bundle(folder)
+        >>> found.decision.answer
+        'Yes, with a reservation.'
+        >>> page = render_release(found)
+
     Formal guarantee
     ----------------
     It is computed from the card, the settings, the event log and what is public, all of which may leave with the
@@ -50,6 +59,17 @@ def render_audit(found: AuditEvidence) -> str:
 
     Returns:
         An HTML document that fetches nothing.
+
+    Examples:
+        >>> import json
+        >>> from pathlib import Path
+        >>> from noiseproof.audits import audit
+        >>> from noiseproof.methods import get
+        >>> from noiseproof.privacy import Budget
+        >>> from noiseproof.report.evidence import of_audit
+        >>> result = audit(get("dp-sgd")().game(Budget(3, 1e-5)), trials=200, timeout=None)
+        >>> _ = Path("audit.json").write_text(json.dumps(result.to_json()))
+        >>> page = render_audit(of_audit(Path("audit.json")))
 
     Formal guarantee
     ----------------

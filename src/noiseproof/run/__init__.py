@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from noiseproof.run.comparison import SILENT_WATCH, Watch, compare
 from noiseproof.run.plan import Plan, RowKey
-from noiseproof.run.results import NEEDS, Comparison, Recommendation, Row, recommend
+from noiseproof.run.results import NEEDS, Comparison, Recommendation, recommend
+from noiseproof.run.row import Row
 from noiseproof.run.training import Fitting, resolve, train
 
 __all__ = [

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from noiseproof.data.dataset import Dataset
+from noiseproof.data import Dataset, Split
 from noiseproof.data.lazy import StoredTensor
-from noiseproof.data.splits import Split
 from noiseproof.files import write_whole
 from noiseproof.privacy.budget import Budget
 

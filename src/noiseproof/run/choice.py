@@ -12,11 +12,11 @@ import torch
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.methods.common import claim_of
 from noiseproof.privacy import Budget, EventLog, Gaussian, Randomness, Reproducible, Secure, accountants, calibration
-from noiseproof.privacy.events import DpEvent, SelectionDpEvent, Stopping
+from noiseproof.privacy.events import ComposedDpEvent, DpEvent, SelectionDpEvent, Stopping
 from noiseproof.privacy.selection import Candidate, select
 from noiseproof.releases.release import DataRelease, ModelRelease
 from noiseproof.run import spends
-from noiseproof.run.results import BASELINE
+from noiseproof.run.row import BASELINE
 from noiseproof.run.training import Fitting, resolve
 
 if TYPE_CHECKING:
@@ -29,11 +29,13 @@ BINS = 16
 _ODDS = 6.0
 """Log odds beyond which probabilities share a bin."""
 
-_ASSUMPTIONS = (
+_SECRET = (
     "the choice: how many trainings there were stays secret, and so does everything of those that were not chosen (mind "
-    "clocks and logs)",
-    "the choice: a record is in the training part or among those that scores are computed from, never in both, and both "
-    "parts' numbers of records are public",
+    "clocks and logs)"
+)
+_APART = (
+    "the choice: a {unit} is in the training part or among those that scores are computed from, never in both, and both "
+    "parts' numbers of {unit}s are public"
 )
 
 
@@ -82,25 +84,29 @@ def choose(
 
     Formal guarantee
     ----------------
-    (epsilon, delta)-DP for a record of either part, what bought bounds have cost included, by `select`'s theorem (Papernot
-    and Steinke 2022): a run is its training, whose event the method states beforehand, and its score, a Gaussian mechanism on
-    a table of counts (or on a sum of squared errors, each at most 1). A record is in one part alone, so that a run is to it
-    either the training or the score, and both are among the events that the selection is accounted with; what ran is checked
-    against what was stated. Unit: record. Neighbours: the budget's, which the split must have been made for. Assumptions:
-    those of the methods, and that neither the number of runs nor anything of the others is released.
+    (epsilon, delta)-DP for a record or person of either part, what bought bounds have cost included, by `select`'s theorem
+    (Papernot and Steinke 2022): a run is its training, whose event the method states beforehand, and its score, a Gaussian
+    mechanism on a table of counts or on a sum of squared errors (`_score`); what ran is checked against what was stated. What
+    a run is to neighbours follows from how `data.split` treats them. Under add-or-remove the one that is added is in one part
+    alone and leaves all others where they are: a run is to it the training or the score, and the selection is accounted with
+    the worse. Under replace-one the newcomer may be on the other side than whom it replaces, and another then takes the
+    place: both parts may have an exchange, so that a run is the training *and* the score, composed.
 
-    >>> import noiseproof as npf
-    >>> from noiseproof.run.choice import choose
-    >>> found = choose([("dp-sgd", {"epochs": 2}), ("functional", {})], npf.load("breast-cancer"), npf.Budget(3.0))
-    >>> found.release.card.proven.epsilon <= 3
-    True
+    Unit: the split's, a person with all their records where it has persons, who lie in one part, else a record. Neighbours:
+    the budget's, which the split must have been made for. Assumptions: those of the methods, and that neither the number of
+    runs nor anything of the others is released.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.run.choice import choose
+        >>> found = choose([("dp-sgd", {"epochs": 2}), ("functional", {})], npf.load("breast-cancer"), npf.Budget(3.0))
+        >>> found.release.card.proven.epsilon <= 3
+        True
     """
     if not candidates:
         raise SettingError("give at least one method to choose from.")
-    if split.train.unit != "record":
-        raise UnsupportedError(
-            "a paid choice is accounted for records, not for persons; leave the person's column out."
-        )
+    if split.train.unit != split.test.unit:
+        raise DataError("persons must be known of both parts of the split or of neither; give groups to both.")
     rng = Secure() if rng is None else rng
     # Bounds were bought once, of the records of both parts: they are paid for beside the choice, not within its runs.
     public = split.train.public
@@ -115,8 +121,7 @@ def choose(
         return events, _scorer(split, inner)
 
     def spent(epsilon: float) -> float:
-        events, scorer = planned(epsilon)
-        event = SelectionDpEvent([*events, scorer.event], expected, stopping)
+        event = SelectionDpEvent(_to_neighbours(*planned(epsilon), budget), expected, stopping)
         return accountants.epsilon(event, budget.delta, accountant="rdp", neighbours=budget.neighbours).epsilon
 
     each = calibration.calibrate(
@@ -131,13 +136,17 @@ def choose(
         return release, _score(release, split, scorer, rng.spawn(1))
 
     log = EventLog()
+    whole = _to_neighbours(events, scorer, budget)
     best = select(
-        [Candidate(partial(run, fitting, event), event) for fitting, event in zip(fittings, events, strict=True)],
+        [
+            Candidate(partial(run, fitting, event), cost)
+            for fitting, event, cost in zip(fittings, events, whole, strict=False)
+        ],
         rng,
         log,
         runs=expected,
         stopping=stopping,
-        besides=[scorer.event],
+        besides=whole[len(events) :],
     )
     if best is None:
         raise DataError(
@@ -157,8 +166,9 @@ def choose(
     if card.proven is None:
         update: dict[str, Any] = {}
     else:
-        update = {"proven": proven.proof(*card.proven.assumptions, *_ASSUMPTIONS)}
-    update |= {"claimed": claim_of(budget, "the budget that the choice was calibrated to"), "ran": {**card.ran, **told}}
+        update = {"proven": proven.proof(*card.proven.assumptions, _SECRET, _APART.format(unit=card.unit))}
+    claimed = claim_of(budget, "the budget that the choice was calibrated to").model_copy(update={"unit": card.unit})
+    update |= {"claimed": claimed, "ran": {**card.ran, **told}}
     release.card = card.model_copy(update=update)
     release.event_log, release.public = log.runs, public
     spends.add_bounds(release, public.bought, budget.neighbours)
@@ -180,6 +190,13 @@ def _stated(fitting: Fitting, split: Split, budget: Budget) -> DpEvent:
             "functional, shard-mean, dp-gan, zero-gan and marginals can."
         )
     return event
+
+
+def _to_neighbours(events: Sequence[DpEvent], scorer: Gaussian, budget: Budget) -> list[DpEvent]:
+    """What a run of each candidate is to neighbours, and what else any of them may be (see `choose`)."""
+    if budget.neighbours == "replace-one":
+        return [ComposedDpEvent([event, scorer.event]) for event in events]
+    return [*events, scorer.event]
 
 
 def _check_ran(release: Release, event: DpEvent, budget: Budget) -> None:
@@ -212,34 +229,40 @@ def _score(release: Release, split: Split, noise: Gaussian, rng: Randomness) -> 
 
     Formal guarantee
     ----------------
-    One Gaussian mechanism: a record is counted once for each judged class, so that the table's L2 sensitivity is the root
-    of their number; a squared error of coded targets is at most 1. What is made of the noised table is post-processing.
+    One Gaussian mechanism. A record is counted once for each judged class, so that the table's L2 sensitivity is the root
+    of their number; a squared error of coded targets is at most 1. Where there are persons, each of their n records counts
+    for 1 / n: what a person adds is the mean of what their records would, which is no longer than the longest of these, so
+    that the sensitivity is the same however many records they have. What is made of the noised table is post-processing,
+    with the number of records, or of persons, which is public.
     """
     if isinstance(release, DataRelease):
         # Synthetic records are as good as what is learned from them alone: post-processing.
         release = resolve(BASELINE, release.dataset, epsilon=1.0).fit(release.dataset, Budget(1.0), rng=Reproducible(0))
     assert isinstance(release, ModelRelease)
     answers, labels = release.predict(split.test.features).double(), split.test.labels
+    weights = split.test.weights
     if split.train.public.task != "classification":
-        squared = (answers[:, 0].clamp(0, 1) - labels.double()).square().sum()
+        squared = (answers[:, 0].clamp(0, 1) - labels.double()).square()
+        total = (squared if weights is None else squared * weights).sum()
         # The variance that R2 divides by would cost more; it is the same for all candidates.
-        return 1 - float(noise.release(squared.reshape(1), rng)) / len(labels)
-    table = count_table(answers, labels)
+        return 1 - float(noise.release(total.reshape(1), rng)) / split.test.persons
+    table = count_table(answers, labels, weights)
     others, members = noise.release(table.flatten(), rng).reshape(table.shape).clamp_min(0).double().unbind(1)
     below = others.cumsum(1) - others / 2
     pairs = (members.sum(1) * others.sum(1)).clamp_min(1e-12)
     return float(((members * below).sum(1) / pairs).mean())
 
 
-def count_table(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def count_table(answers: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     """How many records fall into each bin of a class's probability, (judged classes, others or members, bins).
 
     Args:
         answers: Class probabilities, (records, classes).
         labels: The records' classes.
+        weights: What each record counts for, where that is not 1 (`Dataset.weights`).
 
     Returns:
-        Counts; a record adds 1 to one bin of each judged class. Of two classes the first is judged.
+        Counts; a record adds its weight to one bin of each judged class. Of two classes the first is judged.
     """
     shares = answers / answers.sum(1, keepdim=True).clamp_min(1e-12)
     judged = shares[:, :1] if shares.shape[1] == 2 else shares
@@ -248,4 +271,5 @@ def count_table(answers: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     own = labels[:, None] == torch.arange(judged.shape[1])
     table = torch.zeros(judged.shape[1], 2, BINS, dtype=torch.float64)
     kind = torch.arange(judged.shape[1]).expand_as(places)
-    return table.index_put_((kind, own.long(), places), torch.ones((), dtype=torch.float64), accumulate=True)
+    each = torch.ones((), dtype=torch.float64) if weights is None else weights[:, None].expand_as(judged)
+    return table.index_put_((kind, own.long(), places), each, accumulate=True)

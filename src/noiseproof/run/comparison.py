@@ -14,20 +14,29 @@ from typing import TYPE_CHECKING
 
 from noiseproof.errors import MissingPartError, NoiseproofError, SettingError
 from noiseproof.files import write_whole
-from noiseproof.parallel import tasks
-from noiseproof.parallel.tasks import Lost, Placement
+from noiseproof.parallel import Lost, Placement, tasks
 from noiseproof.privacy.budget import check_neighbours
 from noiseproof.releases import bundles
 from noiseproof.run import cautions
 from noiseproof.run.plan import ERRORS, REPORT, Folder, Plan, RowKey
-from noiseproof.run.results import RESULTS, Comparison, DataFacts, Row
+from noiseproof.run.results import RESULTS, Comparison, DataFacts
+from noiseproof.run.row import Row
 
 if TYPE_CHECKING:
     from noiseproof.data.splits import Split
 
 
 class Watch:
-    """Hears how a comparison goes; this one ignores it. The command line's shows bars."""
+    """Hears how a comparison goes; this one ignores it. The command line's shows bars.
+
+    Examples:
+        >>> class Printed(Watch):
+        ...     def finished(self, key, row, kept):
+        ...         print(f"{key.name}: {row.status} in {row.seconds:.0f} seconds")
+        >>> row = Row(method="dp-sgd", epsilon=3.0, delta=1e-5, status="done", seconds=2.0)
+        >>> Printed().finished(RowKey("dp-sgd", 3.0), row, kept=False)  # as `compare(plan, watch=Printed())` calls it
+        dp-sgd-3: done in 2 seconds
+    """
 
     def loaded(self, data: DataFacts, rows: tuple[RowKey, ...], remarks: tuple[str, ...]) -> None:
         """The data are loaded, and these rows are to come."""
@@ -76,6 +85,13 @@ def compare(
         DataError: If the records cannot be read.
         BundleError: If the folder holds something else.
 
+    Examples:
+        >>> comparison = compare(Plan(data="digits", methods=("none",), trials=100), "results", jobs=1)
+        >>> [(row.method, row.status) for row in comparison.rows]
+        [('none', 'done')]
+        >>> comparison.sentence
+        'At epsilon 3 on digits nothing that was run is proven.'
+
     Formal guarantee
     ----------------
     Each method spends the budget by itself, on the same records: release one of them. To release several, add up their
@@ -83,6 +99,17 @@ def compare(
     without noise, for their owner, and nothing of it should leave; train the chosen method anew, with secure randomness.
     Settings are chosen by public facts (`Method.for_records`), so that choosing among *methods* by these accuracies is
     the only look at the records that no guarantee accounts for.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> from noiseproof.run import Plan
+        >>> plan = Plan(data="breast-cancer", methods=("logits",), fits=1, trials=100)
+        >>> # Not run here: its worker processes take tens of seconds.
+        >>> found = npf.compare(plan, out="comparison")  # doctest: +SKIP
+        >>> [row.method for row in found.rows]  # doctest: +SKIP
+        ['none', 'logits']
+        >>> found.report  # doctest: +SKIP
+        'comparison/report.html'
     """
     Placement(jobs, ray)
     folder = Folder(out if out is not None else default_folder(plan.data), resume=resume)

@@ -159,11 +159,12 @@ class Group(Ranks):
 def start(records: Records = "whole", *, minutes: float = 30.0) -> Iterator[Group]:
     """Join the other processes that torchrun started; a rank that waits `minutes` for another gives up.
 
-    NCCL is used where there is a GPU, gloo elsewhere.
+    NCCL is used where there is a GPU, gloo elsewhere. In a script that `torchrun --nproc-per-node 2 train.py` starts:
 
-    >>> with distributed.start() as ranks:  # torchrun --nproc-per-node 2 train.py
-    ...     gradients = PrivateGradients(module, max_grad_norm=1.0, noise_multiplier=1.1, sample_rate=0.01)
-    ...     gradients.join(ranks)
+    Examples:
+        >>> with distributed.start() as ranks:  # doctest: +SKIP
+        ...     gradients = PrivateGradients(module, max_grad_norm=1.0, noise_multiplier=1.1, sample_rate=0.01)
+        ...     gradients.join(ranks)
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise SettingError("this process was not started by torchrun; use `torchrun --nproc-per-node N ...`.")

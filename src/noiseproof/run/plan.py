@@ -16,7 +16,8 @@ from noiseproof.data.dataset import Task
 from noiseproof.errors import BundleError, SettingError
 from noiseproof.files import write_whole
 from noiseproof.privacy.budget import Budget, check_neighbours
-from noiseproof.run.results import BASELINE, RESULTS, Row
+from noiseproof.run.results import RESULTS
+from noiseproof.run.row import BASELINE, Row
 
 PROVEN = "proven"
 """Instead of methods' names: all that have a proof."""
@@ -26,10 +27,17 @@ REPORT, PRIVATE, ERRORS = "report.html", "private.json", "errors.log"
 
 @dataclass(frozen=True)
 class RowKey:
-    """Which row of a comparison: a method at an epsilon."""
+    """Which row of a comparison: a method at an epsilon.
+
+    Examples:
+        >>> RowKey("dp-sgd", 3.0).name
+        'dp-sgd-3'
+    """
 
     method: str
+    """The method's name."""
     epsilon: float
+    """The epsilon that it runs at."""
 
     @property
     def name(self) -> str:
@@ -51,13 +59,24 @@ class Plan:
         skip: Columns of a table to leave alone.
         encoding: How a text file is encoded.
         epsilons: The budgets, each of which every method runs at.
+        delta: The delta of every budget.
+        neighbours: When two data sets are neighbours: `add-or-remove` or `replace-one`.
         methods: Names of methods; empty means every registered one, and `proven` those with a proof.
         fits: How often each proven sibling is fitted, to show how much its noise moves the result; others once.
         queries: Answers that prediction methods must be able to give.
         attack: Which membership attack to run.
-        trials: Trials of each method's audit, in each of its two worlds.
+        trials: Trials of each method's audit, in each of its two worlds; 5 at least.
+        seed: Of the split, the trainings, the attacks and the audits.
         recipe: The recipe for dp-sgd.
         imports: Modules of the user's own that register methods.
+
+    Raises:
+        SettingError: If a field is out of range, or an epsilon or a method is given twice.
+
+    Examples:
+        >>> plan = Plan(data="digits", epsilons=(1.0, 3.0), methods=("dp-sgd",))
+        >>> [key.name for key in plan.rows({"none": False, "dp-sgd": True})]
+        ['none-1', 'dp-sgd-1', 'dp-sgd-3']
     """
 
     data: str = "digits"

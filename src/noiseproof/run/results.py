@@ -7,17 +7,14 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, computed_field, field_validator, model_validator
+from pydantic import ValidationError, computed_field, model_validator
 
 from noiseproof.errors import DataError
 from noiseproof.privacy.budget import Budget, Neighbours
-from noiseproof.privacy.card import Audit, Card, Claim, Proof, Verdict
-from noiseproof.releases.measures import NAMES, Measures, is_tie, stated
-
-BASELINE = "none"
-"""The method that everything is measured against; it has no budget and runs once."""
+from noiseproof.releases.measures import NAMES, is_tie, stated
+from noiseproof.run.row import BASELINE, Result, Row
 
 RESULTS = "results.json"
 
@@ -29,142 +26,39 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 """The kinds of release that meet each need. Whoever may publish a model may answer queries with it, and whoever may
 publish records may train and publish a model on them: post-processing costs nothing more. Not the other way round."""
 
-_SLACK = 1 + 1e-6
-"""Accountants agree to some 1e-6."""
 
+class Recommendation(Result):
+    """The best proven method for a need at an epsilon, by the measure that ranks, or why there is none.
 
-class _Result(BaseModel):
-    """Immutable; fields that a later version adds, or an earlier one had, are kept and not looked at."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", ser_json_inf_nan="strings")
-
-
-class Curve(_Result):
-    """A ROC curve: the share of members named at each share of others named."""
-
-    fpr: tuple[float, ...]
-    tpr: tuple[float, ...]
-
-
-class AttackSummary(_Result):
-    """What a membership attack gained, as `AttackResult.to_json` states it (see there for all its fields)."""
-
-    attack: str
-    auc: float
-    advantage: float
-    tpr_at_fpr: dict[str, float]
-    intervals: dict[str, Any]
-    members: int
-    nonmembers: int
-    roc: Curve
-
-
-class AuditSummary(_Result):
-    """What playing the method's game showed, as `AuditResult.to_json` states it (see there for all its fields)."""
-
-    game: str
-    claimed: Claim | None
-    proven: Proof | None
-    audited: Audit
-    verdict: str
-    contradicts_proof: bool = False
-    estimator: str
-
-
-class Spending(_Result):
-    """Proven epsilon after so many steps, answers, or (where there was more than steps) noised releases."""
-
-    unit: Literal["steps", "releases", "answers"]
-    done: tuple[int, ...]
-    epsilon: tuple[float, ...]
-
-
-class Row(_Result):
-    """What a comparison found out about one method at one epsilon.
-
-    Attributes:
-        status: `done`, or `failed`; then `error` says why and most other fields are None.
-        accuracy: On the test records, exact, for the eyes of their owner; None for a numeric target.
-        measures: That and what else tells how good the answers are; None in results of earlier versions.
-        verdict: What the card would say had the randomness been secure; `refuted` also where only the game refutes it.
-        bundle: The bundle's folder within the folder of the comparison.
-        problem: What went wrong beside the training: an audit that failed, a bundle that could not be saved.
+    Examples:
+        >>> found = recommend([], Budget(3, 1e-5))[0]
+        >>> found.need, found.method, found.why
+        ('publish a model', None, 'no method for it was run')
     """
 
-    method: str
-    epsilon: float
-    delta: float
-    status: Literal["done", "failed"]
-    error: str | None = None
-    kind: str | None = None
-    accuracy: float | None = None
-    measures: Measures | None = None
-    network: str | None = None
-    settings: dict[str, Any] | None = None
-    queries: int | None = None
-    card: Card | None = None
-    attack: AttackSummary | None = None
-    audit: AuditSummary | None = None
-    verdict: Verdict | None = None
-    spending: Spending | None = None
-    bundle: str | None = None
-    problem: str | None = None
-    fit_seconds: float | None = None
-    seconds: float
-
-    @property
-    def done(self) -> bool:
-        """Whether the method came to a result."""
-        return self.status == "done"
-
-    @property
-    def ranked_by(self) -> str:
-        """The measure by which rows are compared."""
-        return self.measures.ranked_by if self.measures else "accuracy"
-
-    @property
-    def value(self) -> float | None:
-        """That measure: the larger, the better."""
-        return self.measures.value if self.measures else self.accuracy
-
-    @field_validator("card", mode="before")
-    @classmethod
-    def _without_verdict(cls, card: Any) -> Any:
-        # It is computed from the rest, never read.
-        return {key: value for key, value in card.items() if key != "verdict"} if isinstance(card, Mapping) else card
-
-    def is_proven(self, budget: Budget, unit: str = "record") -> bool:
-        """Whether the card proves the budget for a unit, and no audit contradicts the proof; a person has all its records."""
-        card = self.card
-        if not self.done or card is None or card.proven is None:
-            return False
-        return (
-            card.unit in (unit, "person")
-            and card.neighbours == budget.neighbours
-            and card.proven.epsilon_at(budget.delta) <= budget.epsilon * _SLACK
-            and self.verdict != "refuted"
-            and not (self.audit and self.audit.contradicts_proof)
-        )
-
-
-class Recommendation(_Result):
-    """The best proven method for a need at an epsilon, by the measure that ranks, or why there is none."""
-
     need: str
+    """What the release is for: one of `NEEDS`."""
     epsilon: float
+    """The epsilon that was asked for."""
     method: str | None = None
+    """The method's name; None if nothing that was run is proven within the budget."""
     accuracy: float | None = None
+    """The method's, on the test records; None for a numeric target."""
     measure: str = "accuracy"
+    """The measure that ranks: `accuracy`, `roc_auc` or `r2`."""
     value: float | None = None
+    """The method's value of that measure; larger is better."""
     ties: tuple[str, ...] = ()
     """Proven methods for the need that are worse by no more than the standard error: as good, for all that is known."""
     proven: float | None = None
+    """The epsilon that is proven for the method, at the delta that was asked for."""
     why: str
+    """What it was chosen for, or why nothing was."""
     command: str | None = None
     """What makes the real release, run beside the data's file."""
 
 
-class DataFacts(_Result):
+class DataFacts(Result):
     """What is public about the records that methods were compared on, and how many there were."""
 
     name: str
@@ -180,30 +74,57 @@ class DataFacts(_Result):
     """Whose influence is to be bounded: a record's, or that of all records of a person."""
 
 
-class Comparison(_Result):
-    """Everything that `compare` found out, as `results.json` holds it."""
+class Comparison(Result):
+    """Everything that `compare` found out, as `results.json` holds it; `Comparison.read` reads that back.
+
+    Examples:
+        >>> comparison = Comparison(
+        ...     data="digits", baseline=0.97, epsilons=(3.0,), delta=1e-5, neighbours="add-or-remove", queries=100,
+        ...     rows=(Row(method="none", epsilon=3.0, delta=1e-5, status="done", kind="model", accuracy=0.97, seconds=1.0),),
+        ...     about=DataFacts(
+        ...         name="digits", records=1437, test_records=360, shape=(1, 8, 8), classes=10, kind="image", bounds="public"
+        ...     ),
+        ...     plan={}, versions={}, run="",
+        ... )
+        >>> _ = Path(RESULTS).write_text(comparison.model_dump_json())
+        >>> Comparison.read(".").sentence
+        'At epsilon 3 on digits nothing that was run is proven.'
+    """
 
     data: str
+    """The name of the data set."""
     baseline: float | None
+    """The accuracy of the baseline, which trains without noise; None for a numeric target, and if it failed."""
     epsilons: tuple[float, ...]
+    """The budgets, each of which every method ran at."""
     delta: float
+    """The delta of every budget."""
     neighbours: Neighbours
+    """When two data sets are neighbours, for every guarantee."""
     queries: int
+    """How many answers prediction methods had to be able to give."""
     rows: tuple[Row, ...]
+    """The baseline's, then one for each method at each epsilon."""
     about: DataFacts
+    """What is public about the records, and how many there were."""
     plan: dict[str, Any]
     """The `Plan`, of the data and the schema only the files' names."""
     versions: dict[str, str]
+    """Of noiseproof, Python, torch and NumPy."""
     run: str
     """A fingerprint of records, plan and versions, keyed with a salt that the folder's owner has."""
     recommendations: tuple[Recommendation, ...] = ()
+    """One for each need at each epsilon; computed from the rows where it is not given."""
     sentence: str = ""
+    """The result in a sentence; computed from the rows where it is not given."""
     report: str | None = None
+    """Where the page with tables and pictures is; None if it could not be written."""
     caution: str = (
         "A comparison is a rehearsal: its randomness is seeded, so that nothing of it may leave, and choosing a method by "
         "exact accuracies is a look at the private records that no guarantee accounts for (`noiseproof choose` makes a "
         "choice that is paid for)."
     )
+    """What whoever reads the result must know."""
 
     @property
     def ranked_by(self) -> str:
@@ -364,6 +285,29 @@ def recommend(rows: Sequence[Row], budget: Budget, unit: str = "record") -> tupl
     The measure that ranks follows from the task and what is public of the classes (`releases.measures`). Of equal values
     the smaller proven epsilon at the budget's delta wins, then the name. Values are measured on the same test records; a
     difference within the standard error is a tie, and the recommendation names its ties.
+
+    Args:
+        rows: What was run; the baseline and rows at another epsilon are left out.
+        budget: What has to be proven.
+        unit: Whom it has to be proven for: `record` or `person`. A proof for persons holds for records, too.
+
+    Returns:
+        One recommendation for each of `NEEDS`, in that order; without a method where nothing suits.
+
+    Examples:
+        >>> from noiseproof.privacy.card import Card, Proof
+        >>> proof = Proof(epsilon=2.9, delta=1e-5, accountant="pld")
+        >>> card = Card(
+        ...     method="dp-sgd", place="gradients", neighbours="add-or-remove", randomness="reproducible", proven=proof
+        ... )
+        >>> row = Row(
+        ...     method="dp-sgd", epsilon=3, delta=1e-5, status="done", kind="model", accuracy=0.9, card=card, seconds=2.0
+        ... )
+        >>> for found in recommend([row], Budget(3, 1e-5)):
+        ...     print(f"{found.need}: {found.method}")
+        publish a model: dp-sgd
+        answer queries: dp-sgd
+        publish records: None
     """
     asked = [row for row in rows if row.method != BASELINE and row.epsilon == budget.epsilon]
     proven = [(row, row.card.proven) for row in asked if row.card and row.card.proven and row.is_proven(budget, unit)]

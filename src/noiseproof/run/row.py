@@ -1,27 +1,167 @@
-"""One row of a comparison: train, measure, attack, audit."""
+"""One row of a comparison: what it states, and how it is computed: train, measure, attack, audit."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods import get, recipes
-from noiseproof.privacy import Randomness, Reproducible, accountants
-from noiseproof.privacy.events import EventLog
+from noiseproof.privacy import EventLog, Randomness, Reproducible, accountants
+from noiseproof.privacy.budget import Budget
+from noiseproof.privacy.card import Audit, Card, Claim, Proof, Verdict
 from noiseproof.progress import Progress
 from noiseproof.releases.measures import Measures, combined, evaluate, measure
 from noiseproof.releases.release import DataRelease, ModelRelease, PredictionRelease, Release, check_features
-from noiseproof.run.plan import Plan, RowKey
-from noiseproof.run.results import BASELINE, AttackSummary, AuditSummary, Curve, Row, Spending
 from noiseproof.run.training import resolve
 
 if TYPE_CHECKING:
     from noiseproof.attacks import AttackResult
     from noiseproof.data.splits import Split
-    from noiseproof.privacy import Budget
+    from noiseproof.run.plan import Plan, RowKey
+
+BASELINE = "none"
+"""The method that everything is measured against; it has no budget and runs once."""
+
+_SLACK = 1 + 1e-6
+"""Accountants agree to some 1e-6."""
+
+
+class Result(BaseModel):
+    """An immutable result; fields that it does not know are kept, so that other versions' results can be read."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", ser_json_inf_nan="strings")
+
+
+class Curve(Result):
+    """A ROC curve: the share of members named at each share of others named."""
+
+    fpr: tuple[float, ...]
+    tpr: tuple[float, ...]
+
+
+class AttackSummary(Result):
+    """What a membership attack gained, as `AttackResult.to_json` states it (see there for all its fields)."""
+
+    attack: str
+    auc: float
+    advantage: float
+    tpr_at_fpr: dict[str, float]
+    intervals: dict[str, Any]
+    members: int
+    nonmembers: int
+    roc: Curve
+
+
+class AuditSummary(Result):
+    """What playing the method's game showed, as `AuditResult.to_json` states it (see there for all its fields)."""
+
+    game: str
+    claimed: Claim | None
+    proven: Proof | None
+    audited: Audit
+    verdict: str
+    contradicts_proof: bool = False
+    estimator: str
+
+
+class Spending(Result):
+    """Proven epsilon after so many steps, answers, or (where there was more than steps) noised releases."""
+
+    unit: Literal["steps", "releases", "answers"]
+    done: tuple[int, ...]
+    epsilon: tuple[float, ...]
+
+
+class Row(Result):
+    """What a comparison found out about one method at one epsilon: one of `Comparison.rows`.
+
+    Attributes:
+        method: The method's name; `none` is the baseline, which has no noise.
+        epsilon: The epsilon that was asked for, not the one proven, which is on the card.
+        delta: The delta that was asked for.
+        status: `done`, or `failed`; then `error` says why and most other fields are None.
+        error: Why there is no result, in a sentence without private values.
+        kind: The kind of release: `model`, `prediction` or `data`.
+        accuracy: On the test records, exact, for the eyes of their owner; None for a numeric target.
+        measures: That and what else tells how good the answers are; None in results of earlier versions.
+        network: The network's name, behind that of its recipe if there is one; None for methods that train no network.
+        settings: The method's own settings, as they were run.
+        queries: How many answers a prediction release can give; None for other kinds.
+        card: The release's card, with what the audit found.
+        attack: What the membership attack gained.
+        audit: What playing the method's game showed; None where that failed.
+        verdict: What the card would say had the randomness been secure; `refuted` also where only the game refutes it.
+        spending: How the proven epsilon grew over the training or the answers; None where nothing is proven or no log is kept.
+        bundle: The bundle's folder within the folder of the comparison.
+        problem: What went wrong beside the training: an audit that failed, a bundle that could not be saved.
+        fit_seconds: What the first fit took.
+        seconds: What the row took, with every fit, the attack and the audit.
+
+    Examples:
+        >>> row = Row(method="dp-sgd", epsilon=3, delta=1e-5, status="failed", error="ran out of memory.", seconds=4.2)
+        >>> row.done
+        False
+    """
+
+    method: str
+    epsilon: float
+    delta: float
+    status: Literal["done", "failed"]
+    error: str | None = None
+    kind: str | None = None
+    accuracy: float | None = None
+    measures: Measures | None = None
+    network: str | None = None
+    settings: dict[str, Any] | None = None
+    queries: int | None = None
+    card: Card | None = None
+    attack: AttackSummary | None = None
+    audit: AuditSummary | None = None
+    verdict: Verdict | None = None
+    spending: Spending | None = None
+    bundle: str | None = None
+    problem: str | None = None
+    fit_seconds: float | None = None
+    seconds: float
+
+    @property
+    def done(self) -> bool:
+        """Whether the method came to a result."""
+        return self.status == "done"
+
+    @property
+    def ranked_by(self) -> str:
+        """The measure by which rows are compared."""
+        return self.measures.ranked_by if self.measures else "accuracy"
+
+    @property
+    def value(self) -> float | None:
+        """That measure: the larger, the better."""
+        return self.measures.value if self.measures else self.accuracy
+
+    @field_validator("card", mode="before")
+    @classmethod
+    def _without_verdict(cls, card: Any) -> Any:
+        # It is computed from the rest, never read.
+        return {key: value for key, value in card.items() if key != "verdict"} if isinstance(card, Mapping) else card
+
+    def is_proven(self, budget: Budget, unit: str = "record") -> bool:
+        """Whether the card proves the budget for a unit, and no audit contradicts the proof; a person has all its records."""
+        card = self.card
+        if not self.done or card is None or card.proven is None:
+            return False
+        return (
+            card.unit in (unit, "person")
+            and card.neighbours == budget.neighbours
+            and card.proven.epsilon_at(budget.delta) <= budget.epsilon * _SLACK
+            and self.verdict != "refuted"
+            and not (self.audit and self.audit.contradicts_proof)
+        )
 
 
 ATTACKED = 5000

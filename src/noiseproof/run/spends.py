@@ -8,14 +8,12 @@ import torch
 
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.methods import Method
-from noiseproof.privacy.budget import Budget, Neighbours
+from noiseproof.privacy import Budget, Exponential, Neighbours
 from noiseproof.privacy.events import DpEvent, PureDpEvent
-from noiseproof.privacy.mechanisms import Exponential
 from noiseproof.releases.release import ModelRelease
 
 if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.data.dataset import Bought
+    from noiseproof.data.dataset import Bought, Dataset
     from noiseproof.privacy import Randomness
     from noiseproof.releases.release import Release
 

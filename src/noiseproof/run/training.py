@@ -31,11 +31,23 @@ class Fitting:
     """A method with all its settings, the network that it trains and the recipe around it: what `fit` will run.
 
     `train`, `compare` and `synth` all come here (`resolve`), so that one and the same choice is trained everywhere.
+
+    Examples:
+        >>> from noiseproof.data import load
+        >>> from noiseproof.privacy import Reproducible
+        >>> records = load("digits").train
+        >>> fitting = resolve("dp-sgd", records, epsilon=3, settings={"epochs": 1})
+        >>> release = fitting.fit(records, Budget(3, 1e-5), rng=Reproducible(0))
+        >>> release.card.verdict
+        'rehearsal'
     """
 
     method: Method
+    """The method, with every setting decided."""
     network: Network | None
+    """What it trains, behind the recipe's feature map if there is one; None for methods that train no network."""
     recipe: Recipe | None = None
+    """The public feature map around the network; None without one."""
 
     @property
     def network_name(self) -> str | None:
@@ -125,6 +137,13 @@ def resolve(
 
     Raises:
         SettingError: If there is no such method, setting, network or recipe, or if they do not go together.
+        UnsupportedError: If the method cannot learn such a target, or bounds single records and these have persons.
+
+    Examples:
+        >>> from noiseproof.data import load
+        >>> fitting = resolve("dp-sgd", load("digits").train, epsilon=3)
+        >>> fitting.network_name, fitting.method.batch_size
+        ('mlp', 512)
 
     Formal guarantee
     ----------------
@@ -213,10 +232,11 @@ def train(
         SettingError: If what is asked for does not exist or does not go together.
         DataError: If the records cannot be used.
 
-    >>> import noiseproof as npf
-    >>> release = npf.train("dp-sgd", "digits", epsilon=3)
-    >>> release.card.verdict
-    'proven'
+    Examples:
+        >>> import noiseproof as npf
+        >>> release = npf.train("dp-sgd", "digits", epsilon=3)
+        >>> release.card.verdict
+        'proven'
     """
     from noiseproof.data import Dataset, load
     from noiseproof.privacy import Reproducible, Secure

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
+import math
 import mmap
 import struct
 import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from noiseproof.errors import LedgerError
-from noiseproof.serve.ledger import Caller
+from noiseproof.serve.ledger import Caller, LedgerAwayError
+from noiseproof.serve.ledger.deadlines import Patience
 from noiseproof.serve.logs import log_event
 
 MEDIA_TYPE = "application/problem+json"
@@ -120,7 +123,15 @@ def install(app: FastAPI) -> None:
 
 _FRESH = 1.0
 """Seconds for which a key that was found good is not looked up again; a spend looks again in its own transaction."""
-_KNOWN = 4096
+_SEEN = 6.0
+"""Seconds after which a worker that could not look whether rights have changed takes no key for known any more."""
+_OLDEST = 600.0
+"""Seconds after which a key is looked up again in any case."""
+_RETRY_SECONDS = 0.5
+"""Seconds until a ledger that is away is asked again."""
+_KNOWN = 1 << 17
+_AT_ONCE = 64
+"""Keys that are looked up together."""
 _LONGEST = 200
 
 
@@ -132,17 +143,29 @@ class Authenticator:
 
     def __init__(
         self,
-        check: Callable[[str], Caller | None],
+        check: Callable[[Sequence[str]], Sequence[Caller | None]],
         rates: RateLimits,
         wrong: RateLimits,
         clock: Callable[[], float] = time.monotonic,
+        patience: Patience | None = None,
     ) -> None:
-        self._check_key = check
+        self._check_keys = check
+        self._asked: list[tuple[str, asyncio.Future[Caller | None]]] = []
+        self._asking: asyncio.Task[None] | None = None
         self._rates = rates
         self._wrong = wrong
         self._clock = clock
+        self._patience = patience or Patience(0.0)
         # By a digest of the whole key: how long it takes to look there tells nothing about the keys that are in it.
         self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._looked = -math.inf
+        self._rights: object = None
+
+    def saw(self, rights: object) -> None:
+        """What tells the present state of keys and rights from every other: keys are looked up again when it changes."""
+        if rights != self._rights:
+            self._rights, self._known = rights, OrderedDict()
+        self._looked = self._clock()
 
     async def authenticate(self, request: Request, key: str | None) -> Caller:
         """Who asks, or a problem: no key or a wrong one (401), or too often (429)."""
@@ -167,18 +190,58 @@ class Authenticator:
 
     async def _check(self, key: str, address: str) -> Caller | None:
         digest = hashlib.sha256(key.encode()).digest()
-        found = self._known.get(digest)
-        if found is not None and self._clock() < found[0]:
+        known = self._known
+        found = known.get(digest)
+        if found is not None and self._is_good(*found):
             return found[1]
         if found is None and (wait := self._wrong.wait(address, count=False)) > 0:
             raise _too_often("Too many wrong keys came from this address; wait as Retry-After says.", wait)
-        self._known.pop(digest, None)
-        caller = await run_in_threadpool(self._check_key, key)
+        known.pop(digest, None)
+        while True:
+            began = self._clock()
+            try:
+                caller = await self._look_up(key)
+                break
+            except LedgerAwayError:
+                if not self._patience.lasts(began):
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS)
+        self._patience.renew()
         if caller is not None:
-            self._known[digest] = self._clock() + _FRESH, caller
-            if len(self._known) > _KNOWN:
-                self._known.popitem(last=False)
+            known[digest] = self._clock(), caller  # where nobody looks any more, if rights have changed meanwhile
+            if len(known) > _KNOWN:
+                known.popitem(last=False)
         return caller
+
+    async def _look_up(self, key: str) -> Caller | None:
+        """Whose key it is, by the ledger; together with those that came while it was asked about others."""
+        told: asyncio.Future[Caller | None] = asyncio.get_running_loop().create_future()
+        self._asked.append((key, told))
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        return await told
+
+    async def _ask(self) -> None:
+        while self._asked:
+            asked, self._asked = self._asked[:_AT_ONCE], self._asked[_AT_ONCE:]
+            found: Sequence[Caller | None] | Exception
+            try:
+                found = await run_in_threadpool(self._check_keys, [key for key, _ in asked])
+            except Exception as error:
+                found = error
+            for place, (_, told) in enumerate(asked):
+                if told.done():  # who waited has gone
+                    continue
+                if isinstance(found, Exception):
+                    told.set_exception(found)
+                else:
+                    told.set_result(found[place])
+
+    def _is_good(self, checked: float, caller: Caller) -> bool:
+        now = self._clock()
+        if caller.expires_at is not None and caller.expires_at <= time.time_ns() // 1000:
+            return False
+        return now - checked < _FRESH or (now - self._looked < _SEEN and now - checked < _OLDEST)
 
 
 def _too_often(detail: str, wait: float) -> Problem:

@@ -58,6 +58,14 @@ def create_app(settings: Settings, releases: Mapping[str, Release], *, rng: Rand
     Raises:
         SettingError: If a release may not be served, or cannot be charged for.
         UnsupportedError: If a release answers no queries.
+
+    Examples:
+        >>> import noiseproof as npf
+        >>> release = npf.train("dp-sgd", "digits", epsilon=3, epochs=1)
+        >>> app = create_app(Settings(ledger="sqlite:///ledger.db"), {"digits": release})
+        >>> list(app.state.service.models)
+        ['digits']
+        >>> app.state.service.close()  # a server that ran the app does that when it stops
     """
     service = Service(settings, releases, rng)
 
@@ -142,7 +150,11 @@ async def _operator(caller: CallerHere) -> Caller:
 
 
 OperatorHere = Annotated[Caller, Depends(_operator)]
-ClientName = Annotated[str | None, Query(max_length=100, description="Another client; for operators only.")]
+ClientName = Annotated[
+    # PostgreSQL keeps no text with a zero byte in it, and says so by an error.
+    str | None,
+    Query(max_length=100, pattern=r"^[^\x00]*$", description="Another client; for operators only."),
+]
 
 
 @_router.get("/v1/models", tags=["models"], summary="All models", responses=documented(*KEY_PROBLEMS))

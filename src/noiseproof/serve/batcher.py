@@ -24,7 +24,18 @@ from pydantic_core import from_json, to_json
 from noiseproof.errors import LedgerError
 from noiseproof.privacy import Randomness
 from noiseproof.serve import documents
-from noiseproof.serve.ledger import Answers, Caller, Paid, Receipt, Refused, Retry, Spend
+from noiseproof.serve.ledger import (
+    Answers,
+    Caller,
+    LedgerAwayError,
+    LedgerUnsureError,
+    Paid,
+    Receipt,
+    Refused,
+    Retry,
+    Spend,
+)
+from noiseproof.serve.ledger.deadlines import Patience
 from noiseproof.serve.logs import log_error
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.monitoring import Metrics
@@ -34,6 +45,9 @@ _MOST_REQUESTS = 64
 
 _MOST_SECONDS = 0.01
 """Seconds that a batch is held back at most for requests that are about to join it."""
+
+_RETRY_SECONDS = 0.1
+"""Seconds until a ledger that is away is tried again."""
 
 _MODEL_NAME = attrgetter("model.name")
 
@@ -74,6 +88,8 @@ class PredictionRequest:
     memoise: bool = False
     known: dict[str, str] = field(default_factory=dict)
     """Answers that this client had to the same inputs before, by digest."""
+    tried: Receipt | None = None
+    """What it was paid by, if the commit of an earlier try arrived."""
     paid: Paid | None = None
     outcome: Outcome | Exception | None = None
     """What came of it."""
@@ -113,7 +129,7 @@ class PredictionRequest:
             about = f"{self.model.name} {self.memoise} {tuple(self.features.shape)} "
             content = about.encode() + self.features.numpy().tobytes()
             retry = Retry(self.retry_key, _digest(content, self.secret))
-        return Spend(*self.whose, price * rows, rows, limit, self.caller.id, retry)
+        return Spend(*self.whose, price * rows, rows, limit, self.caller.id, retry, self.tried)
 
 
 class Batcher:
@@ -128,12 +144,18 @@ class Batcher:
     """
 
     def __init__(
-        self, connection: LedgerConnection, rng: Randomness, waiting: int, metrics: Metrics | None = None
+        self,
+        connection: LedgerConnection,
+        rng: Randomness,
+        waiting: int,
+        metrics: Metrics | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self._connection = connection
         self._rng = rng
         self._most_waiting = waiting
         self._metrics = metrics
+        self._patience = patience or Patience(0.0)
         self._waiting: list[PredictionRequest] = []
         self._changed = threading.Condition()
         self._expected = 0  # written by the event loop's thread only
@@ -189,7 +211,11 @@ class Batcher:
             if len(self._waiting) >= self._most_waiting:
                 raise queue.Full
             self._waiting.append(request)
-            self._changed.notify()
+            # The thread is woken for the first, and then when it has nothing more to wait for: to be woken costs it as
+            # much as a small answer.
+            there = len(self._waiting)
+            if there == 1 or there >= _MOST_REQUESTS or (self._expected == 0 and there >= self._last):
+                self._changed.notify()
         outcome = await request.told
         if isinstance(outcome, Exception):
             raise outcome
@@ -200,10 +226,14 @@ class Batcher:
             # Whoever has gone by now is not charged.
             taken = [one for one in batch if one.told is None or not one.told.cancelled()]
             self.busy_since = began = time.monotonic()
-            self.answer(taken)
+            unpaid = self.answer(taken)
             self.busy_since = None
             self._tell(taken)
             self._hold_seconds, self._last = (time.monotonic() - began) / 2, len(taken)
+            if unpaid:
+                with self._changed:
+                    self._waiting[:0] = unpaid
+                    self._changed.wait_for(lambda: self._ended, _RETRY_SECONDS)
 
     def _collect(self) -> list[PredictionRequest]:
         """The next requests: those that wait, and those that are about to; none when it is time to end.
@@ -230,17 +260,31 @@ class Batcher:
             with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
                 told[0][0].get_loop().call_soon_threadsafe(_wake, told)
 
-    def answer(self, requests: Sequence[PredictionRequest]) -> None:
-        """Pay for requests and answer them; one that fails does not take the others with it."""
+    def answer(self, requests: Sequence[PredictionRequest]) -> list[PredictionRequest]:
+        """Pay for requests and answer them; one that fails does not take the others with it.
+
+        Returns:
+            Those to be tried again: the ledger is away, nothing was written, and it may be back in a moment.
+        """
         priced = [request for request in requests if request.model.price is not None]
+        unpaid: list[PredictionRequest] = []
+        began = time.monotonic()
         try:
             self._pay(priced)
         except Exception as error:
             self.failed = True
-            _fail(priced, error)
-        unanswered = sorted((one for one in requests if one.outcome is None), key=_MODEL_NAME)
+            if (
+                isinstance(error, (LedgerAwayError, LedgerUnsureError))
+                and self._patience.lasts(began)
+                and not self._ended
+            ):
+                unpaid = priced
+            else:
+                _fail(priced, error)
+        unanswered = sorted((one for one in requests if one.outcome is None and one not in unpaid), key=_MODEL_NAME)
         for _, group in groupby(unanswered, key=_MODEL_NAME):
             self._answer_paid(list(group))
+        return unpaid
 
     def _pay(self, requests: Sequence[PredictionRequest]) -> None:
         """Pay for the fresh rows of all requests in one transaction."""
@@ -252,8 +296,15 @@ class Batcher:
             return
         ledger = self._connection.ledger  # which tells the models their accounts when it is opened
         began = time.monotonic()
-        outcomes = ledger.spend_together([one.spend for one in costly])
+        try:
+            outcomes = ledger.spend_together([one.spend for one in costly])
+        except LedgerUnsureError as error:
+            for request, outcome in zip(costly, error.outcomes, strict=True):
+                if isinstance(outcome, Paid) and not outcome.repeated:
+                    request.tried = outcome.receipt
+            raise
         self.last_commit, self.failed = time.monotonic(), False
+        self._patience.renew()
         if self._metrics is not None:
             self._metrics.observe_commit(self.last_commit - began, len(costly), self.waiting)
         for request, outcome in zip(costly, outcomes, strict=True):

@@ -35,6 +35,13 @@ class Client:
         retries: How often a request that got no answer is sent again.
         timeout: Seconds to wait for an answer.
         transport: What sends requests, for tests.
+
+    Examples:
+        With a service that runs (`noiseproof serve digits`):
+
+        >>> with Client("http://localhost:8000", key) as client:  # doctest: +SKIP
+        ...     answer = client.predict("digits", inputs)
+        ...     print(answer["labels"], client.budget("digits"))
     """
 
     def __init__(

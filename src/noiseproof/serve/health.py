@@ -75,19 +75,19 @@ class Health:
         )
 
     def probe(self) -> None:
-        """Commit something to the ledger, unless a spend was committed a moment ago."""
+        """Commit something to the ledger, unless a spend was committed a moment ago; then see what was changed in it."""
         last = self._batcher.last_commit
-        if last is None or time.monotonic() - last > _PROBE_SECONDS or self._batcher.failed:
-            try:
+        try:
+            if last is None or time.monotonic() - last > _PROBE_SECONDS or self._batcher.failed:
                 self._connection.database.probe()
-                self._look()
-            except LedgerError as error:
-                self._failed = True
-                cause = type(error.__cause__ or error).__name__
-                log_event("ledger away", at_most=0.2, error=cause, reason=str(error))
-                return
-            self._batcher.failed = False
-            self._committed = time.monotonic()
+                self._batcher.failed = False
+                self._committed = time.monotonic()
+            self._look()
+        except LedgerError as error:
+            self._failed = True
+            cause = type(error.__cause__ or error).__name__
+            log_event("ledger away", at_most=0.2, error=cause, reason=str(error))
+            return
         if self._failed:
             log_event("ledger back")
         self._failed = False

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import orjson
 
 _LOGGER = logging.getLogger("noiseproof.serve")
-_OTHERS = ("uvicorn.error", "asyncio")
+_OTHERS = ("uvicorn.error", "asyncio", "psycopg")
 
 
 def configure(uvicorn: int = logging.WARNING) -> None:

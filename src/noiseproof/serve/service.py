@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +21,12 @@ from noiseproof.releases.signing_keys import read_public_key
 from noiseproof.serve.access import Authenticator, Problem, RateLimits
 from noiseproof.serve.batcher import Batcher
 from noiseproof.serve.health import Health
-from noiseproof.serve.ledger import Answers, Caller, Keys, retirement
+from noiseproof.serve.ledger import Answers, Caller, Keys, grants, retirement, spending
+from noiseproof.serve.ledger.deadlines import Patience
 from noiseproof.serve.logs import log_event
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.monitoring import Metrics
-from noiseproof.settings import Count, Positive, check_fields
+from noiseproof.settings import Count, NonNegative, Positive, check_fields
 
 VARIABLE = "NOISEPROOF_SERVE"
 """The environment variable by which worker processes are given the settings."""
@@ -32,13 +34,25 @@ VARIABLE = "NOISEPROOF_SERVE"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SWEEP_SECONDS = 3600.0
 """Seconds between two sweeps of answers that are kept for retries."""
+_SUM_SECONDS = 5.0
+"""Seconds between two times that new entries are summed up for whoever looks at spending over time."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a service serves, and its limits. Nothing in it is secret but, perhaps, a password in the ledger's URL."""
+    """What a service serves, and its limits. Nothing in it is secret but, perhaps, a password in the ledger's URL.
+
+    Raises:
+        SettingError: If a model's name cannot be part of an address, or a limit is out of range.
+
+    Examples:
+        >>> settings = Settings(ledger="sqlite:///ledger.db", bundles={"digits": "runs/digits"}, rate=20.0)
+        >>> settings.rows
+        1024
+    """
 
     ledger: str
+    """The ledger's URL: `sqlite:///FILE`, the path of such a file, or `postgresql://USER@HOST/NAME`."""
     bundles: Mapping[str, str] = field(default_factory=dict)
     """The folders of bundles by the names that they are served under."""
     client_answers: Annotated[int, Ge(0)] | None = None
@@ -63,6 +77,8 @@ class Settings:
     """Connections to one worker from one address; all that come through a proxy have the proxy's."""
     wrong_keys: Positive = 5.0
     """Wrong keys a second from one address; twenty times as many may come at once."""
+    patience: NonNegative = 10.0
+    """Seconds that requests wait for a ledger that has just gone away, before they are told so."""
     waiting: Count = 512
     """Requests that may wait for an answer in one worker; more are told to come back."""
     retry_hours: Positive = 24.0
@@ -147,9 +163,14 @@ class Service:
         wrong = None if settings.shared is None else f"{settings.shared}-wrong-keys"
         self.wrong_keys = RateLimits(settings.wrong_keys, burst=20 * settings.wrong_keys, file=wrong)
         self.authenticator = Authenticator(
-            lambda key: Keys(self.connection.database).check(key), self.rates, self.wrong_keys
+            lambda keys: Keys(self.connection.database).check_all(keys),
+            self.rates,
+            self.wrong_keys,
+            patience=Patience(settings.patience),
         )
-        self.batcher = Batcher(self.connection, rng or Secure(), settings.waiting, self.metrics)
+        self.batcher = Batcher(
+            self.connection, rng or Secure(), settings.waiting, self.metrics, Patience(settings.patience)
+        )
         self.health = Health(self.connection, self.batcher, look=self._look)
         self.retired: frozenset[str] = frozenset()
         """Names of models that an operator retired, as of a moment ago."""
@@ -204,14 +225,22 @@ class Service:
         return self.settings.client_answers if caller.answers is None else caller.answers
 
     def _look(self) -> None:
-        self.retired = retirement.retired(self.connection.database)
+        database = self.connection.database
+        self.retired = retirement.retired(database)
+        with database.reading() as connection:
+            self.authenticator.saw(grants.head(connection))
 
     def _sweep(self) -> None:
-        while not self._stopped.wait(_SWEEP_SECONDS):
+        due = time.monotonic() + _SWEEP_SECONDS
+        more = False
+        while not self._stopped.wait(0.1 if more else _SUM_SECONDS):
             try:
-                Answers(self.connection.database).sweep(3600 * self.settings.retry_hours)
+                more = spending.sum_up(self.connection.database)
+                if time.monotonic() > due:
+                    due = time.monotonic() + _SWEEP_SECONDS
+                    Answers(self.connection.database).sweep(3600 * self.settings.retry_hours)
             except LedgerError:
-                continue  # the ledger is away; the next sweep takes what this one left
+                more = False  # the ledger is away; the next time takes what this one left
 
 
 def service_of(request: Request) -> Service:

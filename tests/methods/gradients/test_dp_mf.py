@@ -85,3 +85,17 @@ def test_it_learns_without_a_sampler(digits):
 def test_what_has_no_proof_is_refused(settings, words):
     with pytest.raises(SettingError, match=words):
         build("dp-mf", settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "coordinates", "kind"),
+    [
+        ({}, 440, 39_700, "banded"),
+        ({"strategy": "auto"}, 440, 39_700, "dense"),
+        ({"strategy": "auto"}, 440, 10**6, "banded"),
+        ({"strategy": "auto"}, 3000, 10, "banded"),
+        ({"strategy": "auto", "sampled": True}, 440, 10, "banded"),
+    ],
+)
+def test_a_dense_strategy_is_taken_where_memory_allows(settings, steps, coordinates, kind):
+    assert build("dp-mf", settings).kind(steps, coordinates) == kind

@@ -59,6 +59,16 @@ def test_the_card_has_the_claim_and_what_is_proven(method, network):
     assert ran["batch_size"] == 200
 
 
+def test_fewer_records_a_step_change_neither_the_promise_nor_the_number_of_steps():
+    whole, few = (fit(Ilm(epochs=2, step_records=records), MLP).card for records in (None, 16))
+    assert (few.claimed, few.proven) == (whole.claimed, whole.proven)
+    assert (few.ran["steps"], few.ran["scale on a coefficient"]) == (
+        whole.ran["steps"],
+        whole.ran["scale on a coefficient"],
+    )
+    assert (few.ran["records a step"], whole.ran["records a step"]) == (16, whole.ran["batch_size"])
+
+
 def test_at_the_papers_settings_the_proven_epsilon_is_far_above_the_claim():
     """784 pixels, |L| = 1800, D_h = 9800, 25 hidden units, and the parts .075, .075 and .15."""
     public = Public(shape=(1, 28, 28), classes=tuple("0123456789"), kind="image")

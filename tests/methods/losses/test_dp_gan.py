@@ -14,7 +14,7 @@ from noiseproof.audits import audit
 from noiseproof.data.tables import decode
 from noiseproof.errors import BudgetError, DataError, SettingError
 from noiseproof.methods.losses import DpGan, ZeroGan
-from noiseproof.methods.losses.dp_gan import FilteredGradients
+from noiseproof.methods.losses.filtered import FilteredGradients
 from noiseproof.methods.losses.gan import NoiseTuning
 from noiseproof.privacy import Budget, Filter, Reproducible, accountants
 from noiseproof.privacy.events import ComposedDpEvent, GaussianDpEvent, sampled_gaussian

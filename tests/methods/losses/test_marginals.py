@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from noiseproof import load_bundle, train
 from noiseproof.audits import audit
+from noiseproof.data.lazy import StoredTensor
 from noiseproof.data.tables import decode
 from noiseproof.errors import DataError, SettingError
-from noiseproof.methods.losses import Marginals
+from noiseproof.methods.losses import Marginals, marginals
+from noiseproof.methods.losses.coding import write
 from noiseproof.methods.losses.conditions import Conditions
 from noiseproof.methods.losses.counts import Counts, Groups, View, _on_simplex, count_event, smoothed
-from noiseproof.methods.losses.mixture import Measurement, Mixture
+from noiseproof.methods.losses.mixture import Measurement, Mixture, evenly
 from noiseproof.privacy import Budget, EventLog, Reproducible, accountants
 from noiseproof.privacy.events import GaussianDpEvent, PureDpEvent
 
@@ -139,10 +141,32 @@ def test_a_mixture_takes_on_the_marginals_that_it_is_fitted_to():
     assert (counted - joint).abs().max() < 0.02
 
 
+def test_numbers_lie_evenly_within_each_stratum():
+    strata = torch.tensor([0, 2, 2, 0, 2, 2, 0])
+    drawn = evenly(strata, torch.Generator().manual_seed(0))
+    for stratum, count in ((0, 3), (2, 4)):
+        assert (drawn[strata == stratum] * count).floor().sort().values.tolist() == list(range(count))
+
+
+def test_the_target_is_as_frequent_among_rows_that_are_alike_as_it_is_likely():
+    mixture = Mixture((2, 3), 4, torch.Generator().manual_seed(0))
+    likely = torch.tensor([[0.2, 0.3, 0.5], [0.7, 0.1, 0.2]])
+    first = torch.tensor([[1.0, 1e-12], [1e-12, 1.0]])
+    mixture._logits = torch.cat([first, likely], dim=1).log().repeat(2, 1)
+    drawn = mixture.sample(1000, even_target=True)
+    counted = torch.bincount(drawn[:, 0] * 3 + drawn[:, 1], minlength=6).view(2, 3)
+    assert (counted - 500 * likely).abs().max() <= 2
+
+
+def test_columns_of_many_values_have_less_noise():
+    few, many, target = Marginals().plan((3, 200, 2), 1000, Budget(1.0, 1e-5)).one_way
+    assert many < few < target
+
+
 def test_rare_values_are_joined_and_drawn_by_their_own_shares():
     numbers = torch.tensor([500.0, 0.0, 2.0, 3.0, 495.0])
     names = torch.tensor([900.0, 1.0, 98.0, 1.0])
-    groups = Groups([numbers, names], (torch.full((4,), 0.25), None), 2.0, 1000, 24)
+    groups = Groups([numbers, names], (torch.full((4,), 0.25), None), (2.0, 2.0), 1000, 24)
     # The last slot of a number's is for what is missing, which is never joined with numbers.
     assert groups.of_slot[0].tolist() == [0, 0, 0, 0, 1]
     assert groups.of_slot[1].tolist() == [0, 2, 1, 2]
@@ -230,6 +254,19 @@ def test_a_bundle_keeps_the_records_and_the_card(release, tmp_path):
     kept = load_bundle(release.save(tmp_path / "bundle"))
     assert torch.equal(kept.dataset.features, release.dataset.features)
     assert kept.card == release.card
+
+
+def test_many_records_are_kept_by_column_and_are_the_same(release, table, monkeypatch, tmp_path):
+    monkeypatch.setattr(marginals, "SMALL", 0)
+    many = train("marginals", table, epsilon=5, seed=0, **QUICK)
+    assert isinstance(many.dataset.features, StoredTensor)
+    assert torch.equal(many.dataset.features.read(), release.dataset.features)
+    assert torch.equal(many.dataset.labels, release.dataset.labels)
+    for one, name in ((many, "many.csv"), (release, "release.csv")):
+        write(one, tmp_path / name)
+    assert (tmp_path / "many.csv").read_bytes() == (tmp_path / "release.csv").read_bytes()
+    many.save(tmp_path / "bundle")
+    assert torch.equal(load_bundle(tmp_path / "bundle").dataset.features, release.dataset.features)
 
 
 def test_an_audit_comes_near_the_proof_and_never_above():

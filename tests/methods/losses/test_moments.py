@@ -20,7 +20,7 @@ from noiseproof.privacy import Budget, EventLog, Reproducible, accountants
 def _sums(dataset, basis=None):
     width = dataset.features[0].numel()
     basis = torch.eye(width, dtype=torch.float64) if basis is None else basis
-    return Sums(dataset, basis, _Silent(0), EventLog())
+    return Sums(dataset, basis, "add-or-remove", _Silent(0), EventLog())
 
 
 class _Silent(Reproducible):
@@ -92,7 +92,7 @@ def test_what_is_given_out_was_noted_before(pictures):
             raise RuntimeError
 
     log = EventLog()
-    sums = Sums(pictures, torch.eye(64, dtype=torch.float64), Broken(0), log)
+    sums = Sums(pictures, torch.eye(64, dtype=torch.float64), "add-or-remove", Broken(0), log)
     for release in (
         lambda: sums.counts(3.0),
         lambda: sums.means(1.0, 4.0),
@@ -136,7 +136,21 @@ def test_what_does_not_fit_is_refused_before_anything_is_spent(pictures):
         Moments().basis(wide, 1000, 1.0)
 
 
-def test_an_audit_comes_near_the_proof_and_never_above():
-    found = audit(Moments().game(Budget(3.0, 1e-5)), trials=1500, timeout=None)
+@settings(max_examples=25, deadline=None)
+@given(places=st.tuples(st.integers(0, 399), st.integers(0, 399)), norm=st.floats(0.1, 20))
+def test_an_exchange_moves_counts_and_products_by_the_root_of_two_and_sums_by_twice_the_norm(pictures, places, norm):
+    rest = torch.arange(len(pictures))
+    basis = low_frequencies((1, 8, 8), 5)
+    worlds = (rest[rest != place] for place in places)
+    one, other = (_sums(pictures.take(index), basis) for index in worlds)
+    assert (one.counted() - other.counted()).norm() <= 2 + 1e-9
+    assert (one.summed(norm) - other.summed(norm)).norm() <= 2 * norm
+    centres = torch.ones(2, basis.shape[1], dtype=torch.float64)
+    assert (one.multiplied(centres, norm) - other.multiplied(centres, norm)).norm() <= 2**0.5 * norm**2
+
+
+@pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])
+def test_an_audit_comes_near_the_proof_and_never_above(neighbours):
+    found = audit(Moments().game(Budget(3.0, 1e-5, neighbours)), trials=1500, timeout=None)
     assert 1.8 < found.audited.epsilon <= 3
     assert found.verdict == "proven"

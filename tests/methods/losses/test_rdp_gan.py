@@ -15,7 +15,7 @@ from noiseproof.errors import SettingError
 from noiseproof.methods.losses import rdp_gan
 from noiseproof.methods.losses.rdp_gan import RdpGan, loss_sensitivity, noised_loss, renyi_epsilon, theorem_2_applies
 from noiseproof.privacy import Budget, Reproducible, renyi
-from noiseproof.privacy.events import Step
+from noiseproof.privacy.steps import Step
 
 FEW = {"iterations": 8, "rows": 30}
 

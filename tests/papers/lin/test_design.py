@@ -51,12 +51,23 @@ def test_every_scale_knows_every_model_and_every_lr_the_same_for_both_sequences(
 
 def test_both_starts_run_with_both_sequences_over_three_seeds_each_with_its_reference():
     cells = Lin().cells(PLANS["effect"])
-    noised = [cell for cell in cells if cell.sequence != "none"]
-    assert {(cell.start, cell.sequence, cell.repeat) for cell in noised} == set(
-        itertools.product(("truncated-normal", "glorot"), ("AC", "CA"), range(3))
-    )
+    noised = [cell for cell in cells if cell.clip is not None]
+    settings = {(cell.model, cell.clip) for cell in noised}
+    assert settings == {("cnn", 1.4), ("cnn", 0.04), ("lstm", 1.4)}
+    assert {(cell.model, cell.clip, cell.start, cell.sequence, cell.repeat) for cell in noised} == {
+        (*setting, *rest)
+        for setting in settings
+        for rest in itertools.product(("truncated-normal", "glorot"), ("AC", "CA"), range(3))
+    }
     assert all(cell.reference in cells for cell in noised)
     assert len({cell.key for cell in cells}) == len(cells)
+
+
+def test_quantile_clipping_runs_in_every_reading_of_a_layers_part():
+    found = [cell for cell in Lin().cells(PLANS["effect"]) if cell.sequence.startswith("quantile")]
+    assert len(found) == 3 * 5
+    assert {cell.share for cell in found} == {None, "root", "count", "printed", "own"}
+    assert all(cell.reference.share is None for cell in found)
 
 
 def test_the_study_of_one_set_has_that_sets_cells_alone():

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
-from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Retry, Spend
+from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Retry, Spend, spending
 from noiseproof.serve.ledger.database import parse_url
 from noiseproof.serve.ledger.tables import VERSION
 from noiseproof.serve.ledger.tables import version as version_of
@@ -62,6 +62,24 @@ def test_a_ledger_of_version_5_opens_with_all_that_is_in_it_and_its_grants_are_c
         with opened.writing() as connection:
             connection.execute(text("UPDATE keys SET revoked_at = NULL"))
         assert any("not as it was granted" in problem for one in history.verify() for problem in one.problems)
+
+
+def test_what_version_6_summed_up_with_its_spends_is_not_summed_up_again(url):
+    with Database(url) as old:
+        ledger = Ledger(old)
+        ledger.open("m", release="r", capacity=EACH * 3)
+        ledger.spend(Spend("m", "ann", EACH))
+        spending.sum_up(old)
+        with old.writing() as connection:
+            connection.execute(text("DELETE FROM spending WHERE span = 'summed'"))
+            connection.execute(text("UPDATE version SET version = 6"))
+    with Database(url) as new:
+        history = History(new)
+        assert sum(answers for _, answers in history.spending("m", 3600, 6)) == 1
+        assert not spending.sum_up(new)
+        Ledger(new).spend(Spend("m", "ann", EACH))
+        spending.sum_up(new)
+        assert sum(answers for _, answers in history.spending("m", 3600, 6, "ann")) == 2
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])

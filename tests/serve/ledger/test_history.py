@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import create_engine, text
 
-from noiseproof.serve.ledger import Amount, History, Ledger, Spend
+from noiseproof.serve.ledger import Amount, History, Ledger, Spend, spending
 from noiseproof.serve.ledger.database import parse_url
 from noiseproof.serve.ledger.records import Entry
 
@@ -154,6 +154,30 @@ def test_accounts_tell_everyones_and_each_clients_balance(ledger):
     assert account.everyone.left == EACH * 5
     assert {client: balance.spent for client, balance in account.clients.items()} == {"c0": EACH * 3, "c1": EACH * 2}
     assert account.head == list(History(ledger.database).export())[-1]["hash"]
+
+
+def test_spending_is_the_same_before_while_and_after_it_is_summed_up(ledger, monkeypatch):
+    monkeypatch.setattr(spending, "_AT_ONCE", 3)
+    history = History(ledger.database)
+
+    def seen():
+        return [
+            sum(answers for _, answers in history.spending("m", seconds, 6, client))
+            for seconds in (3600, 10 * 86400)
+            for client in (None, "c0", "c1")
+        ]
+
+    before = seen()
+    assert before[0] == 5
+    rounds = 0
+    while spending.sum_up(ledger.database):
+        assert seen() == before
+        rounds += 1
+    assert rounds > 1
+    assert seen() == before
+    assert not spending.sum_up(ledger.database)
+    ledger.spend(Spend("m", "c1", EACH))
+    assert seen() == [count + (client != "c0") for count, client in zip(before, (None, "c0", "c1") * 2, strict=True)]
 
 
 def test_spending_over_time_is_counted_in_intervals(ledger):

@@ -10,11 +10,20 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from noiseproof.engine.contributions import Contribution, Explicit, MemoryLimit, in_pieces, squared_lengths
+from noiseproof.engine.contributions import (
+    Contribution,
+    Explicit,
+    MemoryLimit,
+    full_precision,
+    in_pieces,
+    squared_lengths,
+)
 from noiseproof.engine.products import PASS_COST, norms_from_products
 
 CHUNK_BYTES = 8 * 2**20
 """Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""
+SMALL = 32
+"""Numbers of a window up to which unfolding them takes less than a convolution whose groups are records (measured)."""
 TOGETHER = 8
 """Records whose gradients are made at a time, as the groups of one convolution: the fastest of a few sizes in one run."""
 
@@ -34,7 +43,7 @@ class Correlations(Contribution):
     """g_i[o, c, u, v] = sum over places p of e_i[o, p] x_i[c, p * stride + (u, v) * dilation].
 
     Inputs x (B, C, H, W) and errors e (B, O, H', W'). Gradients are written out by the backward pass of a convolution in
-    which every record is a group of channels.
+    which every record is a group of channels, or by products with the unfolded input where a window is small.
     """
 
     def __init__(self, inputs: torch.Tensor, errors: torch.Tensor, shape: torch.Size, geometry: Geometry) -> None:
@@ -98,6 +107,12 @@ class Correlations(Contribution):
         """Keep what is written out only as far as memory allows."""
         self._memory = memory
 
+    def shrink(self) -> None:
+        """Write out at once what takes less memory so: few channels and many places."""
+        if prod(self.size) < self._errors.nbytes and not self._products_are_cheaper:
+            with full_precision():
+                self._keep()
+
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
         if self._kept is not None:
@@ -110,10 +125,13 @@ class Correlations(Contribution):
 
     def _keep_if_there_is_room(self) -> None:
         if self._kept is None and self._memory.has(prod(self.size)):
-            self._kept = self._written()
             self._memory.take(prod(self.size))
-            # The pair is not needed any more, and may be larger than what was made of it.
-            self._inputs = self._errors = self._errors.new_empty(0)
+            self._keep()
+
+    def _keep(self) -> None:
+        self._kept = self._written()
+        # The pair is not needed any more, and may be larger than what was made of it.
+        self._inputs = self._errors = self._errors.new_empty(0)
 
     @property
     def _products_are_cheaper(self) -> bool:
@@ -129,7 +147,7 @@ class Correlations(Contribution):
         about = (self._rows, columns), self._records * self._places, torch.finfo(dtype).eps
         found = []
         for some in self._pieces(self._chunk(self._places * columns)):
-            errors, windows = self._errors[some].reshape(-1, self._rows, self._places), self._windows(some)
+            errors, windows = self._vectors(some), self._windows(some)
             bound, coarse = norms_from_products(_products(errors), _products(windows), *about)
             if coarse.any():
                 exact = (_products(part[coarse].double()) for part in (errors, windows))
@@ -139,6 +157,11 @@ class Correlations(Contribution):
 
     def _written(self, some: slice = slice(None)) -> torch.Tensor:
         """The gradients of some records written out, a row each."""
+        columns = self._channels * prod(self._geometry.kernel)
+        if columns <= SMALL:
+            pieces = self._pieces(self._chunk(4 * self._places * columns), some)
+            products = [torch.bmm(self._vectors(piece), self._windows(piece).transpose(1, 2)) for piece in pieces]
+            return torch.cat(products).view(-1, prod(self._shape))
         inputs, errors = self._inputs[some], self._errors[some]
         out = errors.new_empty(len(errors), prod(self._shape))
         for rows, error, given in zip(*(part.split(TOGETHER) for part in (out, errors, inputs)), strict=True):
@@ -154,6 +177,10 @@ class Correlations(Contribution):
             errors, inputs, kernel, None, stride, padding, dilation, False, [0, 0], groups, [False, True, False]
         )
         return found[1]
+
+    def _vectors(self, some: slice) -> torch.Tensor:
+        """The errors: (records x groups, rows of the kernel, places)."""
+        return self._errors[some].reshape(-1, self._rows, self._places)
 
     def _windows(self, some: slice) -> torch.Tensor:
         """The input unfolded: (records x groups, columns as in the kernel, places)."""

@@ -25,6 +25,7 @@ Ready = Callable[[torch.Tensor], Given]
 OperationRule = Callable[[Any, int, Collection[int], Place], Ready]
 
 _RULES: dict[str, OperationRule] = {}
+_SHRINKING = ("Convolution", "NativeGroupNorm", "NativeLayerNorm", "NativeBatchNorm", "CudnnBatchNorm")
 
 
 def _names(names: str) -> Callable[[OperationRule], OperationRule]:
@@ -38,6 +39,11 @@ def _names(names: str) -> Callable[[OperationRule], OperationRule]:
 def has_rule(node: Any) -> bool:
     """Whether there is a rule; any other operation is run backwards again, for which the graph must be kept."""
     return type(node).__name__ in _RULES
+
+
+def shrinks(node: Any) -> bool:
+    """Whether contributions may take less memory than the errors and activations that they are made of."""
+    return type(node).__name__.startswith(_SHRINKING)
 
 
 def ready(node: Any, output: int, wanted: Collection[int], place: Place) -> Ready:

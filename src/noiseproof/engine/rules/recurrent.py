@@ -61,10 +61,7 @@ class Lstm(Cell):
         hidden, cell = (gates.new_empty(steps + 1, records, width) for _ in range(2))
         squashed = gates.new_empty(steps, records, width)
         hidden[0], cell[0] = states
-        if kernels.suit_lstm(gates, weight):
-            for step in range(steps):
-                share = linear(hidden[step], weight)
-                kernels.lstm_forward(gates[step], share, cell[step], cell[step + 1], squashed[step], hidden[step + 1])
+        if kernels.suit_lstm(gates, weight) and kernels.lstm_forward(gates, weight, hidden, cell, squashed):
             return hidden, (hidden[-1].clone(), cell[-1].clone()), (gates, cell, squashed)
         across = weight.T.contiguous()
         keep, forget, new, out = (gate.unbind(0) for gate in gates.view(steps, records, 4, width).unbind(2))
@@ -85,16 +82,13 @@ class Lstm(Cell):
         """The chain rule over c and h."""
         gates, cell, squashed = saved
         steps, records, width = squashed.shape
-        dh = errors[-1] if final[0] is None else errors[-1] + final[0]
+        dh = errors[-1].clone() if final[0] is None else errors[-1] + final[0]
         dc = torch.zeros_like(dh) if final[1] is None else final[1].clone()
-        if kernels.suit_lstm(gates, weight, dh := dh.contiguous(), dc := dc.contiguous()):
-            at_gates, across = torch.empty_like(gates), weight.T.contiguous()
-            for step in range(steps - 1, -1, -1):
-                kernels.lstm_backward(gates[step], cell[step], squashed[step], dh, dc, at_gates[step])
-                dh = linear(at_gates[step], across)
-                if step:
-                    dh += errors[step - 1]
-            return at_gates, at_gates, (dh, dc)
+        last = dh.contiguous(), dc.contiguous()
+        if kernels.suit_lstm(gates, weight, *last) and kernels.suit_kind(errors):
+            at_gates = torch.empty_like(gates)
+            if kernels.lstm_backward((gates, cell, squashed), weight, errors, *last, at_gates):
+                return at_gates, at_gates, last
         keep, forget, new, out = gates.view(steps, records, 4, width).unbind(2)
         local = gates.new_empty(steps, records, 4, width)
         torch.mul(new * keep, 1 - keep, out=local[:, :, 0])

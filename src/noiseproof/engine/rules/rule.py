@@ -51,6 +51,19 @@ def register_rule(*layers: type[nn.Module], record_dim: int = 0) -> Callable[[An
 
     Returns:
         The decorator, which gives the function back as it is.
+
+    Examples:
+        >>> class Shift(nn.Module):
+        ...     def __init__(self, width):
+        ...         super().__init__()
+        ...         self.offset = nn.Parameter(torch.zeros(width))
+        ...     def forward(self, inputs):
+        ...         return inputs + self.offset
+        >>> @register_rule(Shift)
+        ... def shift_rule(layer, inputs, errors):
+        ...     return {"offset": errors}
+        >>> from noiseproof.engine import check_rule
+        >>> check_rule(Shift(3), torch.randn(4, 3))
     """
 
     def registered(rule: AnyRule) -> AnyRule:

@@ -33,8 +33,7 @@ from noiseproof.releases.release import ModelRelease
 from noiseproof.tensors import default_device
 
 if TYPE_CHECKING:
-    from noiseproof.data import Dataset
-    from noiseproof.data.dataset import Public
+    from noiseproof.data import Dataset, Public
     from noiseproof.networks import Network
     from noiseproof.privacy import Budget, Card, Randomness
     from noiseproof.run.checkpoints import Checkpoints
@@ -74,10 +73,13 @@ class GradientMethod(Supervised):
     batch_size: Count = 512
     """Expected size of a Poisson batch; the sampling rate is batch / records, at most 1."""
     lr: Positive = 4.0
+    """Learning rate at the first step. The default is for gradients clipped to 0.1; with a larger norm take a smaller one."""
     optimizer: OptimizerName = "sgd"
+    """The optimizer of `torch.optim`, with torch's defaults but for `lr` and `momentum`."""
     momentum: BelowOne = 0.9
     """Of `sgd`."""
     lr_schedule: LrSchedule = "constant"
+    """Whether the learning rate stays as it is, or falls to 0 over the steps: `linear` or `cosine`."""
     averaging: Share = 0.0
     """The share of the steps, at the end, whose weights are averaged (free: post-processing); 0 keeps the last."""
     augmentations: Count = 1
@@ -130,7 +132,18 @@ class GradientMethod(Supervised):
     ) -> ModelRelease:
         """Train a network on noised gradients; see the class for what is guaranteed.
 
-        `ranks` share the training, each calling this with the same arguments; `checkpoints` let it be interrupted.
+        Args:
+            network: The `Network` to train.
+            dataset: The private records.
+            budget: What may be spent on them.
+            rng: Where samples, noise and initial weights come from.
+            progress: Where to report steps.
+            after_step: Called after every step with the number of steps taken and the batch's mean loss, a private value.
+            ranks: Processes that share the training, each calling this with the same arguments.
+            checkpoints: Where to save states, so that the training can be interrupted.
+
+        Returns:
+            The trained network, with its card.
         """
         objective = self.objective(dataset.public)
         module = network.build(initial_seed(rng)).to(default_device())
@@ -185,8 +198,7 @@ class GradientMethod(Supervised):
         }
         card = self._card(gradients, dataset, budget, rng, ran)
         release = ModelRelease(module.cpu(), network, card, dataset.public, self.settings())
-        release.event_log = gradients.events.runs
-        return release
+        return release.logged(gradients.events.runs)
 
     def _sampled(self, dataset: Dataset, rng: Randomness) -> Sampled:
         """What is sampled from: records, unless a method knows persons."""

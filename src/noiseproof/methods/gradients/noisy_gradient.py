@@ -30,13 +30,38 @@ Draw = Literal["exact", "plain"]
 class NoisyGradients(BatchGradients):
     """Lin et al.'s Noisy Gradient for the user's own loop: add Normal(0, (sigma clip)^2) to each record, clip, average.
 
-    `draw="exact"` has the very law of the algorithm with B^2 + P random numbers; `draw="plain"` draws B x P of them and
-    is there to check the other. `by="tensor"` noises and clips each parameter tensor by itself.
+    Args:
+        module: The network; every trainable parameter gets a gradient.
+        max_grad_norm: The L2 norm that a record's noised gradient is clipped to.
+        noise_multiplier: sigma: the noise's standard deviation in units of `max_grad_norm`; 0 adds none.
+        draw: `exact` has the very law of the algorithm with B^2 + P random numbers, for B records and P parameters; `plain`
+            draws B x P of them and is there to check the other.
+        by: `all` clips over the whole parameter vector; `tensor` each parameter tensor by itself (with `draw="plain"`).
+        sampling: `sample_rate` and `rng`, as for `PrivateGradients`; `rng` has no default here.
+
+    Raises:
+        UnsupportedError: If the network has layers that mix records.
+        SettingError: If a setting is out of range, or the draw is `exact` by tensor.
 
     Formal guarantee
     ----------------
     None: before the noise a record's gradient is unbounded, so a record with a huge gradient passes through with its
     direction intact, whatever sigma is. The log holds `NonPrivateDpEvent`s.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.methods.gradients import NoisyGradients
+        >>> from noiseproof.privacy import Reproducible
+        >>> network = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.Adam(network.parameters())
+        >>> noise = {"max_grad_norm": 1.4, "noise_multiplier": 0.5}
+        >>> engine = NoisyGradients(network, **noise, sample_rate=0.1, rng=Reproducible(0))
+        >>> for x, y in engine.batches(torch.randn(100, 4), torch.randint(2, (100,)), steps=5):
+        ...     losses = torch.nn.functional.cross_entropy(network(x), y, reduction="none")
+        ...     if engine.backward(losses):
+        ...         optimizer.step()
+        >>> engine.steps
+        5
     """
 
     def __init__(
@@ -162,6 +187,7 @@ class UnprovenMethod(GradientMethod):
     optimizer: OptimizerName = "adam"
     batch_size: Count = 128
     noise_multiplier: NonNegative = 0.5
+    """The noise's standard deviation in clipping norms: on each record's gradient (noisy-gradient), or on the sum."""
 
     def _card(
         self, gradients: BatchGradients, dataset: Dataset, budget: Budget, rng: Randomness, ran: dict[str, Any]
@@ -201,6 +227,16 @@ class NoisyGradient(UnprovenMethod):
     ----------------
     None. Before the noise a record's gradient is unbounded, and the noise scales with `max_grad_norm` while the signal
     does not: a record with a large gradient passes through with its direction intact.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("noisy-gradient", records, epochs=2)
+        >>> release.card.verdict
+        'nothing proven'
+        >>> release.card.why
+        "A record's gradient is unbounded when the noise is added, so no finite epsilon holds; ..."
     """
 
     name: ClassVar[str] = "noisy-gradient"
@@ -214,9 +250,11 @@ class NoisyGradient(UnprovenMethod):
     other: ClassVar[float] = 1e6
 
     max_grad_norm: Positive = 1.4
+    """L2 norm that a record's noised gradient is clipped to."""
     micro_batch_size: Count = 512
     """Records whose gradients are in memory at once; changes nothing but memory."""
     draw: Draw = "exact"
+    """How noise is drawn: `exact`, with the law of the algorithm and few numbers, or `plain`, a number a record and parameter."""
     by: Literal["all", "tensor"] = "all"
     """`all` clips over the whole parameter vector; `tensor` each parameter tensor by itself (plain draw only)."""
 

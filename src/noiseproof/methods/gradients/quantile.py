@@ -27,12 +27,39 @@ LayerShare = Literal["root", "count", "printed", "own"]
 
 
 class QuantileGradients(BatchGradients):
-    """DP-SGD with the clipping norm read off each batch without noise: flat, or one norm a layer (`LayerShare`).
+    """DP-SGD with the clipping norm read off each batch without noise: flat, or one norm a layer.
+
+    Args:
+        module: The network; every trainable parameter gets a gradient.
+        noise_multiplier: The standard deviation of the noise on the sum, in units of the batch's clipping norm.
+        quantile: Which quantile of the batch's gradient norms is the clipping norm C, in (0, 1).
+        by: `all` clips over the whole parameter vector, `layer` each layer by itself.
+        share: A layer's part of C, of m layers: C / sqrt(m) (`root`), C / m (`count`), a record's own norm over m
+            (`printed`), or the quantile of that layer's own norms (`own`).
+        sampling: `sample_rate` and `rng`, as for `PrivateGradients`; `rng` has no default here.
+
+    Raises:
+        UnsupportedError: If the network has layers that mix records.
+        SettingError: If the quantile is out of range; in `backward`, if a step comes in several micro-batches.
 
     Formal guarantee
     ----------------
     None: the quantile is a function of the private gradients and enters the result un-noised. The log holds
     `NonPrivateDpEvent`s.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.methods.gradients import QuantileGradients
+        >>> from noiseproof.privacy import Reproducible
+        >>> network = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.Adam(network.parameters())
+        >>> engine = QuantileGradients(network, noise_multiplier=0.5, sample_rate=1.0, rng=Reproducible(0))
+        >>> for x, y in engine.batches(torch.randn(100, 4), torch.randint(2, (100,)), steps=5):
+        ...     losses = torch.nn.functional.cross_entropy(network(x), y, reduction="none")
+        ...     if engine.backward(losses):
+        ...         optimizer.step()
+        >>> engine.max_grad_norm > 0  # the median norm of the last batch
+        True
     """
 
     def __init__(
@@ -105,6 +132,13 @@ class QuantileFlat(UnprovenMethod):
     Formal guarantee
     ----------------
     None: the clipping norm, and with it the noise, is a function of the private gradients.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> npf.train("quantile-flat", records, epochs=2).card.verdict
+        'nothing proven'
     """
 
     name: ClassVar[str] = "quantile-flat"
@@ -118,6 +152,7 @@ class QuantileFlat(UnprovenMethod):
     by: ClassVar[Literal["all", "layer"]] = "all"
 
     quantile: Within = 0.5
+    """Which quantile of the batch's gradient norms is the clipping norm."""
 
     def gradients(
         self, module: nn.Module, *, steps: int, budget: Budget, **sampling: Unpack[Sampling]
@@ -145,9 +180,18 @@ class QuantileLayer(QuantileFlat):
     Formal guarantee
     ----------------
     None: as `quantile-flat`.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> npf.train("quantile-layer", records, epochs=2, share="count").card.verdict
+        'nothing proven'
     """
 
     name: ClassVar[str] = "quantile-layer"
     by: ClassVar[Literal["all", "layer"]] = "layer"
 
     share: LayerShare = "root"
+    """A layer's part of the clipping norm C, of m layers: C / sqrt(m) (`root`), C / m (`count`), a record's own norm over m
+    (`printed`), or the quantile of that layer's own norms (`own`)."""

@@ -20,7 +20,7 @@ from noiseproof.methods.inputs.relevance import average, release_relevance, spli
 from noiseproof.networks import Network
 from noiseproof.networks.objectives import Objective
 from noiseproof.privacy import Budget, calibration
-from noiseproof.privacy.card import Place, Unit
+from noiseproof.privacy.card import Place
 from noiseproof.privacy.events import DpEvent, PureDpEvent
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease, Saved
@@ -132,6 +132,16 @@ class Functional(Method):
     is. All three compose. Assumptions: the map, ridge and shares were not tuned on the private records (the defaults
     were set with published sets in view). Costs: one product of the mapped records with themselves, and one solution of
     a linear system.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("functional", records, epsilon=3)
+        >>> release.card.verdict
+        'proven'
+        >>> release.predict(torch.rand(5, 4)).shape
+        torch.Size([5, 2])
     """
 
     name: ClassVar[str] = "functional"
@@ -143,7 +153,10 @@ class Functional(Method):
     units: ClassVar[tuple[str, ...]] = ("record", "person")
 
     features: MapName = "auto"
+    """The public map of records: `raw`, `fourier` (random Fourier features) or `scattering` (wavelets, for pictures). `auto`
+    is `scattering` for pictures whose sides are multiples of 4 from 16 on, else `raw`."""
     noise: Law = "gaussian"
+    """`gaussian`, which needs a delta above 0, or `laplace`, for delta 0 and records of L1 norm 1."""
     ridge: Positive = 0.4
     """In units of the noise's size as an operator, so that it is chosen without looking at private records."""
     curvature_share: BelowOne | None = None
@@ -155,8 +168,9 @@ class Functional(Method):
     floor: Rate = 0.1
     """The least beta by which features are scaled."""
     width: Count = 1000
+    """Number of random Fourier features, for `features="fourier"`."""
     length: Positive = 0.6
-    """Number of random Fourier features and their kernel's length scale, for `features="fourier"`."""
+    """Length scale of their Gaussian kernel, between records of norm 1."""
     interval: BelowOne = 0.0
     """The share of targets that an interval around a predicted number is to hold; a tenth of epsilon pays for its width
     (`run.spends`). 0 for none."""
@@ -227,8 +241,7 @@ class Functional(Method):
         proven = plan.spent(before, budget.delta).proof(*ASSUMPTIONS, *rng.assumptions)
         card = self.card(dataset, budget, rng, claimed=claim_of(budget), proven=proven, ran=ran)
         release = FunctionalRelease(module, card, dataset.public, self.settings())
-        release.event_log = tuple((event, 1) for event in (*before, plan.event))
-        return release
+        return release.logged((event, 1) for event in (*before, plan.event))
 
     def _scale(
         self, embedding: Embedding, dataset: Dataset, budget: Budget, rng: Randomness, progress: Progress
@@ -272,11 +285,8 @@ class Functional(Method):
         )
         return replace(least, epsilon=found)
 
-    def game(self, budget: Budget) -> Game:
-        """The released sums over one record more or less (or exchanged), whose features have the largest norm."""
-        return self._game(budget, 1)
-
     def _game(self, budget: Budget, canaries: int) -> Game:
+        """The released sums over one record more or less (or exchanged), whose features have the largest norm."""
         features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
         public = Public(shape=(2,), classes=("0", "1"))
         indices = ([0], [0, 1]) if budget.neighbours == "add-or-remove" else ([0, 1], [0, 2])
@@ -297,5 +307,4 @@ class Functional(Method):
             return (seen - sums[0]).abs().sum(1) - (seen - sums[1]).abs().sum(1)
 
         title = f"{self.name}: the sums with a record and without"
-        unit: Unit = "person" if canaries > 1 else "record"
-        return proven_game(title, play, budget, plan.proof(), gaussian=self.noise == "gaussian", unit=unit)
+        return proven_game(title, play, budget, plan.proof(), gaussian=self.noise == "gaussian", canaries=canaries)

@@ -22,7 +22,7 @@ from torch.nn import functional
 from noiseproof.data.dataset import Dataset
 from noiseproof.errors import SettingError
 from noiseproof.privacy import Budget, Gaussian, Laplace, Proof, accountants, calibration
-from noiseproof.privacy.accountants import Spend
+from noiseproof.privacy.accountants import Spent
 from noiseproof.privacy.events import ComposedDpEvent, DpEvent, ReplaceOneDpEvent
 from noiseproof.progress import SILENT, Progress
 
@@ -108,7 +108,7 @@ class Quadratic:
         event = self.mechanism.event
         return ReplaceOneDpEvent(event) if self.budget.neighbours == "replace-one" else event
 
-    def spent(self, before: Sequence[DpEvent] = (), delta: float | None = None) -> Spend:
+    def spent(self, before: Sequence[DpEvent] = (), delta: float | None = None) -> Spent:
         """What one release spends, at the budget's delta or another, composed with what was released `before`."""
         event = ComposedDpEvent([*before, self.event]) if before else self.event
         delta = self.budget.delta if delta is None else delta

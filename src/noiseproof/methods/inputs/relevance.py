@@ -254,10 +254,7 @@ def functional_network(dataset: Dataset, budget: Budget, rng: Randomness, progre
         linear.weight.copy_(weights[:-1].T)
         linear.bias.copy_(weights[-1])
     return RelevanceNetwork(
-        nn.Sequential(nn.Flatten(), linear).eval(),
-        "linear, by the functional mechanism",
-        budget.epsilon,
-        budget.delta,
+        nn.Sequential(nn.Flatten(), linear).eval(), "linear, by the functional mechanism", budget.epsilon, budget.delta
     )
 
 
@@ -268,8 +265,7 @@ def bundled_network(path: str, shape: tuple[int, ...], *, public: bool) -> Relev
     ----------------
     The card's, turned into replace-one where it is for add-or-remove: (2 epsilon, (1 + e^epsilon) delta).
     """
-    from noiseproof.releases import bundles
-    from noiseproof.releases.release import ModelRelease
+    from noiseproof.releases import ModelRelease, bundles
 
     release = bundles.load(path)
     if not isinstance(release, ModelRelease) or release.public.shape != shape:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from noiseproof.data.dataset import Column, Dataset, Public
-from noiseproof.data.tables import decode, layout
+from noiseproof.data import Column, Dataset, Public, decode, layout
+from noiseproof.data.lazy import in_memory
 from noiseproof.errors import DataError, SettingError
 from noiseproof.files import check_out, whole_file
 from noiseproof.plugins import need
 from noiseproof.releases.release import DataRelease
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _STEPS, _HALVINGS, _MANY_HALVINGS = 16, 12, 20
 FEWEST = 50
 """Records below which no generator is trained: the noise would be larger than all there is to learn."""
 MOST_SLOTS = 4096
-_ROWS = 1 << 16
+_ROWS = 1 << 15
 MOST_VALUES = 256
 """Whole numbers of no more than so many values have a slot for each: forty hours a week are not between 38 and 43."""
 
@@ -94,7 +98,7 @@ class Coding:
         """Records as a discriminator sees them."""
         if not self.table:
             return features
-        parts = []
+        features, parts = in_memory(features), []
         for column, place in self._places:
             values = features[:, place]
             if column.numeric:
@@ -105,6 +109,7 @@ class Coding:
 
     def slots(self, features: torch.Tensor) -> torch.Tensor:
         """The slot of every column of a table, (records, columns); of a category outside the public list, the first."""
+        features = in_memory(features)
         parts = [(column, features[:, place]) for column, place in self._places]
         return torch.stack(
             [self._bin(column, values) if column.numeric else values.argmax(1) for column, values in parts], dim=1
@@ -131,7 +136,7 @@ class Coding:
             if column.numeric:
                 parts.append(self._numbers(column, slot, generator).float())
             else:
-                parts.append(functional.one_hot(slot, column.width).float())
+                parts.append(torch.zeros(len(slot), column.width).scatter_(1, slot[:, None], 1.0))
         return torch.cat(parts, dim=1)
 
     def _numbers(self, column: Column, slot: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -237,6 +242,8 @@ def write(release: DataRelease, out: Path, *, force: bool = False) -> list[Path]
         SettingError: As `check_target`.
     """
     records = release.dataset
+    import pandas as pd
+
     check_target(out, records, force=force)
     # Both or neither: records do not lie about without their card, nor a card without its records.
     with whole_file(card_path(out)) as card, whole_file(out) as file:
@@ -246,16 +253,20 @@ def write(release: DataRelease, out: Path, *, force: bool = False) -> list[Path]
             arrays = {"x": records.features.numpy(), "y": records.labels.numpy()}
             np.savez_compressed(file, allow_pickle=False, class_names=np.array(records.public.classes), **arrays)
         elif out.suffix == ".csv":
-            # Part by part: a coded table takes many times the memory of the file.
-            for start in range(0, max(1, len(records)), _ROWS):
-                part = slice(start, start + _ROWS)
-                frame = decode(records.public, records.features[part], records.labels[part])
-                frame.to_csv(file, index=False, header=start == 0)
+            for place, frame in enumerate(_frames(records)):
+                frame.to_csv(file, index=False, header=place == 0)
         else:
-            decode(records.public, records.features, records.labels).to_parquet(file, index=False)
+            pd.concat(_frames(records), ignore_index=True).to_parquet(file, index=False)
     if not records.public.is_picture:
         return [out, card_path(out)]
     return [out, card_path(out), write_sheet(records, sheet_path(out))]
+
+
+def _frames(records: Dataset) -> Iterator[pd.DataFrame]:
+    """The table, part by part: a coded one takes many times the memory of the file."""
+    for start in range(0, max(1, len(records)), _ROWS):
+        part = slice(start, start + _ROWS)
+        yield decode(records.public, records.features[part], records.labels[part])
 
 
 def contact_sheet(dataset: Dataset, rows: int = 10) -> torch.Tensor:

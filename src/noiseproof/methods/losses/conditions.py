@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from noiseproof.data.dataset import Public
-from noiseproof.data.tables import decode
+from noiseproof.data import Public, decode
 from noiseproof.errors import SettingError
 
 if TYPE_CHECKING:

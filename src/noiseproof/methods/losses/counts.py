@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,8 @@ import torch
 from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses.coding import Coding
-from noiseproof.methods.losses.mixture import Columns, Measurement
-from noiseproof.privacy import EventLog, Exponential, Gaussian, Randomness
-from noiseproof.privacy.budget import Neighbours
+from noiseproof.methods.losses.mixture import Columns, Measurement, evenly
+from noiseproof.privacy import EventLog, Exponential, Gaussian, Neighbours, Randomness
 from noiseproof.privacy.events import DpEvent, GaussianDpEvent, ReplaceOneDpEvent
 
 _FINE, _COARSE = 64, 16
@@ -26,11 +26,14 @@ _NOISE_FLOOR = 1.0
 """Slots whose noisy count is below so many standard deviations are joined with others."""
 _SEEN = 1.0
 """A difference between neighbouring numbers' counts is noise up to so many standard deviations."""
-_ROWS = 1 << 16
+_ROWS = 1 << 15
 
 
 def count_event(sigma: float, neighbours: Neighbours) -> DpEvent:
-    """Gaussian noise on counts: a unit adds shares of 1 to cells, so that exchanging two moves them by sqrt(2) at most."""
+    """Gaussian noise on counts: a unit adds shares of 1 to cells, so that exchanging two moves them by sqrt(2) at most.
+
+    So it is with everything to which no two units add in opposite directions: their inner product is not negative.
+    """
     if neighbours == "replace-one":
         return ReplaceOneDpEvent(GaussianDpEvent(sigma / math.sqrt(2)))
     return GaussianDpEvent(sigma)
@@ -61,9 +64,11 @@ class View:
 
     def slots(self, dataset: Dataset) -> torch.Tensor:
         """(records, columns), the smallest whole numbers that hold them."""
-        parts = [self.coding.slots(part.flatten(1)).short() for part in dataset.features.split(_ROWS)]
-        features = torch.cat(parts) if parts else torch.zeros(0, len(self.sizes) - 1, dtype=torch.int16)
-        return torch.cat([features, dataset.labels.short().unsqueeze(1)], dim=1)
+        found = torch.empty(len(dataset), len(self.sizes), dtype=torch.int16)
+        for part, out in zip(dataset.features.split(_ROWS), found.split(_ROWS), strict=True):
+            out[:, :-1] = self.coding.slots(part.flatten(1))
+        found[:, -1] = dataset.labels
+        return found
 
 
 class Groups:
@@ -75,11 +80,17 @@ class Groups:
     """
 
     def __init__(
-        self, noisy: list[torch.Tensor], widths: tuple[torch.Tensor | None, ...], sigma: float, records: int, most: int
+        self,
+        noisy: list[torch.Tensor],
+        widths: tuple[torch.Tensor | None, ...],
+        sigmas: Sequence[float],
+        records: int,
+        most: int,
     ) -> None:
+        self._sigmas = sigmas
         smooth = [
             counts if width is None else smoothed(counts, width, sigma)
-            for counts, width in zip(noisy, widths, strict=True)
+            for counts, width, sigma in zip(noisy, widths, sigmas, strict=True)
         ]
         self.fine = [_on_simplex(counts / max(1, records)) for counts in smooth]
         """The shares of every slot."""
@@ -87,18 +98,22 @@ class Groups:
             _rare_joined(counts, _NOISE_FLOOR * sigma)
             if width is None
             else _neighbours_joined(counts, len(width), max(_NOISE_FLOOR * sigma, records / most))
-            for counts, width in zip(smooth, widths, strict=True)
+            for counts, width, sigma in zip(smooth, widths, sigmas, strict=True)
         ]
         """The group of every slot, by column."""
         self.sizes = tuple(int(groups.max()) + 1 for groups in self.of_slot)
 
-    def measured(self, sigma: float) -> list[Measurement]:
-        """The shares of every column's groups, if those of slots have a noise of `sigma`."""
+    def measured(self, records: int) -> list[Measurement]:
+        """The shares of every column's groups, of so many records."""
         return [
             Measurement(
-                (column,), torch.zeros(size).index_add(0, groups, fine.float()), sigma * math.sqrt(len(groups) / size)
+                (column,),
+                torch.zeros(size).index_add(0, groups, fine.float()),
+                sigma / records * math.sqrt(len(groups) / size),
             )
-            for column, (fine, groups, size) in enumerate(zip(self.fine, self.of_slot, self.sizes, strict=True))
+            for column, (fine, groups, size, sigma) in enumerate(
+                zip(self.fine, self.of_slot, self.sizes, self._sigmas, strict=True)
+            )
         ]
 
     def slot(self, column: int, group: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -108,7 +123,7 @@ class Groups:
         ends = shares.cumsum(0)
         size = torch.zeros(self.sizes[column], dtype=torch.float64).index_add(0, self.of_slot[column][order], shares)
         high = size.cumsum(0)
-        drawn = high[group] - size[group] * torch.rand(len(group), dtype=torch.float64, generator=generator)
+        drawn = high[group] - size[group] * evenly(group, generator)
         return order[torch.searchsorted(ends, drawn.clamp(max=float(ends[-1]))).clamp(max=len(order) - 1)]
 
 

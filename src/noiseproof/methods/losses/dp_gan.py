@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -13,15 +13,14 @@ from torch import nn
 from torch.nn import functional
 
 from noiseproof.data import Dataset, Public
-from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.methods import register
 from noiseproof.methods.common import Count, Positive, Rate, claim_of, crowded, each_trial, proven_game
 from noiseproof.methods.losses.critics import Fourier, LinearCritic, features_for
+from noiseproof.methods.losses.filtered import CriticTraining, FilteredGradients, Run, StepCallback
 from noiseproof.methods.losses.gan import (
     Gan,
     GanMethod,
     Model,
-    NoiseTuning,
     adam,
     as_classes,
     backward_generated,
@@ -31,7 +30,6 @@ from noiseproof.methods.losses.gan import (
 )
 from noiseproof.networks import Network
 from noiseproof.privacy import (
-    EventLog,
     Filter,
     Game,
     Gaussian,
@@ -52,47 +50,9 @@ ASSUMPTIONS = (
     "each record's loss depends on that record and public state alone",
     "sums of clipped gradients are exact (floating-point error of the sum is not accounted for)",
 )
-StepCallback = Callable[[int, Gan], None]
-"""Called after every discriminator step with their number and the generator (post-processing: it may be looked at)."""
 
 _SHARE = 0.1
 """The epsilon, as a share of the budget's, that the labels' histogram would cost alone; together it costs far less."""
-
-
-@dataclass
-class Run:
-    """One training as it goes: the budget, the noise, what happened so far."""
-
-    gan: Gan
-    dataset: Dataset
-    rng: Randomness
-    model: Model
-    limit: int
-    """Discriminator steps to take, at most."""
-    updates: int
-    """Generator updates after each of them."""
-    lr: float
-    sample_rate: float
-    filter: Filter
-    tuning: NoiseTuning
-    reference: Dataset | None = None
-    callback: StepCallback | None = None
-    steps: int = 0
-    sigmas: tuple[float, float] = (0.0, 0.0)
-    """The noise of the first step and of the last."""
-
-    def __post_init__(self) -> None:
-        self.events = EventLog()
-
-    @property
-    def expected_batch(self) -> float:
-        """How many records, or persons, a step's sample has on average."""
-        return self.sample_rate * self.dataset.persons
-
-    def spend(self, event: DpEvent) -> None:
-        """Pay for an event before its result is released."""
-        self.filter.spend(event)
-        self.events.append(event)
 
 
 @register
@@ -114,6 +74,16 @@ class DpGan(GanMethod):
     the budget says. The card's epsilon comes from the steps taken; with `ant`, whose steps follow noised scores, it is
     the budget's. Feldman and Zrnic 2021; Lecuyer 2021; Xie et al. 2018.
     Costs: the discriminator's step at most twice the time of one without privacy.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("dp-gan", records, epsilon=3, rows=100, generator_steps=5)
+        >>> release.card.verdict
+        'proven'
+        >>> release.dataset.features.shape
+        torch.Size([100, 4])
     """
 
     name: ClassVar[str] = "dp-gan"
@@ -133,6 +103,7 @@ class DpGan(GanMethod):
     generator_steps: Count | None = None
     """Generator updates per discriminator step: free. None is 300 for features and 1 for networks."""
     max_grad_norm: Positive = 1.0
+    """`clip`: the L2 norm that the discriminator's gradient of each record, or person, is clipped to."""
     noise_multiplier: Positive | None = None
     """Noise multiplier at the first step; None calibrates it to the budget at constant noise."""
     lr: Positive | None = None
@@ -142,6 +113,7 @@ class DpGan(GanMethod):
     width: Count = 1000
     """Pairs of random Fourier features, for what is no table."""
     micro_batch_size: Count = 512
+    """Records whose gradients are in memory at once; changes nothing but memory."""
     max_records_per_person: Count = 64
     """Where records have persons: how many of a person's records a step takes at most; their mean is what is clipped."""
     score_sigma: Positive | None = None
@@ -180,9 +152,7 @@ class DpGan(GanMethod):
             ran=self._ran(run, budget),
             notes=() if run.steps else ("The budget did not cover a single step: the records are noise.",),
         )
-        release = self._release(gan, given, card)
-        release.event_log = run.events.runs
-        return release
+        return self._release(gan, given, card).logged(run.events.runs)
 
     def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent | None:
         """The labels' histogram and all steps; None where the noise changes on the way."""
@@ -347,15 +317,12 @@ class DpGan(GanMethod):
             "model": run.model,
         }
 
-    def game(self, budget: Budget) -> Game:
+    def _game(self, budget: Budget, canaries: int) -> Game:
         """A whole training with a canary of a class of its own: the labels' noised histogram and all noised steps.
 
         The generator and its records are made of these, so that none of them tells more. Two others have opposite features,
         whose sums are 0; under replace-one the canary's features turn to their opposite.
         """
-        return self._game(budget, 1)
-
-    def _game(self, budget: Budget, canaries: int) -> Game:
         near, public = budget.neighbours, Public((8,), ("others", "canary"))
         method = replace(self, model="features", width=1, rows=None)
         gan = Gan(public, "features", latent=1, seed=0)
@@ -392,94 +359,9 @@ class DpGan(GanMethod):
             budget,
             proven,
             gaussian=planned.sample_rate == 1 and self.tuning != "ant",
-            unit="person" if canaries > 1 else "record",
+            canaries=canaries,
         )
 
     def _evidence(self, look: torch.Tensor, critic: LinearCritic, canary: torch.Tensor) -> float:
         """What a look says of the canary, in units of what it adds."""
         return float(look[1].double() @ critic.features(canary[None])[0].double())
-
-
-class FilteredGradients(PrivateGradients):
-    """`PrivateGradients` at the noise that `tuning` says now; a step that the filter refuses releases nothing.
-
-    Formal guarantee
-    ----------------
-    All that is released is (epsilon, delta)-DP of the filter's budget, whatever `tuning` made of earlier releases: each
-    step is a Poisson-sampled Gaussian mechanism that was paid for before its gradient became visible (`Filter`).
-    Assumptions: those of `PrivateGradients`.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        filter: Filter,
-        tuning: NoiseTuning,
-        *,
-        max_grad_norm: float,
-        sample_rate: float,
-        rng: Randomness,
-    ) -> None:
-        super().__init__(module, max_grad_norm=max_grad_norm, noise_multiplier=1.0, sample_rate=sample_rate, rng=rng)
-        self._filter, self._tuning = filter, tuning
-
-    def sigma_at(self, step: int) -> float:
-        """The noise multiplier of the step that comes next; only that one is known."""
-        return self._tuning.sigma
-
-    @property
-    def affordable(self) -> bool:
-        """Whether the step that comes next fits into what is left of the budget."""
-        return self._filter.fits(self._event())
-
-    def _finish(self) -> torch.Tensor:
-        self._filter.spend(self._event())
-        return super()._finish()
-
-
-class CriticTraining:
-    """A generator's updates against a linear critic that always answers its best: free of charge.
-
-    What is known of the real records is the mean of their features: noised releases, weighted by their exactness.
-    """
-
-    def __init__(self, run: Run, critic: LinearCritic, generated: int) -> None:
-        self._run, self._critic, self._generated = run, critic, generated
-        self._done, self._total = 0, run.limit * run.updates
-        self._weight, self._sum = 0.0, torch.zeros(())
-        self._optimizer = torch.optim.Adam(run.gan.generator.parameters(), lr=run.lr)
-
-    def add(self, noised: torch.Tensor, weight: float) -> None:
-        """Take in a release whose noise has variance 1 / weight."""
-        self._sum = self._sum.to(noised.device) + weight * noised.detach()
-        self._weight += weight
-
-    def best(self, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The critic's best weights against generated records of such mean features, and minus its loss."""
-        best = self._sum / self._weight - means
-        return best, best.square().sum()
-
-    def update(self, updates: int) -> tuple[float, float]:
-        """Update the generator so many times; the critic's loss and the generator's, at the last of them."""
-        gan = self._run.gan
-        for _ in range(updates):
-            labels = gan.labels(self._generated)
-            means = self._critic.means(gan.generate(labels), labels)
-            best, gain = self.best(means.detach())
-            loss = -(best * means).sum()
-            self._optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            # The learning rate falls to zero along a cosine.
-            fall = 0.5 * (1 + math.cos(math.pi * min(1.0, self._done / self._total)))
-            for group in self._optimizer.param_groups:
-                group["lr"] = self._run.lr * fall
-            self._optimizer.step()
-            self._done += 1
-        with torch.no_grad():
-            self._critic.weights.weight.copy_(best)
-        return -float(gain), float(loss.detach())
-
-    def finish(self) -> None:
-        """Make up for updates that the budget's end kept from happening: they are free."""
-        if self._run.steps and self._done < self._total:
-            self.update(self._total - self._done)

@@ -153,6 +153,7 @@ class GanMethod(Synthesizer):
     threshold: Finite = 0.005
     """`ant` lowers the noise when the running mean of the score gains less than this."""
     latent: Count = 64
+    """Random numbers that the generator makes a record of."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,9 @@ from typing import ClassVar
 
 import torch
 
+from noiseproof.data.compact import CompactTable
 from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.lazy import SMALL, StoredTensor
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import BelowOne, Count, Positive, claim_of, initial_seed, proven_game, seeded_by
@@ -20,10 +22,8 @@ from noiseproof.methods.losses.counts import Counts, Groups, View, count_event
 from noiseproof.methods.losses.gan import BINS, Synthesizer, as_classes
 from noiseproof.methods.losses.mixture import Columns, Mixture
 from noiseproof.networks import Network
-from noiseproof.privacy import Budget, EventLog, Game, Randomness, accountants, calibration
-from noiseproof.privacy.accountants import Spend
-from noiseproof.privacy.budget import Neighbours
-from noiseproof.privacy.card import Unit
+from noiseproof.privacy import Budget, EventLog, Game, Neighbours, Randomness, accountants, calibration
+from noiseproof.privacy.accountants import Spent
 from noiseproof.privacy.events import ComposedDpEvent, DpEvent, PureDpEvent, SelfComposedDpEvent
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import DataRelease
@@ -33,12 +33,14 @@ ASSUMPTIONS = (
     "the number of records is public: how many pairs are counted and the number of rows follow from it",
     "counts and the errors that pairs are chosen by are exact up to a millionth of a record",
 )
-_ROWS = 1 << 16
+_ROWS = 1 << 15
 """Synthetic rows that are drawn at a time."""
+_MANY = 1 << 17
+"""Synthetic rows of which chance makes no odds: their target is drawn with the rest."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class NoiseLevels:
     """How noisy everything will be, from public numbers alone."""
 
     columns: int
@@ -46,8 +48,8 @@ class Plan:
     """Pairs of columns that are counted, those with the target among them."""
     chosen: int
     """How many of them are chosen by a private look; 0 where all are counted."""
-    one_way: float
-    """The noise's standard deviation on counts of one column's slots."""
+    one_way: tuple[float, ...]
+    """The noise's standard deviation on counts of each column's slots."""
     pair: float
     """The same on pairs of columns."""
     target: float
@@ -69,7 +71,7 @@ class Plan:
     def event(self) -> DpEvent:
         """All that is done to the records."""
         others = self.pairs - self.with_target
-        tables = ((self.one_way, self.columns), (self.target, self.with_target), (self.pair, others))
+        tables = (*((sigma, 1) for sigma in self.one_way), (self.target, self.with_target), (self.pair, others))
         parts: list[DpEvent] = [
             SelfComposedDpEvent(count_event(sigma, self.neighbours), count) for sigma, count in tables if count
         ]
@@ -78,7 +80,7 @@ class Plan:
             parts.append(SelfComposedDpEvent(choice, self.chosen))
         return ComposedDpEvent(parts)
 
-    def spent(self, event: DpEvent, delta: float) -> Spend:
+    def spent(self, event: DpEvent, delta: float) -> Spent:
         """What an event like the plan's costs, by the tightest accountant: Gaussian noise alone composes exactly."""
         accountant = "rdp" if self.chosen else "gdp"
         return accountants.epsilon(event, delta, accountant=accountant, neighbours=self.neighbours)
@@ -102,6 +104,16 @@ class Marginals(Synthesizer):
     1 together. Neighbours: as the budget says. McKenna, Mullins, Sheldon and Miklau 2022 (AIM) choose and measure so;
     Liu, Vietri and Wu 2021 fit a generator.
     Costs: seconds to a minute, whatever the number of records.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("marginals", records, epsilon=3, rows=100, components=16, steps=10)
+        >>> release.card.verdict
+        'proven'
+        >>> release.dataset.features.shape
+        torch.Size([100, 4])
     """
 
     name: ClassVar[str] = "marginals"
@@ -121,13 +133,15 @@ class Marginals(Synthesizer):
     emphasis: Positive = 3.0
     """How many times the budget of another pair one with the target has."""
     rounds: Count = 6
-    components: Count = 512
+    """Rounds of choosing, counting and fitting, where not all pairs are counted."""
+    components: Count = 1024
     """Product distributions that the mixture is made of."""
     values: Count = 24
     """Groups of a number's values that pairs are counted over, at most about so many."""
-    steps: Count = 120
+    steps: Count = 200
     """Steps of fitting in a round, at most; three times as many at the end. It ends where only noise is left to fit."""
     lr: Positive = 0.1
+    """Adam's learning rate for the mixture, at the start of each round."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,13 +150,7 @@ class Marginals(Synthesizer):
         Conditions.read(self.where)
 
     def fit(
-        self,
-        network: Network,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> DataRelease:
         """Count within the budget, fit the mixture and release `rows` synthetic records."""
         given, dataset = dataset, as_classes(dataset)
@@ -152,9 +160,9 @@ class Marginals(Synthesizer):
         plan = self.plan(view.sizes, dataset.persons, budget)
         log = EventLog()
         counts = Counts(dataset, view, budget.neighbours, rng, log)
-        noisy = [counts.noised((column,), plan.one_way)[0] for column in range(plan.columns)]
+        noisy = [counts.noised((column,), sigma)[0] for column, sigma in enumerate(plan.one_way)]
         groups = Groups(noisy, view.widths, plan.one_way, counts.records, self.values)
-        measured = groups.measured(plan.one_way / counts.records)
+        measured = groups.measured(counts.records)
         counts.group(groups)
         mixture = Mixture(groups.sizes, self.components, seeded_generator(initial_seed(rng)))
         mixture.start_at([one.shares for one in measured])
@@ -174,22 +182,20 @@ class Marginals(Synthesizer):
             ran={
                 "pairs counted": plan.pairs,
                 "pairs chosen": plan.chosen,
-                "one-way sigma": plan.one_way,
+                "one-way sigmas": list(plan.one_way),
                 "pair sigma": plan.pair,
                 "target pair sigma": plan.target,
             },
         )
         rows = dataset.persons if self.rows is None else self.rows
         synthetic = sample(mixture, groups, view, given, rows, conditions)
-        release = DataRelease(synthetic, card, self.settings())
-        release.event_log = log.runs
-        return release
+        return DataRelease(synthetic, card, self.settings()).logged(log.runs)
 
     def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent:
         """All counts and, where pairs are chosen, the choices."""
         return self.plan(View(as_classes(dataset).public).sizes, dataset.persons, budget).event
 
-    def plan(self, sizes: tuple[int, ...], records: int, budget: Budget) -> Plan:
+    def plan(self, sizes: tuple[int, ...], records: int, budget: Budget) -> NoiseLevels:
         """How many pairs are counted and with how much noise: more pairs for more records, a larger budget, fewer cells."""
         columns = len(sizes)
         everything = columns * (columns - 1) // 2
@@ -203,12 +209,15 @@ class Marginals(Synthesizer):
         # Pairs with the target are what classifiers learn from: each has the budget of several others.
         shares = pairs + (self.emphasis - 1) * min(pairs, columns - 1)
 
-        def at(noise: float) -> Plan:
-            return Plan(
+        # A column of many values has more cells that noise may move, and the larger part of the budget.
+        weights = [math.sqrt(size) for size in sizes]
+
+        def at(noise: float) -> NoiseLevels:
+            return NoiseLevels(
                 columns,
                 pairs,
                 chosen,
-                one_way=noise * math.sqrt(columns / self.one_way),
+                one_way=tuple(noise * math.sqrt(sum(weights) / weight / self.one_way) for weight in weights),
                 pair=noise * math.sqrt(max(1, shares) / (1 - self.one_way - choice)),
                 target=noise * math.sqrt(max(1, shares) / (1 - self.one_way - choice) / self.emphasis),
                 choice=2 / noise * math.sqrt(choice / max(1, chosen)),
@@ -221,7 +230,7 @@ class Marginals(Synthesizer):
 
         return at(calibration.calibrate(epsilon, budget.epsilon, low=1e-3))
 
-    def _pairs(self, counts: Counts, plan: Plan, mixture: Mixture) -> Iterator[list[Columns]]:
+    def _pairs(self, counts: Counts, plan: NoiseLevels, mixture: Mixture) -> Iterator[list[Columns]]:
         """The pairs to count, some at a time: all with the target first."""
         target = plan.columns - 1
         first: list[Columns] = [(column, target) for column in range(min(target, plan.pairs))]
@@ -235,11 +244,8 @@ class Marginals(Synthesizer):
             take = plan.chosen // rounds + (turn < plan.chosen % rounds)
             yield counts.choose(others, take, mixture.pairs(), plan.pair, plan.choice)
 
-    def game(self, budget: Budget) -> Game:
-        """A canary whose value nobody else has, in every count of a training that counts four columns and their pairs."""
-        return self._game(budget, 1)
-
     def _game(self, budget: Budget, canaries: int) -> Game:
+        """A canary whose value nobody else has, in every count of a training that counts four columns and their pairs."""
         columns = tuple(Column(name, categories=("usual", "rare")) for name in "abc")
         public = Public(shape=(6,), classes=("no", "yes"), kind="table", columns=columns, target="y")
         view = View(public)
@@ -258,7 +264,7 @@ class Marginals(Synthesizer):
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
             rng = seeded_by(generator)
             one = Counts(counted(world), view, near, rng, EventLog())
-            tables: list[tuple[Columns, float]] = [((column,), plan.one_way) for column in range(4)]
+            tables: list[tuple[Columns, float]] = [((column,), sigma) for column, sigma in enumerate(plan.one_way)]
             tables += [((column, 3), plan.target) for column in range(plan.with_target)]
             others: list[Columns] = [(0, 1), (0, 2), (1, 2)]
             tables += [(pair, plan.pair) for pair in others[: plan.pairs - plan.with_target]]
@@ -271,20 +277,39 @@ class Marginals(Synthesizer):
             return score
 
         spent = plan.spent(plan.event, budget.delta)
-        unit: Unit = "person" if canaries > 1 else "record"
         name = f"{self.name}: a canary with values that nobody else has"
-        return proven_game(name, play, budget, spent.proof(), source="the accountant", gaussian=True, unit=unit)
+        return proven_game(name, play, budget, spent.proof(), source="the accountant", gaussian=True, canaries=canaries)
 
 
 def sample(
     mixture: Mixture, groups: Groups, view: View, dataset: Dataset, rows: int, conditions: Conditions
 ) -> Dataset:
-    """Synthetic records that meet the conditions, coded like the private ones: drawn until there are enough."""
-    generator, public = mixture.generator, dataset.public
-    features, labels = torch.empty(rows, *public.shape), torch.empty(rows, dtype=dataset.labels.dtype)
+    """Synthetic records that meet the conditions, coded like the private ones, or to be coded when looked at if many."""
+    public = dataset.public
+    labels = torch.empty(rows, dtype=dataset.labels.dtype)
+
+    def features() -> Iterator[torch.Tensor]:
+        start = 0
+        for made, label in _drawn(mixture, groups, view, public, rows, conditions):
+            labels[start : start + len(label)] = label
+            start += len(label)
+            yield made
+
+    if public.columns and 4 * rows * math.prod(public.shape) > SMALL:
+        whole: torch.Tensor = StoredTensor(CompactTable.of(public.columns, rows, features()))
+    else:
+        whole = torch.cat([torch.zeros(0, *public.shape), *features()])
+    return Dataset(f"synthetic {dataset.name}", whole, labels, public)
+
+
+def _drawn(
+    mixture: Mixture, groups: Groups, view: View, public: Public, rows: int, conditions: Conditions
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Features and labels of records that meet the conditions, some at a time, until there are enough."""
+    generator = mixture.generator
     kept = drawn = 0
     while kept < rows:
-        places = mixture.sample(_ROWS if conditions.any else min(_ROWS, rows - kept))
+        places = mixture.sample(_ROWS if conditions.any else min(_ROWS, rows - kept), even_target=rows < _MANY)
         slots = torch.stack(
             [groups.slot(column, group, generator) for column, group in enumerate(places.unbind(1))], dim=1
         )
@@ -293,11 +318,10 @@ def sample(
         if public.task != "classification":
             label = ((label + torch.rand(len(label), generator=generator)) / BINS).float()
         meets = conditions.met(public, made, label).nonzero().squeeze(1)[: rows - kept]
-        features[kept : kept + len(meets)], labels[kept : kept + len(meets)] = made[meets], label[meets]
+        yield made[meets], label[meets]
         kept, drawn = kept + len(meets), drawn + len(places)
-        if drawn > 1000 * _ROWS or (kept == 0 and drawn > 50 * _ROWS):
+        if drawn > 2000 * _ROWS or (kept == 0 and drawn > 100 * _ROWS):
             raise DataError(
                 "hardly any synthetic record meets the condition `where`; nothing is written, and the budget of this "
                 "run is spent. Loosen it."
             )
-    return Dataset(f"synthetic {dataset.name}", features, labels, public)

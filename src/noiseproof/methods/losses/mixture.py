@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
 
 import torch
@@ -15,6 +16,8 @@ Columns = tuple[int, ...]
 
 _NOISE = 0.9
 """The share of the errors that noise alone would leave at which a marginal is fitted: the rest would be learned by heart."""
+_ROWS = 4096
+"""Rows whose columns' or components' probabilities are looked at together."""
 _FAR = 30.0
 """Logits stay within this, so that none of a column's shares is lost in float32."""
 
@@ -102,8 +105,12 @@ class Mixture:
             values[places], weights[places] = one.shares, (finest / one.sigma) ** 2
         return single[0], single[1], pair[0], pair[1]
 
-    def sample(self, rows: int) -> torch.Tensor:
-        """Places of each column's value, (rows, columns): every component equally often, as far as whole numbers allow."""
+    def sample(self, rows: int, *, even_target: bool = False) -> torch.Tensor:
+        """Places of each column's value, (rows, columns), as evenly as whole numbers allow, so that little is left to chance.
+
+        Every component is drawn equally often, and its columns' values as often as they are likely. With `even_target`
+        the last column is drawn anew, given all the others.
+        """
         with torch.no_grad():
             probabilities = self.probabilities()
         order = torch.randperm(rows, generator=self.generator)
@@ -111,6 +118,62 @@ class Mixture:
         found = torch.empty(rows, len(self.sizes), dtype=torch.int64)
         for place, part in enumerate(self._slices):
             ends = probabilities[:, part].double().cumsum(1)
-            drawn = torch.rand(rows, 1, dtype=torch.float64, generator=self.generator)
-            found[:, place] = torch.searchsorted(ends[component], drawn).squeeze(1)
-        return found.clamp_(max=torch.tensor(self.sizes) - 1)
+            drawn = evenly(component, self.generator)[:, None]
+            some = zip(component.split(_ROWS), drawn.split(_ROWS), strict=True)
+            found[:, place] = torch.cat([torch.searchsorted(ends[own], each) for own, each in some]).squeeze(1)
+        found.clamp_(max=torch.tensor(self.sizes) - 1)
+        if even_target and len(self.sizes) > 1:
+            found[:, -1] = self._target(found, probabilities)
+        return found
+
+    def _target(self, found: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+        """The last column given the others: as often as it is likely among rows that are alike.
+
+        Alike are rows with one value of the column that tells most of it, in the order of their probabilities.
+        """
+        last = self._slices[-1]
+        logs = probabilities.clamp_min(1e-30).log().T.contiguous()
+        likely = torch.cat(
+            [
+                reduce(torch.add, (logs[part][rows[:, place]] for place, part in enumerate(self._slices[:-1]))).softmax(
+                    1
+                )
+                @ probabilities[:, last]
+                for rows in found.split(_ROWS)
+            ]
+        ).double()
+        likely /= likely.sum(1, keepdim=True)
+        joint = (probabilities.T @ probabilities[:, last]).double() / len(probabilities)
+        told = joint * (joint / (joint.sum(1, keepdim=True) * joint[last].sum(0))).clamp_min(1e-30).log()
+        most = int(torch.stack([told[part].sum() for part in self._slices[:-1]]).argmax())
+        score = likely @ torch.linspace(0, 0.5, likely.shape[1], dtype=torch.float64)
+        order = (found[:, most] + score).argsort()
+        drawn = torch.full((len(found),), likely.shape[1] - 1)
+        rest = torch.ones(len(found), dtype=torch.float64)
+        for value in range(likely.shape[1] - 1):
+            # Systematic sampling among the rows that have no value yet: each with its own probability.
+            share = (likely[order, value] / rest[order].clamp_min(1e-30)).clamp(max=1)
+            ends = (share.cumsum(0) + torch.rand(1, dtype=torch.float64, generator=self.generator)).floor()
+            taken = ends.diff(prepend=torch.zeros(1, dtype=torch.float64)) > 0.5
+            drawn[order[taken]] = value
+            order, rest = order[~taken], rest - likely[:, value]
+        return drawn
+
+
+def evenly(strata: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers in [0, 1), each uniform by itself, that lie evenly within each stratum, in random order.
+
+    Args:
+        strata: Whole numbers from 0, (rows,).
+        generator: Where they come from.
+
+    Returns:
+        One a row, float64.
+    """
+    order = (strata + torch.rand(len(strata), dtype=torch.float64, generator=generator)).argsort()
+    counts = torch.bincount(strata)
+    own = strata[order]
+    rank = torch.arange(len(strata)) - (counts.cumsum(0) - counts)[own]
+    found = torch.empty(len(strata), dtype=torch.float64)
+    found[order] = (rank + torch.rand(len(strata), dtype=torch.float64, generator=generator)) / counts[own]
+    return found

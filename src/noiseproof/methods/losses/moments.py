@@ -14,12 +14,22 @@ from noiseproof.errors import DataError, SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import BelowOne, Count, claim_of, initial_seed, proven_game, seeded_by
 from noiseproof.methods.losses.coding import Coding, check_records
+from noiseproof.methods.losses.counts import count_event
 from noiseproof.methods.losses.critics import cosines
 from noiseproof.methods.losses.gan import BINS, Synthesizer, as_classes
 from noiseproof.networks import Network
-from noiseproof.privacy import Budget, EventLog, Game, Gaussian, Randomness, accountants, calibration
-from noiseproof.privacy.card import Unit
-from noiseproof.privacy.events import GaussianDpEvent
+from noiseproof.privacy import (
+    Budget,
+    EventLog,
+    Game,
+    Gaussian,
+    Neighbours,
+    Randomness,
+    Reproducible,
+    accountants,
+    calibration,
+)
+from noiseproof.privacy.events import ComposedDpEvent, DpEvent, GaussianDpEvent
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import DataRelease
 from noiseproof.tensors import seeded_generator
@@ -52,9 +62,22 @@ class Moments(Synthesizer):
     (epsilon, delta)-DP of the budget for the synthetic records: three Gaussian mechanisms, whose noise is fixed beforehand.
     A record adds 1 to two counts (L2 norm sqrt(2)), features clipped to a norm C to its class's sum, and the outer product
     of its difference from the noisy mean, clipped to a norm D, to its class's sum of products (Frobenius norm D^2). C and D
-    follow from what was released before. Unit: record, or person: a person adds the mean over their records. Neighbours:
-    as the budget says. Dwork, Talwar, Thakurta and Zhang 2014 (Analyze Gauss) release second moments so.
+    follow from what was released before. Exchanging two records moves the sums by 2 C, but counts and products, which
+    never point in opposite directions (their inner products are not negative), by sqrt(2) times what one adds. Unit:
+    record, or person: a person adds the mean over their records. Neighbours: as the budget says. Dwork, Talwar, Thakurta
+    and Zhang 2014 (Analyze Gauss) release second moments so.
     Costs: seconds; memory for one block of products a class.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> pictures = torch.rand(200, 8, 8)
+        >>> records = npf.data.from_arrays(pictures, torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("moments", records, epsilon=3, rows=100)
+        >>> release.card.verdict
+        'proven'
+        >>> release.dataset.features.shape
+        torch.Size([100, 1, 8, 8])
     """
 
     name: ClassVar[str] = "moments"
@@ -81,7 +104,9 @@ class Moments(Synthesizer):
         # Against rounding when the shares are added up again.
         shares = (self.counts, self.means, 1 - self.counts - self.means)
         first, second, third = (all_of_it * (1 + 1e-12) / math.sqrt(share) for share in shares)
-        return first, second, third
+        # An exchange moves counts and products by sqrt(2) times what a record adds, where the calibration takes it for 2.
+        less = math.sqrt(2) if budget.neighbours == "replace-one" else 1.0
+        return first / less, second, third / less
 
     def basis(self, public: Public, records: int, noise: float) -> torch.Tensor:
         """Orthogonal features, (features of a record, features): the more frequencies, the more records and budget."""
@@ -106,13 +131,7 @@ class Moments(Synthesizer):
         return found
 
     def fit(
-        self,
-        network: Network,
-        dataset: Dataset,
-        budget: Budget,
-        *,
-        rng: Randomness,
-        progress: Progress = SILENT,
+        self, network: Network, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> DataRelease:
         """Release counts, means and covariances within the budget, and draw `rows` synthetic records from them."""
         given, dataset = dataset, as_classes(dataset)
@@ -120,7 +139,7 @@ class Moments(Synthesizer):
         sigmas = self.noise(budget)
         basis = self.basis(dataset.public, dataset.persons, sigmas[2])
         log = EventLog()
-        sums = Sums(dataset, basis, rng, log)
+        sums = Sums(dataset, basis, budget.neighbours, rng, log)
         with progress.task(self.name, 3) as task:
             counts, norm = sums.counts(sigmas[0])
             task.advance()
@@ -147,9 +166,7 @@ class Moments(Synthesizer):
         )
         rows = dataset.persons if self.rows is None else self.rows
         synthetic = self._draw(normals, basis, given, rows, seeded_generator(initial_seed(rng)))
-        release = DataRelease(synthetic, card, self.settings())
-        release.event_log = log.runs
-        return release
+        return DataRelease(synthetic, card, self.settings()).logged(log.runs)
 
     def _draw(
         self, normals: Normals, basis: torch.Tensor, dataset: Dataset, rows: int, generator: torch.Generator
@@ -168,44 +185,52 @@ class Moments(Synthesizer):
             labels.append(label)
         return Dataset(f"synthetic {dataset.name}", torch.cat(features), torch.cat(labels), public)
 
-    def game(self, budget: Budget) -> Game:
-        """A canary of a class of its own and of the largest norm, in everything that a training releases."""
-        return self._game(budget, 1)
-
     def _game(self, budget: Budget, canaries: int) -> Game:
+        """A canary of a class and a length of its own, in everything that a training releases; and who leaves for it."""
         public = Public(shape=(2,), classes=("no", "yes"))
         near, sigmas, basis = budget.neighbours, self.noise(budget), torch.eye(2, dtype=torch.float64)
+        centres = torch.zeros(2, 2, dtype=torch.float64)
 
-        def summed(world: int) -> Dataset:
+        def summed(world: int, rng: Randomness) -> Sums:
             there = canaries if world or near == "replace-one" else 0
-            features = torch.cat([torch.zeros(20, 2), torch.full((there, 2), float(world))])
+            features = torch.cat([torch.zeros(20, 2), torch.tensor([1.0, float(world)]).expand(there, 2)])
             labels = torch.cat([torch.zeros(20), torch.full((there,), float(world))]).long()
             groups = torch.arange(20 + there).clamp(max=20) if canaries > 1 else None
-            return Dataset("canary", features, labels, public, groups)
+            return Sums(Dataset("canary", features, labels, public, groups), basis, near, rng, EventLog())
+
+        def weighed(counts: torch.Tensor, means: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+            """All of it in units of its noise."""
+            parts = (counts / (math.sqrt(2) * sigmas[0]), means / sigmas[1], products / sigmas[2])
+            return torch.cat([part.flatten() for part in parts])
+
+        def exact(world: int) -> torch.Tensor:
+            sums = summed(world, Reproducible(0))
+            return weighed(sums.counted(), sums.summed(1.0), sums.multiplied(centres, 1.0))
+
+        # What differs, each part weighed by its exactness, is the sufficient statistic.
+        difference = exact(1) - exact(0)
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-            sums = Sums(summed(world), basis, seeded_by(generator), EventLog())
-            scores = []
-            for _ in range(trials):
-                counts, norms = sums.noisy_counts(sigmas[0])
-                means = sums.means(1.0, sigmas[1])
-                products = sums.products(torch.zeros(2, 2, dtype=torch.float64), 1.0, sigmas[2])
-                # What the canary adds to, as a multiple of its own part there, weighed by its exactness.
-                parts = ((counts[1] + norms[-1]) / 2, means[1].sum() / math.sqrt(2), products[1].sum() / 2)
-                scores.append(sum(part / sigma**2 for part, sigma in zip(parts, sigmas, strict=True)))
-            return torch.stack([torch.as_tensor(score) for score in scores]).double()
+            sums = summed(world, seeded_by(generator))
+            scores = [
+                weighed(
+                    torch.cat(sums.noisy_counts(sigmas[0])),
+                    sums.means(1.0, sigmas[1]),
+                    sums.products(centres, 1.0, sigmas[2]),
+                )
+                @ difference
+                for _ in range(trials)
+            ]
+            return torch.stack(scores)
 
-        proven = accountants.epsilon(_events(sigmas).event, budget.delta, neighbours=near).proof()
+        proven = accountants.epsilon(_event(sigmas, near), budget.delta, neighbours=near).proof()
         name = f"{self.name}: a canary of a class of its own"
-        unit: Unit = "person" if canaries > 1 else "record"
-        return proven_game(name, play, budget, proven, source="the accountant", gaussian=True, unit=unit)
+        return proven_game(name, play, budget, proven, source="the accountant", gaussian=True, canaries=canaries)
 
 
-def _events(sigmas: tuple[float, ...]) -> EventLog:
-    log = EventLog()
-    for sigma in sigmas:
-        log.append(GaussianDpEvent(sigma))
-    return log
+def _event(sigmas: tuple[float, float, float], neighbours: Neighbours) -> DpEvent:
+    counts, means, products = sigmas
+    return ComposedDpEvent([count_event(counts, neighbours), GaussianDpEvent(means), count_event(products, neighbours)])
 
 
 def low_frequencies(shape: tuple[int, ...], reach: int) -> torch.Tensor:
@@ -220,9 +245,11 @@ def low_frequencies(shape: tuple[int, ...], reach: int) -> torch.Tensor:
 class Sums:
     """The private records' sums by class; each is noted in the log before it is given out with noise."""
 
-    def __init__(self, dataset: Dataset, basis: torch.Tensor, rng: Randomness, log: EventLog) -> None:
+    def __init__(
+        self, dataset: Dataset, basis: torch.Tensor, neighbours: Neighbours, rng: Randomness, log: EventLog
+    ) -> None:
         self._dataset, self._coding = dataset, Coding(dataset.public)
-        self._basis, self._rng, self._log = basis, rng, log
+        self._basis, self._near, self._rng, self._log = basis, neighbours, rng, log
         self._classes, self._width = len(dataset.public.classes), basis.shape[1]
         weights = dataset.weights
         self._weights = torch.ones(len(dataset), dtype=torch.float64) if weights is None else weights
@@ -236,14 +263,39 @@ class Sums:
             coded = self._coding.encode(self._dataset.features[index]).flatten(1).double().nan_to_num().clamp(0, 1)
             yield coded @ self._basis, self._dataset.labels[index], self._weights[index]
 
-    def noisy_counts(self, sigma: float) -> tuple[torch.Tensor, torch.Tensor]:
+    # Without noise: private.
+
+    def counted(self) -> torch.Tensor:
         """How many records each class has, and each bin of norms: a record adds 1 to one of either."""
         total = torch.zeros(self._classes + _NORMS, dtype=torch.float64)
         for features, labels, weights in self._features():
             bins = torch.bucketize(features.norm(dim=1), self.edges).clamp(max=_NORMS - 1)
             total.index_add_(0, labels, weights).index_add_(0, self._classes + bins, weights)
-        self._log.append(GaussianDpEvent(sigma))
-        noisy = Gaussian(math.sqrt(2), sigma).release(total, self._rng)
+        return total
+
+    def summed(self, norm: float) -> torch.Tensor:
+        """Each class's sum of features that are clipped to a norm, (classes, features)."""
+        total = torch.zeros(self._classes, self._width, dtype=torch.float64)
+        for features, labels, weights in self._features():
+            total.index_add_(0, labels, weights[:, None] * _clipped(features, norm))
+        return total
+
+    def multiplied(self, centres: torch.Tensor, norm: float) -> torch.Tensor:
+        """Each class's sum of outer products of what differs from its centre, clipped: (classes, features, features)."""
+        total = torch.zeros(self._classes, self._width, self._width, dtype=torch.float64)
+        for features, labels, weights in self._features():
+            differences = _clipped(features - centres[labels], norm)
+            for label in range(self._classes):
+                own = labels == label
+                total[label] += (weights[own, None] * differences[own]).T @ differences[own]
+        return total
+
+    # With noise.
+
+    def noisy_counts(self, sigma: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """How many records each class has, and each bin of norms."""
+        self._log.append(count_event(sigma, self._near))
+        noisy = Gaussian(math.sqrt(2), sigma).release(self.counted(), self._rng)
         return noisy[: self._classes], noisy[self._classes :]
 
     def counts(self, sigma: float) -> tuple[torch.Tensor, float]:
@@ -253,28 +305,18 @@ class Sums:
         return labels.clamp_min(1.0), float(self.edges[int(reached.int().argmax()) if bool(reached.any()) else -1])
 
     def means(self, norm: float, sigma: float) -> torch.Tensor:
-        """Each class's noisy sum of features that are clipped to a norm, (classes, features)."""
-        total = torch.zeros(self._classes, self._width, dtype=torch.float64)
-        for features, labels, weights in self._features():
-            total.index_add_(0, labels, weights[:, None] * _clipped(features, norm))
+        """Each class's noisy sum of features that are clipped to a norm."""
         self._log.append(GaussianDpEvent(sigma))
-        return Gaussian(norm, sigma).release(total, self._rng)
+        return Gaussian(norm, sigma).release(self.summed(norm), self._rng)
 
     def products(self, centres: torch.Tensor, norm: float, sigma: float) -> torch.Tensor:
-        """Each class's noisy sum of outer products of what differs from its centre, clipped: (classes, features, features).
-
-        Off the diagonal, the noise's standard deviation is sigma norm^2 / sqrt(2).
-        """
-        total = torch.zeros(self._classes, self._width, self._width, dtype=torch.float64)
-        for features, labels, weights in self._features():
-            differences = _clipped(features - centres[labels], norm)
-            for label in range(self._classes):
-                own = labels == label
-                total[label] += (weights[own, None] * differences[own]).T @ differences[own]
+        """Each class's noisy sum of outer products; off the diagonal, the noise's deviation is sigma norm^2 / sqrt(2)."""
         # A product's Frobenius norm is that of its upper half with everything off the diagonal times sqrt(2).
         rows, columns = torch.triu_indices(self._width, self._width)
         scale = torch.where(rows == columns, 1.0, math.sqrt(2)).double()
-        self._log.append(GaussianDpEvent(sigma))
+        # Products of real vectors are positive semidefinite, and so never point in opposite directions, as counts do not.
+        self._log.append(count_event(sigma, self._near))
+        total = self.multiplied(centres, norm)
         noisy = Gaussian(norm**2, sigma).release(total[:, rows, columns] * scale, self._rng) / scale
         found = torch.zeros_like(total)
         found[:, rows, columns] = found[:, columns, rows] = noisy

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from noiseproof.data.dataset import Column
-from noiseproof.data.tables import layout
+from noiseproof.data import Column, layout
+from noiseproof.data.lazy import StoredTensor, in_memory
 from noiseproof.errors import DataError
 from noiseproof.methods.losses.coding import Coding
 from noiseproof.methods.losses.gan import as_classes, fit_classifier
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _MOST = 60_000
 """Records of each kind that measures are taken of, at most: as many as tell anything, in bounded time and memory."""
+_NUMBERS, _TAUGHT = 1 << 22, 10_000
+"""Coded numbers that trees are taught by, at most, of which they hold several copies in twice the precision; and records that
+they are taught by in any case."""
 _VALUES = 12
 """Values of a column that are shown side by side."""
 _CHUNK = 4096
@@ -121,7 +125,7 @@ def quality(synthetic: Dataset, real: Dataset, test: Dataset, *, seed: int = 0) 
 
 
 def side_by_side(synthetic: Dataset, real: Dataset) -> dict[str, list[tuple[str, float, float]]]:
-    """Of every column of two tables the shares of its values, or of tenths of its real numbers, the commonest first."""
+    """Of every column of two tables the shares of its values, the commonest first, or of tenths of its real numbers."""
     public = real.public
     columns = [
         (column, [each.features[:, place] for each in (real, synthetic)]) for column, place in layout(public.columns)
@@ -144,7 +148,8 @@ def side_by_side(synthetic: Dataset, real: Dataset) -> dict[str, list[tuple[str,
             slots = [torch.where(gap, len(ends) + 1, place) for gap, place in zip(missing, placed, strict=True)]
         shares = [torch.bincount(slot, minlength=len(names)).double() / len(slot) for slot in slots]
         rows = [(name, float(shares[0][place]), float(shares[1][place])) for place, name in enumerate(names)]
-        found[column.name] = sorted((row for row in rows if row[1] or row[2]), key=lambda row: -max(row[1:]))
+        rows = [row for row in rows if row[1] or row[2]]
+        found[column.name] = rows if column.numeric else sorted(rows, key=lambda row: -max(row[1:]))
     return found
 
 
@@ -171,19 +176,22 @@ def answers(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> torch.Tenso
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
+    of_numbers = taught_by.public.task != "classification"
+    if by_trees := of_numbers or Coding(taught_by.public).table:
+        taught_by = _few(taught_by, seed, max(_TAUGHT, _NUMBERS // math.prod(taught_by.public.shape)))
     features, labels = taught_by.features.flatten(1).numpy(), taught_by.labels.numpy()
-    asked_for = asked.features.flatten(1).numpy()
-    if taught_by.public.task != "classification":
+    asked_for = [part.flatten(1).numpy() for part in asked.features.split(_CHUNK)]
+    if of_numbers:
         numbers = HistGradientBoostingRegressor(max_iter=60, random_state=seed).fit(features, labels)
-        return torch.from_numpy(numbers.predict(asked_for))[:, None]
+        return torch.from_numpy(np.concatenate([numbers.predict(part) for part in asked_for]))[:, None]
     present = taught_by.labels.unique()
     found = torch.zeros(len(asked), taught_by.classes, dtype=torch.float64)
     if len(present) == 1:
         found[:, present] = 1.0
         return found
-    if Coding(taught_by.public).table:
+    if by_trees:
         trees = HistGradientBoostingClassifier(max_iter=60, random_state=seed).fit(features, labels)
-        found[:, present] = torch.from_numpy(trees.predict_proba(asked_for))
+        found[:, present] = torch.from_numpy(np.concatenate([trees.predict_proba(part) for part in asked_for]))
         return found
     network: dict[str, Any] = {
         "hidden": 128,
@@ -264,12 +272,14 @@ def _distance(dataset: Dataset, place: int, seed: int) -> float | None:
     return float(torch.linalg.vector_norm(difference, dim=1).mean()) if len(difference) else None
 
 
-@lru_cache(maxsize=6)
-def _few(dataset: Dataset, seed: int) -> Dataset:
+@lru_cache(maxsize=8)
+def _few(dataset: Dataset, seed: int, most: int = _MOST) -> Dataset:
     """So many records at random as are measured."""
-    if len(dataset) <= _MOST:
+    if len(dataset) > most:
+        dataset = dataset.take(torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))[:most])
+    elif not isinstance(dataset.features, StoredTensor):
         return dataset
-    return dataset.take(torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))[:_MOST])
+    return replace(dataset, features=in_memory(dataset.features))
 
 
 @lru_cache(maxsize=2)

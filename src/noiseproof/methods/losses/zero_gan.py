@@ -13,7 +13,8 @@ from noiseproof.engine.persons import PersonSampler
 from noiseproof.methods import register
 from noiseproof.methods.common import Count, Positive
 from noiseproof.methods.losses.critics import LinearCritic, LowFrequencies, features_for
-from noiseproof.methods.losses.dp_gan import CriticTraining, DpGan, Run
+from noiseproof.methods.losses.dp_gan import DpGan
+from noiseproof.methods.losses.filtered import CriticTraining, Run
 from noiseproof.methods.losses.gan import Gan, Model
 from noiseproof.privacy import Budget, Game, Gaussian, Randomness
 from noiseproof.privacy.events import sampled_gaussian
@@ -40,6 +41,16 @@ class ZeroGan(DpGan):
     noise, on all records or a Poisson sample; the rest as in `dp-gan`. Unit: record, or person, whose slope is the mean
     over their records. Neighbours: as the budget says. Tang et al. 2024 and Zhang et al. 2024 have this for training
     without generators.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("zero-gan", records, epsilon=3, rows=100, steps=5)
+        >>> release.card.verdict
+        'proven'
+        >>> release.card.ran["numbers released"]
+        5
     """
 
     name: ClassVar[str] = "zero-gan"
@@ -87,14 +98,11 @@ class ZeroGan(DpGan):
     def _ran(self, run: Run, budget: Budget) -> dict[str, Any]:
         return {**super()._ran(run, budget), "numbers released": run.steps}
 
-    def game(self, budget: Budget) -> Game:
+    def _game(self, budget: Budget, canaries: int) -> Game:
         """`dp-gan`'s: a whole training, here of four numbers unless `steps` is set, and slopes that are all clipped.
 
         At the usual C a record adds less than it may wherever its slope is smaller; at a hundredth of it nearly none is.
         """
-        return self._game(budget, 1)
-
-    def _game(self, budget: Budget, canaries: int) -> Game:
         steep = replace(self, steps=self.steps or 4, max_grad_norm=0.01)
         return super(ZeroGan, steep)._game(budget, canaries)
 

@@ -36,10 +36,21 @@ class Collection:
     Formal guarantee
     ----------------
     None: the networks were trained without noise and stay on the trusted side.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.methods.parameters import Collection
+        >>> collection = Collection.of([torch.nn.Linear(4, 2).state_dict() for _ in range(3)])
+        >>> len(collection), collection.parameters
+        (3, 10)
+        >>> collection.mean().shape
+        torch.Size([10])
     """
 
     rows: torch.Tensor = field(repr=False)
+    """The parameters, (M, N) of float32."""
     layout: ParameterLayout = field(repr=False)
+    """Which tensor of the network each column belongs to."""
     done: torch.Tensor | None = field(default=None, repr=False)
     """For a file: which rows are finished, as bytes. None: all."""
 
@@ -51,7 +62,18 @@ class Collection:
 
     @classmethod
     def of(cls, networks: Sequence[Mapping[str, torch.Tensor]], names: Sequence[str] | None = None) -> Collection:
-        """Networks by their tensors, checked (`check`); `names` are what errors call them."""
+        """A collection of trained networks.
+
+        Args:
+            networks: Each network's tensors by name, such as its `state_dict()`; all must have the same names and shapes.
+            names: What errors call the networks; by default they are numbered.
+
+        Returns:
+            The collection, in memory.
+
+        Raises:
+            DataError: If the networks differ in architecture, or nothing can be published from them (`check`).
+        """
         if not networks:
             raise DataError("there is no network; publishing needs at least 2.")
         layout, labels = ParameterLayout.of(networks[0]), _labels(len(networks), names)
@@ -103,7 +125,17 @@ class Collection:
 
     @classmethod
     def create(cls, path: Path, models: int, layout: ParameterLayout, belongs: Mapping[str, Any]) -> Collection:
-        """A new file of unfinished rows, memory-mapped and writable; `belongs` says what it is a collection of."""
+        """A new file of unfinished rows.
+
+        Args:
+            path: Where to write it.
+            models: How many networks it is to hold.
+            layout: That of their parameters.
+            belongs: What it is a collection of, for `open` to compare.
+
+        Returns:
+            The collection, memory-mapped and writable.
+        """
         size = 4 * models * layout.size
         header = {
             "__metadata__": {"layout": json.dumps(layout.tensors), "belongs": json.dumps(belongs, sort_keys=True)},
@@ -120,7 +152,20 @@ class Collection:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False, belongs: Mapping[str, Any] | None = None) -> Collection:
-        """A collection's file, memory-mapped; refused where it is not one, or belongs to something else."""
+        """A collection's file.
+
+        Args:
+            path: Where it is.
+            writable: Whether what is written to the rows goes to the file.
+            belongs: What it must be a collection of, as `create` was told; None takes any.
+
+        Returns:
+            The collection, memory-mapped.
+
+        Raises:
+            NoiseproofError: If the file is not a whole collection.
+            SettingError: If it belongs to something else.
+        """
         try:
             with path.open("rb") as file:
                 (length,) = struct.unpack("<Q", file.read(8))

@@ -63,16 +63,22 @@ class PublishingMethod(Method):
     proves: ClassVar[bool] = False
 
     models: Annotated[int, Ge(2)] = 50
+    """M, how many networks are trained, each on all records."""
     epochs: Annotated[int, Ge(0)] = 20
+    """Passes over the records, for each network."""
     batch_size: Count = 128
+    """Records of a step, in epochs that each network shuffles in its own way."""
     lr: Positive = 0.05
+    """SGD's learning rate."""
     momentum: BelowOne = 0.9
+    """SGD's momentum."""
     bandwidth: Positive | BandwidthRule = "scott"
     """Of the density estimate: a number for all parameters, or a rule for each: `scott`, or `sheather-jones`, which the paper
     cites and which takes longer."""
     window: Positive = 1.0
     """The window of the score, in bandwidths."""
     resolution: Resolution = 4
+    """Points of the grid in a window; an even number."""
     tail: NonNegative = 3.0
     """How far the grid reaches beyond the networks' values, in bandwidths."""
     sensitivity: Literal["paper", "true"] = "paper"
@@ -82,6 +88,7 @@ class PublishingMethod(Method):
     tested: Within = 0.1
     """Share of the records that is kept from training where there is a threshold, to measure draws on (the paper's step 7)."""
     most_draws: Count = 20
+    """Draws after which, with a `threshold`, nothing is published."""
     workers: Count = 1
     """Processes that train networks which cannot be trained as one (convolutions)."""
 
@@ -280,6 +287,16 @@ class DpPg(PublishingMethod):
     and all parameters, so that nothing is said of records. For models the sensitivity is erf(w / (2 sqrt 2 b)) / M and
     not 1 / (M (M - 1)), the draws of all parameters are draws from the same models and add up, and ranges and
     bandwidths are read off the models. The card gives the epsilon that would hold were these public.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> card = npf.train("dp-pg", records, epsilon=3, models=5, epochs=1).card
+        >>> card.verdict, card.claimed.unit
+        ('nothing proven', 'model')
+        >>> round(card.ran["true epsilon of a draw"], 2)  # claimed: 3, for all draws together
+        4.6
     """
 
     name: ClassVar[str] = "dp-pg"

@@ -14,9 +14,8 @@ from noiseproof.methods.common import Count, Positive, Share
 from noiseproof.methods.parameters.collection import Collection, ParameterLayout
 from noiseproof.methods.parameters.density import Drawn, draw
 from noiseproof.methods.parameters.dp_pg import PublishingMethod
-from noiseproof.privacy import Budget, Laplace, Randomness
+from noiseproof.privacy import Budget, Claim, Laplace, Randomness
 from noiseproof.privacy.budget import check_epsilon
-from noiseproof.privacy.card import Claim
 from noiseproof.progress import SILENT, Progress
 
 
@@ -30,6 +29,14 @@ class DpPgp(PublishingMethod):
     None. Claimed: max{epsilon_c + epsilon_K, epsilon_j}-DP for a model. What hides one parameter among those of a
     cluster hides neither a model, which moves all of them, nor a record, and the noise is scaled by what is read off
     the parameters; see `publish_grouped`, and `DpPg` for the parameters that are drawn.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> card = npf.train("dp-pgp", records, epsilon=3, models=5, epochs=1, gamma=0.1).card
+        >>> card.verdict, card.claimed.unit
+        ('nothing proven', 'model')
     """
 
     name: ClassVar[str] = "dp-pgp"
@@ -38,7 +45,9 @@ class DpPgp(PublishingMethod):
     gamma: Share = 0.2
     """Share of each layer's parameters, the largest, that is grouped."""
     clusters: Count = 8
+    """Clusters that each layer's largest parameters are grouped into."""
     rounds_of_kmeans: Count = 5
+    """Lloyd's rounds, which share the clustering's epsilon."""
     as_printed: bool = False
     """Whether line 21 is taken as printed, 2 c - theta + Lap, rather than theta + Lap."""
     epsilon_draw: Positive | None = None
@@ -182,11 +191,33 @@ def private_kmeans(
     Each round spends epsilon / rounds on noisy counts and sums of the clusters; a cluster whose noisy count is below 1
     keeps its centre.
 
+    Args:
+        values: The numbers to group, a tensor of any shape.
+        k: How many clusters, at least 1.
+        epsilon: The privacy budget of all rounds together.
+        bound: A public bound of the values' size, above 0.
+        rng: Where the noise comes from.
+        rounds: How often centres are moved.
+
+    Returns:
+        The centres in rising order, and each value's cluster.
+
+    Raises:
+        SettingError: If a setting is out of range.
+
     Formal guarantee
     ----------------
     The centres are epsilon-DP. Unit: one of the *values* (not a model, not a record). Neighbours: add-or-remove.
     Assumptions: `bound` does not depend on the values (larger values are clipped to it); the randomness's. Each value's
     cluster is not private: it depends on the value itself.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import Reproducible
+        >>> values = torch.tensor([-0.6, 0.4]).repeat(500)
+        >>> found = private_kmeans(values, k=2, epsilon=10.0, bound=1.0, rng=Reproducible(0))
+        >>> [round(float(centre), 1) for centre in found.centres]
+        [-0.6, 0.4]
     """
     check_epsilon(epsilon)
     if k < 1 or rounds < 1:

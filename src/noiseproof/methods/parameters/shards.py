@@ -12,8 +12,7 @@ from annotated_types import Ge
 from torch import nn
 from torch.nn import functional
 
-from noiseproof.data import Dataset
-from noiseproof.data.dataset import Public
+from noiseproof.data import Dataset, Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
 from noiseproof.methods.common import (
@@ -33,7 +32,7 @@ from noiseproof.methods.parameters.training import train_collection
 from noiseproof.networks import Network, Training
 from noiseproof.networks.objectives import Objective
 from noiseproof.privacy import Budget, Exponential, Game, Gaussian, Proof, Randomness, accountants, calibration
-from noiseproof.privacy.card import Place, Unit
+from noiseproof.privacy.card import Place
 from noiseproof.privacy.events import DpEvent, ReplaceOneDpEvent, SelfComposedDpEvent
 from noiseproof.privacy.renyi import rho_within
 from noiseproof.progress import SILENT, Progress
@@ -59,12 +58,17 @@ class ShardMethod(Method):
     shards: Annotated[int, Ge(2)] | None = None
     """How many; None takes one for every `records_a_shard` records, 2000 at most."""
     records_a_shard: Count = 5
+    """Records of a shard on average, where `shards` is None."""
     epochs: Annotated[int, Ge(0)] = 10
+    """Passes of each network over its shard."""
     batch_size: Count = 16
+    """Records of a network's step, or all of its shard where that has fewer."""
     lr: Positive = 0.5
+    """SGD's learning rate."""
     gain: Positive = 4.0
     """What the published update is multiplied by, after the noise: a network that saw few records moves too little."""
     workers: Count = 1
+    """Processes that train networks which cannot be trained as one (convolutions)."""
 
     def for_records(self, records: int, public: Public) -> Self:
         """Of a number the update as it is: least squares does not move too little, and more of it overshoots."""
@@ -102,8 +106,7 @@ class ShardMethod(Method):
         card = self.card(dataset, budget, rng, claimed=claim_of(budget), proven=proven, ran=ran, notes=notes)
         release = ModelRelease(module, network, card, dataset.public, self.settings())
         event = self.planned_event(dataset, budget)
-        release.event_log = () if event is None else ((event, 1),)
-        return release
+        return release if event is None else release.logged([(event, 1)])
 
     def updates(
         self, network: Network, dataset: Dataset, rng: Randomness, progress: Progress = SILENT
@@ -199,6 +202,14 @@ class ShardMean(ShardMethod):
     or add-or-remove, with the same noise: every record is put into a shard by a draw of its own, so that data sets that
     differ in one record differ in one shard, whose update may then be any other of norm `clip`. Assumptions: the start
     and the number of shards are public; see also the card's. Dwork and Roth 2014, appendix A; Balle and Wang 2018.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("shard-mean", records, epsilon=3, epochs=2)
+        >>> release.card.verdict, release.card.ran["shards"]
+        ('proven', 40)
     """
 
     name: ClassVar[str] = "shard-mean"
@@ -253,11 +264,8 @@ class ShardMean(ShardMethod):
         }
         return noised, proven, ran, notes
 
-    def game(self, budget: Budget) -> Game:
-        """A record turns its shard's update round; those of the other shards stay as they are."""
-        return self._game(budget, 1)
-
     def _game(self, budget: Budget, canaries: int) -> Game:
+        """A record turns its shard's update round; those of the other shards stay as they are."""
         features = torch.cat([torch.tensor([[100.0]]), torch.full((10, 1), 10.0)])
         # One of the two classes is not yet so sure that nothing can be learned.
         worlds = [
@@ -273,8 +281,7 @@ class ShardMean(ShardMethod):
             return (noised @ direction).double()
 
         name = f"{self.name}: an update turns round"
-        unit: Unit = "person" if canaries > 1 else "record"
-        return proven_game(name, play, budget, self.proof(budget, mechanism, ()), gaussian=True, unit=unit)
+        return proven_game(name, play, budget, self.proof(budget, mechanism, ()), gaussian=True, canaries=canaries)
 
 
 @register
@@ -292,6 +299,14 @@ class ShardPg(ShardMethod):
     record is put into a shard by a draw of its own, so that data sets that differ in one record differ in one shard.
     Assumptions: start, grid, bandwidth, window and the number of shards are public; see also the card's. McSherry and
     Talwar 2007; Cesar and Rogers 2021.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("shard-pg", records, epsilon=3, epochs=2)
+        >>> release.card.verdict, release.card.ran["shards"]
+        ('proven', 40)
     """
 
     name: ClassVar[str] = "shard-pg"
@@ -300,7 +315,9 @@ class ShardPg(ShardMethod):
     radius: Positive = 0.15
     """The grid reaches from -radius to radius, around the start."""
     bandwidth: Positive = 0.075
+    """The standard deviation of the density's normal kernels, in units of a parameter."""
     window: Positive = 1.0
+    """The window of the score, in bandwidths."""
     resolution: Resolution = 2
     """Few points: every one that a draw could take by chance is one more way to be wrong."""
 
@@ -362,16 +379,13 @@ class ShardPg(ShardMethod):
         }
         return drawn.values, proven, ran, notes
 
-    def game(self, budget: Budget) -> Game:
+    def _game(self, budget: Budget, canaries: int) -> Game:
         """A record turns its shard's two weights from one end of a public grid to the other, where no other shard's are.
 
         The few others agree, so that what was drawn at the far end for both weights accuses the record: the nearer the others'
         end is to certain, the nearer that comes to the proof. The score is the likelihood ratio of what was drawn, but for
         a constant.
         """
-        return self._game(budget, 1)
-
-    def _game(self, budget: Budget, canaries: int) -> Game:
         parameters = 2
         # Three points with windows so wide that a network, 12 bandwidths from the start, counts at one of them alone.
         method = replace(self, window=16.0, resolution=2, radius=8 * self.bandwidth)
@@ -396,5 +410,4 @@ class ShardPg(ShardMethod):
             return gains.sum((1, 2)) / mechanism.sensitivity
 
         proven = method.proof(budget, mechanism, parameters, ())
-        unit: Unit = "person" if canaries > 1 else "record"
-        return proven_game(f"{self.name}: an update changes sides", play, budget, proven, unit=unit)
+        return proven_game(f"{self.name}: an update changes sides", play, budget, proven, canaries=canaries)

@@ -41,15 +41,43 @@ def train_collection(
     """Train `models` networks from the one start `network.build(seed)`; only order of batches and dropout differ.
 
     With different starts hidden units would be permuted, and a coordinate would mean something else in each network.
-    All are trained on all records, or the j-th on those at `shards[j]` alone (on none, it stays as it started). `start`
-    gives each network's own start instead: a collection to be trained further. Dense networks are trained as one,
-    others one after another or in `workers` processes; in a `placed` block a few at a time, where that says. With a
-    `path` the rows are kept in that file as they are finished, and a file that holds some of them already is completed.
+    Dense networks are trained as one, others one after another or in `workers` processes; in a `placed` block a few at a
+    time, where that says.
+
+    Args:
+        network: The architecture.
+        dataset: The private records.
+        models: How many networks, at least 2.
+        training: Epochs, batch size, optimizer and loss of each.
+        seed: Of the common start, and of each network's shuffles and dropout.
+        shards: The indices of the records that each network is trained on (on none, it stays as it started); None trains
+            all on all records.
+        start: Each network's own start instead: a collection to be trained further.
+        path: A file that keeps the rows as they are finished; if it holds some of them already, it is completed.
+        workers: Processes for networks that cannot be trained as one.
+        progress: Where to report networks that are done.
+
+    Returns:
+        The networks, a row each; memory-mapped where there is a `path`.
+
+    Raises:
+        SettingError: If numbers or `start` do not fit, or the file is of other records or settings.
+        NoiseproofError: If the file is not a whole collection.
 
     Formal guarantee
     ----------------
     None: nothing is noised, and the networks are to be kept on the trusted side. Row j depends on no records but its
     shard's, and that not on how many networks there are.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> network = npf.Network("linear", (4,), 2)
+        >>> training = npf.networks.Training(epochs=1, optimizer="sgd", lr=0.1)
+        >>> collection = train_collection(network, records, 3, training)
+        >>> len(collection), collection.parameters
+        (3, 10)
     """
     if models < 2 or workers < 1:
         raise SettingError(f"a collection needs at least 2 networks and 1 worker, not {models} and {workers}.")

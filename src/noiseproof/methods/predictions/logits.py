@@ -18,8 +18,7 @@ from noiseproof.methods import register
 from noiseproof.methods.common import Count, Positive
 from noiseproof.methods.predictions.answers import Answer, ScoreChange, least_noise
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
-from noiseproof.privacy import Budget, Game, Randomness
-from noiseproof.privacy.budget import Neighbours
+from noiseproof.privacy import Budget, Game, Neighbours, Randomness
 from noiseproof.progress import SILENT, Progress
 from noiseproof.tensors import default_device
 
@@ -118,6 +117,16 @@ class Logits(ScoreMethod):
     Of a number, coded to [0, 1], the losses are Huber's of w^T phi + 1/2 - y, linear from 1 on, so that a record's gradient
     has norm at most ||phi||; one number is answered, which a record moves by 1 / L (2 / L where one is replaced), and
     by 2 g / L more.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("logits", records, epsilon=3, queries=10, answer="probabilities")
+        >>> release.card.verdict
+        'proven'
+        >>> release.predict(torch.rand(3, 4)).shape, release.queries_left
+        (torch.Size([3, 2]), 7)
     """
 
     name: ClassVar[str] = "logits"
@@ -132,6 +141,8 @@ class Logits(ScoreMethod):
     )
 
     features: MapName = "auto"
+    """The public map of records: `raw`, `fourier` (random Fourier features) or `scattering` (wavelets, for pictures). `auto`
+    is `scattering` for pictures whose sides are multiples of 4 from 16 on, `fourier` for up to 128 features, else `raw`."""
     noise: Positive = 0.25
     """The noise's standard deviation on a logit; it sets the regularisation, unless that is given. On a number, coded to
     [0, 1], it is a fifth of that."""
@@ -140,8 +151,9 @@ class Logits(ScoreMethod):
     tolerance: Positive = 1e-3
     """The gradient's norm at which the solution is taken, in units of one record's largest gradient."""
     width: Count = 1000
+    """Number of random Fourier features, for `features="fourier"`."""
     length: Positive = 0.6
-    """Number of random Fourier features and their kernel's length scale, for `features="fourier"`."""
+    """Length scale of their Gaussian kernel, between records of norm 1."""
 
     def score_change(
         self, regularisation: float, neighbours: Neighbours, classes: int, *, numeric: bool = False

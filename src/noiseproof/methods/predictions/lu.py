@@ -44,11 +44,21 @@ class Convexified:
     Formal guarantee
     ----------------
     None: a loss is no noise.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.networks import Training
+        >>> training = Training(epochs=10, loss=Convexified(alpha=2.0))  # for `networks.fit_stack`
+        >>> logits, labels = torch.tensor([[[0.0, 0.0], [0.0, 9.0]]]), torch.tensor([[0, 0]])
+        >>> shares = torch.full((1, 2), 0.5)
+        >>> round(float(training.loss(logits, labels, shares)), 2)  # cross-entropies of 0.69 and 9.0, of mean 4.85
+        8.65
     """
 
     alpha: Positive | tuple[Positive, ...] = 1.0
     """The risk factor; several of them are for a stack of networks that are all trained on equally many records."""
     form: Form = "paper"
+    """`paper`: eq. 22. `code`: the mean over all batch x classes entries, as in the authors' program."""
 
     def __post_init__(self) -> None:
         check_fields("convexified loss", self)
@@ -135,10 +145,6 @@ def search_alpha(
 class Sensitivity:
     """How far one record may move a dense network's output neurons, as Lu et al. compute it (Table 6).
 
-    `widths` are the neurons a layer: features, hidden layers, classes. `peaks` are the largest absolute values of the
-    neurons in each layer but the last (1 for features in [0, 1] and for tanh), `bound` that of the last hidden layer's
-    activation. `l2` is Keras's factor: the loss has `l2 * ||W||^2` over the kernels.
-
     Formal guarantee
     ----------------
     None. The chain would need a convex loss (it is not), a training that ends at the minimiser (Adam does not), a
@@ -146,13 +152,24 @@ class Sensitivity:
     Lipschitz constant of the sum, where a log-mean-exp can give one record all the weight. In one step it is too
     careful: `l2 * ||W||^2` is 2 l2-strongly convex, of which `strong_convexity` uses a quarter (the paper's lemma 1
     has a factor 4 too much). Neighbours: one record removed (paper, section 3), n being the larger size.
+
+    Examples:
+        >>> sensitivity = Sensitivity(widths=(14, 128, 2), records=30_000)
+        >>> round(sensitivity.neuron, 4), round(sensitivity.probability, 4)
+        (0.0624, 0.1328)
     """
 
     widths: tuple[int, ...]
+    """Neurons of each layer: features, hidden layers, classes."""
     records: Count
+    """n, the records that the network is trained on."""
     l2: Positive = 1e-3
+    """Keras's factor: the loss has `l2 * ||W||^2` over the kernels."""
     peaks: tuple[float, ...] = ()
+    """The largest absolute value of a neuron in each layer but the last; empty for 1 in each, as features in [0, 1] and tanh
+    have it."""
     bound: float = 1.0
+    """The largest absolute value of the last hidden layer's activation."""
 
     def __post_init__(self) -> None:
         check_fields("sensitivity", self)
@@ -211,10 +228,20 @@ class Sensitivity:
 
     @classmethod
     def of(cls, module: nn.Module, records: int, *, l2: float = 1e-3, seen: torch.Tensor | None = None) -> Sensitivity:
-        """The chain for a dense network; with `seen`, features whose largest neuron values stand in for 1.
+        """The chain for a dense network.
 
-        Without `seen` the activation must be bounded by 1 (tanh, sigmoid). What is seen is read off the records without
-        noise, as the paper does: whoever uses it says so.
+        Args:
+            module: The network, of dense layers alone.
+            records: n, the records that it is trained on.
+            l2: Keras's factor of the kernels' squares in the loss.
+            seen: Features whose largest neuron values stand in for 1; they are read off the records without noise, as the
+                paper does, and whoever uses it says so. Without them the activation must be bounded by 1 (tanh, sigmoid).
+
+        Returns:
+            The sensitivities.
+
+        Raises:
+            UnsupportedError: If the network is not a chain of dense layers, or its activation has no bound.
         """
         layers = dense_layers(module)
         widths = (*(layer.in_features for layer in layers), layers[-1].out_features)

@@ -14,8 +14,7 @@ from annotated_types import Ge
 from torch import nn
 
 from noiseproof import kernels
-from noiseproof.data import Dataset
-from noiseproof.data.dataset import Public
+from noiseproof.data import Dataset, Public
 from noiseproof.errors import SettingError
 from noiseproof.methods import Method, register
 from noiseproof.methods.common import MOST_ANSWERS, Count, Positive, initial_seed, seeded_by
@@ -40,15 +39,27 @@ class NeuronNoise:
     two trainings apart. For two classes, *given that no neuron moves by more than `neuron`* (which nothing proves), an
     answer is 2 epsilon / 5-DP (Laplace) or 2 epsilon / 3-GDP (Gaussian): only the difference of the two neurons is
     seen, it moves by at most twice `neuron`, and which one gets the (symmetric) noise does not matter.
+
+    Examples:
+        >>> import torch
+        >>> from noiseproof.privacy import Secure
+        >>> noise = NeuronNoise(epsilon=1.0, classes=2, neuron=0.1, probability=0.2, law="laplace")
+        >>> noise.part, noise.scale
+        (0.2, 0.5)
+        >>> noise.answers(torch.zeros(3, 2), Secure()).shape
+        torch.Size([3, 2])
     """
 
     epsilon: float
+    """What an answer is claimed to cost; choosing the neuron and noising it get `part` of it each."""
     classes: int
+    """Number of classes, which is that of the output neurons."""
     neuron: float
     """d-z: how far one output neuron is said to move."""
     probability: float
     """d-p: how far one probability is said to move."""
     law: lu.Law
+    """The noise on the chosen neuron: `laplace`, claimed to be epsilon-DP, or `gaussian`, claimed to be epsilon-GDP."""
 
     @property
     def part(self) -> float:
@@ -199,8 +210,11 @@ class NeuronMethod(Method):
     law: ClassVar[lu.Law]
 
     epochs: Annotated[int, Ge(0)] = 100
+    """Passes over the records, in shuffled batches."""
     batch_size: Count = 100
+    """Records of a step, over which the convexified loss is taken."""
     lr: Positive = 1e-3
+    """Adam's learning rate."""
     l2: Positive = 1e-3
     """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
     form: lu.Form = "paper"
@@ -351,6 +365,14 @@ class NeuronGaussian(NeuronMethod):
     None. Claimed: epsilon-GDP for one removed record, stated as (epsilon, delta(epsilon)) by theorem 2, whose delta is
     .127 at epsilon 1 and .99995 at 10. It fails for three classes and more; for two it would hold if no neuron moved by
     more than d-z. See `NeuronNoise`, `Sensitivity`.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> card = npf.train("neuron-gaussian", records, epsilon=1, epochs=2).card
+        >>> card.verdict, card.claimed.epsilon, round(card.claimed.delta, 3)
+        ('nothing proven', 1.0, 0.127)
     """
 
     name: ClassVar[str] = "neuron-gaussian"
@@ -375,6 +397,16 @@ class NeuronLaplace(NeuronMethod):
     ----------------
     None. Claimed: epsilon-DP for one removed record (theorem 6, and sequential composition over queries). It fails for
     three classes and more; for two it would hold if no neuron moved by more than d-z. See `NeuronNoise`, `Sensitivity`.
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("neuron-laplace", records, epsilon=3, queries=10, epochs=2)
+        >>> release.card.verdict, release.card.ran["epsilon of an answer"]
+        ('nothing proven', 0.3)
+        >>> release.predict(torch.rand(4, 4)).shape, release.queries_left
+        (torch.Size([4, 2]), 6)
     """
 
     name: ClassVar[str] = "neuron-laplace"

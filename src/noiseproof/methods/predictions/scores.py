@@ -23,7 +23,7 @@ from noiseproof.methods.predictions.answers import (
 )
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Card, Game, Randomness, Reproducible
-from noiseproof.privacy.card import Place, Unit
+from noiseproof.privacy.card import Place
 from noiseproof.privacy.events import DpEvent
 from noiseproof.releases.release import PredictionRelease, Saved, describe_network
 
@@ -120,6 +120,8 @@ class ScoreMethod(Method):
     release: ClassVar[type[ScoreRelease]]
 
     answer: AnswerKind = "label"
+    """`label`: one class, as a vector with a single 1. `probabilities`: all classes, with noise on each. A numeric target is
+    answered by a number either way."""
 
     def _release(
         self,
@@ -140,11 +142,9 @@ class ScoreMethod(Method):
             tensors, answer, card, dataset.public, self.settings(), queries=budget.queries, rng=rng, **more
         )
 
-    def game(self, budget: Budget) -> Game:
-        """What hits the method hardest: one record, or one of its teachers, is another."""
-        return self._game(budget, 1)
-
-    def _answers_game(self, what: str, releases: tuple[ScoreRelease, ...], query: torch.Tensor, budget: Budget) -> Game:
+    def _answers_game(
+        self, what: str, releases: tuple[ScoreRelease, ...], query: torch.Tensor, budget: Budget, canaries: int
+    ) -> Game:
         """The budget's answers to `query`, scored by their likelihood ratio (or what rises with it) in both worlds.
 
         Of more than a thousand answers a thousand are played, and what is proven of so many is what they are held to.
@@ -164,8 +164,7 @@ class ScoreMethod(Method):
 
         proven = answer.proof(replace(budget, queries=queries))
         gaussian = isinstance(answer, GaussianAnswer)
-        unit: Unit = "record" if releases[1].card.unit == "record" else "person"
-        return proven_game(f"{self.name}: {what}", play, budget, proven, gaussian=gaussian, unit=unit)
+        return proven_game(f"{self.name}: {what}", play, budget, proven, gaussian=gaussian, canaries=canaries)
 
     def _record_game(self, what: str, features: torch.Tensor, budget: Budget, canaries: int) -> Game:
         """The game of a record of class 1 equal to the first of `features`, whose classes are 0, 1, ...: what is asked.
@@ -179,4 +178,4 @@ class ScoreMethod(Method):
         with_it, other = (crowded(each, len(features), canaries) for each in (with_it, other))
         without = Dataset("game", features, labels, public) if budget.neighbours == "add-or-remove" else other
         fitted = tuple(self.fit(None, each, budget, rng=Reproducible(0)) for each in (without, with_it))
-        return self._answers_game(what, fitted, features[:1], budget)  # type: ignore[arg-type]
+        return self._answers_game(what, fitted, features[:1], budget, canaries)  # type: ignore[arg-type]

@@ -11,8 +11,7 @@ import torch
 from annotated_types import Ge
 from torch.nn import functional
 
-from noiseproof.data import Dataset
-from noiseproof.data.dataset import Public
+from noiseproof.data import Dataset, Public
 from noiseproof.methods import register
 from noiseproof.methods.common import Count, FixedShards, NonNegative, Positive, crowded, draw_shards, initial_seed
 from noiseproof.methods.predictions.answers import Answer, ScoreChange, VoteAnswer, calibrate, least_noise, onto_simplex
@@ -83,6 +82,16 @@ class Teachers(ScoreMethod):
     differently. Whatever the networks are, that changes one vote of k, or the average of k probability vectors by 2 / k
     in L1 and sqrt(2) / k in L2 norm. Of a number the teachers' predictions, each within the target's public bounds, are
     averaged: one teacher moves the mean by 1 / k. (Papernot et al. 2017 and 2018; `answers` for the noise.)
+
+    Examples:
+        >>> import torch
+        >>> import noiseproof as npf
+        >>> records = npf.data.from_arrays(torch.rand(200, 4), torch.arange(200) % 2, classes=2, low=0, high=1)
+        >>> release = npf.train("teachers", records, epsilon=3, queries=10, teachers=5, epochs=2)
+        >>> release.card.verdict
+        'proven'
+        >>> release.predict(torch.rand(4, 4)).sum(1)  # labels, as vectors with a single 1
+        tensor([1., 1., 1., 1.])
     """
 
     name: ClassVar[str] = "teachers"
@@ -96,8 +105,11 @@ class Teachers(ScoreMethod):
     teachers: Count | None = None
     """How many; None derives it from the budget, the classes and the number of records."""
     epochs: Annotated[int, Ge(0)] = 100
+    """Passes of each network over its shard, in shuffled batches."""
     batch_size: Count = 100
+    """Records of a network's step, or all of its shard where that has fewer."""
     lr: Positive = 1e-3
+    """Adam's learning rate."""
     l2: NonNegative = 1e-3
     """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
     loss: LossName = "auto"
@@ -201,4 +213,4 @@ class Teachers(ScoreMethod):
         others = everyone[1:] if budget.neighbours == "add-or-remove" else everyone
         # No weights are left that could be learned from an infinite number: without them a teacher says 0, and said 1.
         releases = (trained(1.0, others), trained(math.inf, everyone))
-        return self._answers_game(f"one of {count} teachers is turned round", releases, query, budget)
+        return self._answers_game(f"one of {count} teachers is turned round", releases, query, budget, canaries)

@@ -6,7 +6,7 @@ from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.answers import Answers
 from noiseproof.serve.ledger.bindings import Binding
 from noiseproof.serve.ledger.copies import backup, recover, restore
-from noiseproof.serve.ledger.database import Database
+from noiseproof.serve.ledger.database import Database, LedgerAwayError, LedgerUnsureError
 from noiseproof.serve.ledger.heads import Checkpoint
 from noiseproof.serve.ledger.history import History
 from noiseproof.serve.ledger.keys import Caller, Keys
@@ -25,6 +25,8 @@ __all__ = [
     "History",
     "Keys",
     "Ledger",
+    "LedgerAwayError",
+    "LedgerUnsureError",
     "Paid",
     "Promise",
     "Receipt",

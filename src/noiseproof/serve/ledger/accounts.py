@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import time
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection
 
 from noiseproof.errors import SettingError
-from noiseproof.serve.ledger import answers, grants
+from noiseproof.serve.ledger import answers, grants, spending
 from noiseproof.serve.ledger.amounts import LARGEST, SCALE, Amount
 from noiseproof.serve.ledger.grants import Right
 from noiseproof.serve.ledger.records import (
@@ -27,57 +27,35 @@ from noiseproof.serve.ledger.records import (
     Spend,
     period_start,
 )
-from noiseproof.serve.ledger.tables import (
-    EVERYONE,
-    SPANS,
-    allowances,
-    balances,
-    clients,
-    entries,
-    keys,
-    models,
-    spending,
-    upsert,
-)
+from noiseproof.serve.ledger.statements import Insertion, Rows, Statement
+from noiseproof.serve.ledger.tables import EVERYONE, balances, entries, models
 
-_READ = select(models).where(models.c.model.in_(bindparam("names", expanding=True))).order_by(models.c.model)
-_LOCK = _READ.with_for_update()
-_BALANCES = (
-    select(balances).where(balances.c.model.in_(bindparam("names", expanding=True))).order_by(balances.c.coordinate)
+_READ = Statement(
+    "SELECT model, release, measure, orders, sequence, head FROM models WHERE model = ANY(:names) ORDER BY model"
 )
-_SOME_BALANCES = _BALANCES.where(balances.c.client.in_(bindparam("clients", expanding=True)))
-_ADVANCE = update(models).where(models.c.model == bindparam("m")).values(sequence=bindparam("s"), head=bindparam("h"))
-_SET_BALANCES = {name: upsert(name, balances, "capacity", "spent") for name in ("sqlite", "postgresql")}
-_ADD_SPENDING = {name: upsert(name, spending, "answers", add=True) for name in ("sqlite", "postgresql")}
-_RIGHTS = (
-    select(
-        clients,
-        keys.c.id.label("key"),
-        allowances.c.model,
-        *(allowances.c[name].label(f"own_{name}") for name in ("answers", "period")),
-    )
-    .select_from(
-        clients.outerjoin(
-            allowances,
-            and_(allowances.c.client == clients.c.client, allowances.c.model.in_(bindparam("names", expanding=True))),
-        ).outerjoin(
-            keys,
-            and_(
-                keys.c.client == clients.c.client,
-                keys.c.id.in_(bindparam("keys", expanding=True)),
-                keys.c.revoked_at.is_(None),
-                or_(keys.c.expires_at.is_(None), keys.c.expires_at > bindparam("now")),
-            ),
-        )
-    )
-    .where(clients.c.client.in_(bindparam("clients", expanding=True)))
+_LOCK = Statement(
+    "SELECT model, release, measure, orders, sequence, head FROM models WHERE model = ANY(:names) ORDER BY model FOR UPDATE"
 )
-_USED = select(func.sum(spending.c.answers)).where(
-    spending.c.model == bindparam("m"),
-    spending.c.client == bindparam("c"),
-    spending.c.span == "hour",
-    spending.c.start >= bindparam("since"),
+_BALANCES = Statement(
+    "SELECT model, client, capacity, spent FROM balances WHERE model = ANY(:names) ORDER BY coordinate"
 )
+_SOME_BALANCES = Statement(
+    "SELECT model, client, capacity, spent FROM balances WHERE model = ANY(:names) AND client = ANY(:clients) "
+    "ORDER BY coordinate"
+)
+_APPEND = Insertion(entries)
+_ADVANCE = Statement("UPDATE models SET sequence = :sequence, head = :head WHERE model = :model")
+_SET_BALANCES = Insertion(balances, "capacity", "spent")
+_RIGHTS = Statement(
+    "SELECT c.client, c.answers, c.period, a.model, a.answers, a.period FROM clients c LEFT JOIN allowances a "
+    "ON a.client = c.client AND a.model = ANY(:names) WHERE c.client = ANY(:clients) "
+    "AND (c.answers IS NOT NULL OR a.model IS NOT NULL)"
+)
+_LIVE = Statement(
+    "SELECT id, client FROM keys WHERE id = ANY(:keys) AND revoked_at IS NULL "
+    "AND (expires_at IS NULL OR expires_at > :now)"
+)
+_COMMITTED = Statement("SELECT receipt FROM entries WHERE receipt = ANY(:receipts)")
 
 
 class AccountTransaction:
@@ -89,14 +67,13 @@ class AccountTransaction:
         self._before = dict(known)
         self._now = dict(known)
         self._rows: list[dict[str, Any]] = []
-        self._spending: Counter[tuple[str, str, int]] = Counter()
 
     @classmethod
     def start(cls, connection: Connection, chain: Chain, capacity: Amount) -> AccountTransaction:
         """A new account."""
         if max(capacity.units) > LARGEST:
             raise SettingError(f"a budget above {LARGEST / SCALE:.3g} is no promise, and more than a ledger can count.")
-        row = {**vars(chain), "orders": json.dumps(chain.orders), "sequence": 0, "head": chain.origin}
+        row = {**asdict(chain), "orders": json.dumps(chain.orders), "sequence": 0, "head": chain.origin}
         grants.put(connection, models, row)
         account = cls(chain, 0, chain.origin, {})
         account._limit(EVERYONE, capacity)
@@ -115,19 +92,18 @@ class AccountTransaction:
 
     @classmethod
     def read(
-        cls, connection: Connection, names: Collection[str], clients: Collection[str] = (), query: Select[Any] = _READ
+        cls, connection: Connection, names: Collection[str], clients: Collection[str] = (), statement: Statement = _READ
     ) -> dict[str, AccountTransaction]:
         """Some models with the balances of some clients, as they are now."""
-        rows = {row.model: row for row in connection.execute(query, {"names": list(names)})}
+        cursor = statement.run(connection, names=list(names))
+        stored = _SOME_BALANCES.run(connection, names=list(names), clients=[EVERYONE, *clients])
+        rows = {row[0]: row for row in cursor}
         for name in names:
             if name not in rows:
                 raise SettingError(f"the ledger has no account {name!r}.")
-        chains = [Chain.from_row(row) for row in rows.values()]
-        found = balances_of(connection, chains, [EVERYONE, *clients])
-        return {
-            chain.model: cls(chain, rows[chain.model].sequence, rows[chain.model].head, found[chain.model])
-            for chain in chains
-        }
+        chains = {name: Chain.of(*row[:4]) for name, row in rows.items()}
+        found = _balances(chains, stored)
+        return {name: cls(chain, rows[name][4], rows[name][5], found[name]) for name, chain in chains.items()}
 
     @property
     def everyone(self) -> Balance:
@@ -142,33 +118,38 @@ class AccountTransaction:
         return under(limit, self.everyone, self._now.get(client))
 
     def spend(
-        self, spend: Spend, live: Collection[str], earlier: answers.PaidBefore | None, share: Share | None
+        self,
+        spend: Spend,
+        live: Mapping[str, str],
+        earlier: answers.PaidBefore | None,
+        share: Share | None,
+        committed: Collection[str] = (),
     ) -> Paid | Refused:
-        """Note a spend if its key is among the live ones and both budgets cover it, unless it was paid for earlier."""
+        """Note a spend if its key is its client's and live and both budgets cover it, unless it was paid for earlier."""
         limit = spend.limit
         if share is not None:
             spent = self._now[spend.client].spent if spend.client in self._now else spend.cost * 0
             limit = share.limit(_each(spend), spent)
         everyone, own = self.everyone, self.balance(spend.client, limit)
-        if spend.key is not None and spend.key not in live:
+        if spend.tried is not None and spend.tried.id in committed:
+            return Paid(spend.tried, everyone, own)
+        if spend.key is not None and live.get(spend.key) != spend.client:
             return Refused("revoked", everyone, own)
         if spend.retry is not None and earlier is not None:
             digest, receipt, answer = earlier
             if digest != spend.retry.digest:
                 return Refused("retry", everyone, own)
             return Paid(receipt, everyone, own, repeated=True, answer=answer)
-        if not spend.cost.fits(everyone.left):
+        together, alone = everyone.spent + spend.cost, own.spent + spend.cost
+        if not together.fits(everyone.capacity):
             return Refused("model", everyone, own)
-        if not spend.cost.fits(own.left):
+        if not alone.fits(own.capacity):
             return Refused("client", everyone, own, None if share is None else share.period)
         if spend.client not in self._now or self._now[spend.client].capacity != own.capacity:
             self._limit(spend.client, own.capacity)
-        self._now[EVERYONE] = everyone = Balance(everyone.capacity, everyone.spent + spend.cost)
-        self._now[spend.client] = own = Balance(own.capacity, own.spent + spend.cost)
+        self._now[EVERYONE] = everyone = Balance(everyone.capacity, together)
+        self._now[spend.client] = own = Balance(own.capacity, alone)
         entry = self._append("spend", spend.client, spend.answers, spend.cost)
-        for span, width in SPANS.items():
-            for client in (EVERYONE, spend.client):
-                self._spending[client, span, entry.made_at - entry.made_at % width] += spend.answers
         if share is not None:
             share.used += spend.answers
         return Paid(Receipt(entry, spend.cost, self.head), everyone, own)
@@ -191,23 +172,16 @@ class AccountTransaction:
         """Write what was added; the transaction's commit makes it true."""
         if not self._rows:
             return
-        model, dialect = self.chain.model, connection.dialect.name
-        connection.execute(insert(entries), self._rows)
-        connection.execute(_ADVANCE, {"m": model, "s": self.sequence, "h": self.head})
+        model = self.chain.model
+        _APPEND.run(connection, self._rows)
+        _ADVANCE.run(connection, model=model, sequence=self.sequence, head=self.head)
         rows = [
             {"model": model, "client": client, "coordinate": i, "capacity": capacity, "spent": spent}
             for client, now in self._now.items()
             if now != self._before.get(client)
             for i, (capacity, spent) in enumerate(zip(now.capacity.units, now.spent.units, strict=True))
         ]
-        connection.execute(_SET_BALANCES[dialect], rows)
-        if self._spending:
-            names = ("client", "span", "start", "answers")
-            sums = [
-                {"model": model, **dict(zip(names, (*place, answers), strict=True))}
-                for place, answers in self._spending.items()
-            ]
-            connection.execute(_ADD_SPENDING[dialect], sums)
+        _SET_BALANCES.run(connection, rows)
 
     def _limit(self, client: str, capacity: Amount) -> None:
         spent = self._now[client].spent if client in self._now else capacity * 0
@@ -218,11 +192,17 @@ class AccountTransaction:
         self.sequence += 1
         now = time.time_ns() // 1000
         # Ids that begin with the time lie side by side in their index, however long the history is.
-        receipt = f"{now:014x}{secrets.token_hex(9)}"
+        receipt = f"{now:014x}{os.urandom(9).hex()}"
         entry = Entry(self.chain.model, self.sequence, receipt, kind, client, answers, amount.units, now)
         self.head = entry.hash_after(self.head)
         self._rows.append(entry.row(self.head))
         return entry
+
+
+def committed(connection: Connection, spends: Iterable[Spend]) -> set[str]:
+    """The receipts of spends that were tried before and are in the history; for whoever holds the models' locks."""
+    tried = [spend.tried.id for spend in spends if spend.tried is not None]
+    return {receipt for (receipt,) in _COMMITTED.run(connection, receipts=tried)} if tried else set()
 
 
 class Share:
@@ -242,27 +222,26 @@ class Share:
 
 def shares(
     connection: Connection, places: Collection[tuple[str, str]], keys: Collection[str] = ()
-) -> tuple[dict[tuple[str, str], Share], set[str]]:
-    """The shares of clients that have a right of their own, by model and client; and which of some keys of theirs are live."""
+) -> tuple[dict[tuple[str, str], Share], dict[str, str]]:
+    """The shares of clients that have a right of their own, by model and client; and whose some keys are, if live."""
     now = time.time_ns() // 1000
-    asked = {"names": list({model for model, _ in places}), "clients": list({client for _, client in places})}
-    general, special, live = {}, {}, set()
-    for row in connection.execute(_RIGHTS, {**asked, "keys": list(keys), "now": now}):
-        general[row.client] = Right(row.answers, row.period)
-        if row.model is not None:
-            special[row.model, row.client] = Right(row.own_answers, row.own_period)
-        if row.key is not None:
-            live.add(row.key)
+    names, clients = ({place[i] for place in places} for i in (0, 1))
+    rights = _RIGHTS.run(connection, names=list(names), clients=list(clients))
+    live = dict(_LIVE.run(connection, keys=list(keys), now=now)) if keys else {}
+    general, special = {}, {}
+    for client, of_each, period, model, of_this, own_period in rights:
+        general[client] = Right(of_each, period)
+        if model is not None:
+            special[model, client] = Right(of_this, own_period)
     found = {}
-    for place in set(places):
+    for place in set(places) if general or special else ():
         right = special.get(place, general.get(place[1]))
         if right is None or right.answers is None:
             continue
         used = 0
         if right.period is not None:
-            since = period_start(right.period, now)
-            used = connection.execute(_USED, {"m": place[0], "c": place[1], "since": since}).scalar_one() or 0
-        found[place] = Share(right, int(used))
+            used = spending.answers_since(connection, *place, period_start(right.period, now))
+        found[place] = Share(right, used)
     return found, live
 
 
@@ -277,20 +256,19 @@ def balances_of(
     connection: Connection, chains: Collection[Chain], clients: Collection[str] | None = None
 ) -> dict[str, dict[str, Balance]]:
     """Balances by model and client; of all clients, or of some."""
-    names = [chain.model for chain in chains]
+    named = {chain.model: chain for chain in chains}
     if clients is None:
-        stored = connection.execute(_BALANCES, {"names": names})
-    else:
-        stored = connection.execute(_SOME_BALANCES, {"names": names, "clients": list(clients)})
-    units: dict[str, dict[str, list[tuple[int, int]]]] = {name: {} for name in names}
-    for row in stored:
-        units[row.model].setdefault(row.client, []).append((row.capacity, row.spent))
+        return _balances(named, _BALANCES.run(connection, names=list(named)))
+    return _balances(named, _SOME_BALANCES.run(connection, names=list(named), clients=list(clients)))
+
+
+def _balances(chains: Mapping[str, Chain], stored: Rows) -> dict[str, dict[str, Balance]]:
+    units: dict[str, dict[str, list[tuple[int, int]]]] = {name: {} for name in chains}
+    for model, client, capacity, spent in stored:
+        units[model].setdefault(client, []).append((capacity, spent))
     return {
-        chain.model: {
-            client: Balance(*map(chain.amount, zip(*pairs, strict=True)))
-            for client, pairs in units[chain.model].items()
-        }
-        for chain in chains
+        model: {client: Balance(*map(chain.known, zip(*pairs, strict=True))) for client, pairs in units[model].items()}
+        for model, chain in chains.items()
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import operator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -76,7 +76,7 @@ class Amount:
         """
         from noiseproof.privacy import renyi
         from noiseproof.privacy.accountants import pure_epsilon
-        from noiseproof.privacy.events import read
+        from noiseproof.privacy.steps import read
 
         steps = read(event, neighbours)
         if steps is None:
@@ -107,32 +107,35 @@ class Amount:
         return self.measure, self.orders
 
     def __add__(self, other: Amount) -> Amount:
-        return self._of(tuple(a + b for a, b in self._pairs(other)))
+        return self.of(tuple(map(operator.add, self.units, self._like(other).units)))
 
     def __sub__(self, other: Amount) -> Amount:
-        units = tuple(a - b for a, b in self._pairs(other))
+        units = tuple(map(operator.sub, self.units, self._like(other).units))
         if min(units) < 0:
             raise SettingError("an amount cannot be below 0.")
-        return self._of(units)
+        return self.of(units)
 
     def __mul__(self, count: int) -> Amount:
-        return replace(self, units=tuple(units * count for units in self.units))
+        if count < 0:
+            raise SettingError("an amount cannot be below 0.")
+        return self.of(tuple(units * count for units in self.units))
 
     def capped(self, most: Amount) -> Amount:
         """The smaller of the two at every order."""
-        return self._of(tuple(map(min, self._pairs(most))))
+        return self.of(tuple(map(min, self.units, self._like(most).units)))
 
     def at_least(self, least: Amount) -> Amount:
         """The larger of the two at every order."""
-        return self._of(tuple(map(max, self._pairs(least))))
+        return self.of(tuple(map(max, self.units, self._like(least).units)))
 
     def fits(self, capacity: Amount) -> bool:
         """Whether it is within `capacity`, at every order."""
-        return all(a <= b for a, b in self._pairs(capacity))
+        return all(map(operator.le, self.units, self._like(capacity).units))
 
     def times_within(self, capacity: Amount) -> int | None:
         """How often it can be spent from `capacity`; None if it costs nothing."""
-        return min((b // a for a, b in self._pairs(capacity) if a), default=None)
+        pairs = zip(self.units, self._like(capacity).units, strict=True)
+        return min([b // a for a, b in pairs if a], default=None)
 
     def epsilon(self, delta: float) -> float:
         """The epsilon at delta that a spend of this amount allows for; infinite where there is none."""
@@ -158,16 +161,19 @@ class Amount:
         document: dict[str, Any] = {"measure": self.measure, "amounts": [_decimal(units) for units in self.units]}
         return {**document, "orders": list(self.orders)} if self.orders else document
 
-    def _of(self, units: tuple[int, ...]) -> Amount:
-        """Units that are known to be right, without looking at them again: every spend makes several amounts."""
+    def of(self, units: tuple[int, ...]) -> Amount:
+        """Units of the same measure, none of them below 0, without looking at all of it again: a spend makes several."""
+        if len(units) != len(self.units):
+            raise SettingError(f"{self.measure} does not go with {len(units)} values at {len(self.orders)} orders.")
         made = object.__new__(Amount)
         made.__dict__.update(measure=self.measure, units=units, orders=self.orders)
         return made
 
-    def _pairs(self, other: Amount) -> Iterator[tuple[int, int]]:
+    def _like(self, other: Amount) -> Amount:
+        """The other, which must be counted in the same measure, at the same orders."""
         if self.measure != other.measure or self.orders != other.orders:
             raise SettingError(f"amounts of {self.measure} and of {other.measure} at other orders do not add up.")
-        return zip(self.units, other.units, strict=True)
+        return other
 
 
 def _exact(value: float) -> Fraction:

@@ -5,20 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import Connection, delete, insert, select, tuple_, update
+from sqlalchemy import Connection, delete, select, tuple_, update
 
+from noiseproof.serve.ledger import spending
 from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.records import Entry, Receipt, Spend
-from noiseproof.serve.ledger.tables import entries, repeats, retries, spending, upsert
+from noiseproof.serve.ledger.statements import Insertion, Statement
+from noiseproof.serve.ledger.tables import repeats, retries, upsert
 
 Place = tuple[str, str, str | None]
 """A model, a client and, for what may be retried, its key: what a paid request is found by."""
 PaidBefore = tuple[str, Receipt, str | None]
 """The digest of a request that was paid for, its receipt, and its answer if there is one yet."""
 
-_MINUTES_KEPT = 2 * 86_400_000_000
 _PLACE = (retries.c.model, retries.c.client, retries.c.retry_key)
+_EARLIER = Statement(
+    "SELECT r.question, r.answer, e.hash, e.model, e.sequence, e.receipt, e.kind, e.client, e.answers, e.units, e.made_at "
+    "FROM retries r JOIN entries e ON e.receipt = r.receipt "
+    "WHERE r.model = :model AND r.client = :client AND r.retry_key = :retry_key"
+)
+_PROMISE = Insertion(retries)
 
 
 class Answers:
@@ -60,25 +67,22 @@ class Answers:
         limit = time.time_ns() // 1000 - int(older_than * 1e6)
         with self._database.writing() as connection:
             connection.execute(delete(retries).where(retries.c.made_at < limit))
-            # Nobody looks at single minutes for longer than a day.
-            old = time.time_ns() // 1000 - _MINUTES_KEPT
-            connection.execute(delete(spending).where(spending.c.span == "minute", spending.c.start < old))
+            spending.forget(connection)
 
 
 def paid_before(connection: Connection, spends: Sequence[Spend]) -> dict[Place, PaidBefore]:
     """What was paid for under the retry keys of spends before."""
-    places = [(spend.model, spend.client, spend.retry.key) for spend in spends if spend.retry]
-    if not places:
-        return {}
-    kinds = {spend.model: spend.cost.kind for spend in spends}
-    query = select(retries.c.retry_key, retries.c.question, retries.c.answer, entries)
-    query = query.join(entries, entries.c.receipt == retries.c.receipt).where(tuple_(*_PLACE).in_(places))
+    places = {(spend.model, spend.client, spend.retry.key): spend for spend in spends if spend.retry}
+    rows = [
+        (place, spend, _EARLIER.run(connection, model=place[0], client=place[1], retry_key=place[2]))
+        for place, spend in places.items()
+    ]
     found: dict[Place, PaidBefore] = {}
-    for row in connection.execute(query).mappings():
-        entry = Entry.from_row(row)
-        measure, orders = kinds[entry.model]
-        receipt = Receipt(entry, Amount(measure, entry.units, orders), row["hash"])
-        found[entry.model, entry.client, row["retry_key"]] = row["question"], receipt, row["answer"]
+    for place, spend, cursor in rows:
+        for question, answer, hash, *stored in cursor:
+            entry = Entry.of(*stored)
+            measure, orders = spend.cost.kind
+            found[place] = question, Receipt(entry, Amount(measure, entry.units, orders), hash), answer
     return found
 
 
@@ -97,4 +101,4 @@ def promise(connection: Connection, paid: Sequence[tuple[Spend, Receipt]]) -> No
         if spend.retry
     ]
     if rows:
-        connection.execute(insert(retries), rows)
+        _PROMISE.run(connection, rows)

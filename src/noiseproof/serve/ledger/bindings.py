@@ -49,6 +49,7 @@ class Noted:
                 type(one) is int and one >= 0 for one in numbers
             ):
                 raise ValueError
+            "".join(texts).encode()  # which half a character cannot be, and no database takes one
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, AttributeError, RecursionError):

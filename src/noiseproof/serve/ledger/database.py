@@ -5,30 +5,41 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import sys
 import threading
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, InvalidatePoolError, SQLAlchemyError
 
 from noiseproof.errors import LedgerError, MissingPartError, SettingError
 from noiseproof.serve.ledger.deadlines import Deadlines
 from noiseproof.serve.ledger.tables import draws, migrate
 
+if TYPE_CHECKING:
+    from noiseproof.serve.ledger.records import Paid, Refused
+
 _LOCK_SECONDS = 30
 """Seconds that a transaction waits for another's lock before it gives up."""
+_IDLE_SECONDS = 1.0
+"""Seconds after which a connection to PostgreSQL is tried before it is used."""
 _NEVER = threading.Event()
 """Never set: to wait for a while."""
-_FLUSH = sa.text("SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'noiseproof', '')")
+_FLUSH = "SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'noiseproof', '')"
 """A transaction of PostgreSQL that writes to its log and nothing else, and returns when the log up to there is on disk."""
 _to_disk = getattr(os, "fdatasync", os.fsync)
 _CACHE_KIB = 64 << 10
 """What SQLite may keep of a file in memory, so that a ledger of a million entries is as quick as a small one."""
+
+
+_LOG_PAGES = 4000
+"""Pages of SQLite's log that are brought into its file at once (16 MB): whoever commits waits for that, and most pages are
+written again and again."""
 
 
 class Database:
@@ -72,13 +83,21 @@ class Database:
         of several workers share a flush. Whatever anybody reads and releases after a write of their own is on disk then,
         since flushing a log flushes all that was written to it before.
         """
-        with _plain_errors(), self._watching(), self._writer.connect() as connection:
-            with connection.begin():
-                yield connection
-            if self.dialect == "sqlite":
-                _flush(self.url, connection.info)
-            else:
-                connection.execution_options(isolation_level="AUTOCOMMIT").execute(_FLUSH)
+        maybe_written = False
+        try:
+            with _plain_errors(), self._watching(), self._writer.connect() as connection:
+                with connection.begin():
+                    yield connection
+                    maybe_written = self.dialect == "postgresql"  # SQLite's commit is made, or fails and is none
+                maybe_written = True
+                if self.dialect == "sqlite":
+                    _flush(self.url, connection.info)
+                else:
+                    _flush_log(connection)
+        except LedgerAwayError as error:
+            if maybe_written:
+                raise LedgerUnsureError(str(error)) from error
+            raise
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -180,6 +199,13 @@ def _flush(url: URL, info: MutableMapping[Any, Any]) -> None:
         )
 
 
+def _flush_log(connection: Connection) -> None:
+    raw: Any = connection.connection.driver_connection
+    raw.autocommit = True
+    raw.execute(_FLUSH)
+    raw.autocommit = False
+
+
 def _sqlite(url: URL, *, writes: bool = False) -> Engine:
     engine = sa.create_engine(url, connect_args={"timeout": _LOCK_SECONDS})
 
@@ -189,17 +215,20 @@ def _sqlite(url: URL, *, writes: bool = False) -> Engine:
         # What somebody wrote that is no text is still read, and found by whoever verifies.
         connection.text_factory = lambda content: content.decode("utf-8", "surrogateescape")
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        connection.execute("PRAGMA journal_mode = WAL")
+        # Whoever makes a new file a log's asks for all of it, and SQLite then refuses others at once instead of waiting.
+        _when_free(connection, "PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         # NORMAL keeps the file whole through a power failure; that a commit survives it, `_flush` sees to.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
         if writes:
-            connection.execute("PRAGMA busy_timeout = 0")  # `_take_lock` waits instead
+            connection.execute("PRAGMA busy_timeout = 0")  # `_when_free` waits instead
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         if writes:
-            _take_lock(connection)
+            # The write lock is held for a ms; SQLite itself sleeps up to 100 between two looks.
+            _when_free(connection.connection.driver_connection, "BEGIN IMMEDIATE")
             if "files" not in connection.info:  # SQLite keeps them as long as this connection lives
                 connection.info["files"] = _files(url)
         else:
@@ -208,19 +237,19 @@ def _sqlite(url: URL, *, writes: bool = False) -> Engine:
     return engine
 
 
-def _take_lock(connection: Connection) -> None:
-    """Begin with SQLite's write lock, which is held for some ms; SQLite itself sleeps up to 100 between two looks."""
+def _when_free(raw: Any, statement: str) -> None:
+    """Run a statement on SQLite's own connection as soon as nobody's lock is in its way."""
     until = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            raw.execute(statement)
             return
-        except OperationalError as error:
-            busy = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        except sqlite3.OperationalError as error:
+            busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() > until:
                 raise
             # Not `time.sleep`, which waits for a moment instead of for a while: some clocks that jump make it fail.
-            _NEVER.wait(random.uniform(0.0005, 0.0015))
+            _NEVER.wait(random.uniform(0.0002, 0.0006))
 
 
 def _postgresql(url: URL) -> Engine:
@@ -240,8 +269,46 @@ def _postgresql(url: URL) -> Engine:
         "keepalives_count": 3,
         "tcp_user_timeout": 10_000,
     }
-    # A server that went away is noticed when a connection is taken out, not in the middle of a spend.
-    return sa.create_engine(url, connect_args=arguments, pool_pre_ping=True)
+    engine = sa.create_engine(url, connect_args=arguments)
+    sa.event.listen(engine, "checkout", _pinged)
+    sa.event.listen(engine, "checkin", _returned)
+    return engine
+
+
+def _pinged(connection: Any, record: Any, _: object) -> None:
+    """Notice a server that went away when a connection is taken out, unless it was in use a moment ago."""
+    import psycopg
+
+    if time.monotonic() - record.info.get("returned", -_IDLE_SECONDS) < _IDLE_SECONDS and not connection.closed:
+        return
+    try:
+        connection.execute("SELECT 1")
+        connection.rollback()
+    except psycopg.Error as error:
+        raise InvalidatePoolError from error
+
+
+def _returned(_: object, record: Any) -> None:
+    record.info["returned"] = time.monotonic()
+
+
+class LedgerAwayError(LedgerError):
+    """The database cannot be used now, and nothing was written: whoever can wait may try again."""
+
+
+class LedgerUnsureError(LedgerError):
+    """The database went away while something was committed: it may be in it, or not.
+
+    `outcomes` are those of spends that were on their way.
+    """
+
+    outcomes: Sequence[Paid | Refused] = ()
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    """SQLAlchemy's errors, and those of drivers that are in use."""
+    psycopg = sys.modules.get("psycopg")
+    return (SQLAlchemyError, sqlite3.Error, *(() if psycopg is None else (psycopg.Error,)))
 
 
 @contextmanager
@@ -249,18 +316,18 @@ def _plain_errors() -> Iterator[None]:
     """Database errors as a sentence. Their own messages may hold statements and values, so only their kind is told."""
     try:
         yield
-    except ProgrammingError as error:
-        if getattr(error.orig, "sqlstate", None) == "42501":  # insufficient_privilege
+    except UnicodeDecodeError:  # of SQLite's own messages, where a damaged file has names that are no text
+        raise LedgerError("the ledger is damaged and cannot be read; restore it from a backup.") from None
+    except _database_errors() as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # which SQLAlchemy and all drivers call the same
+        if getattr(getattr(error, "orig", error), "sqlstate", None) == "42501":  # insufficient_privilege
             raise LedgerError(
                 "this role of the database may not do that; use the one that owns the ledger (`noiseproof ledger role` "
                 "made this one for serving alone)."
             ) from error
-        raise LedgerError(f"the ledger cannot be used now ({type(error).__name__}); nothing was released.") from error
-    except UnicodeDecodeError:  # of SQLite's own messages, where a damaged file has names that are no text
-        raise LedgerError("the ledger is damaged and cannot be read; restore it from a backup.") from None
-    except IntegrityError as error:
-        raise LedgerError("the ledger refused a change that breaks its rules; nothing was written.") from error
-    except SQLAlchemyError as error:
-        raise LedgerError(
+        if "IntegrityError" in kinds:
+            raise LedgerError("the ledger refused a change that breaks its rules; nothing was written.") from error
+        away = kinds & {"OperationalError", "InterfaceError", "TimeoutError"}
+        raise (LedgerAwayError if away else LedgerError)(
             f"the ledger cannot be used now ({type(error).__name__}); nothing was released, try again later."
         ) from error

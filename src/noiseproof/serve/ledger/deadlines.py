@@ -1,13 +1,14 @@
-"""Deadlines: a database server that takes what is sent and never answers must not hold a transaction for ever."""
+"""Deadlines: a server that never answers must not hold a transaction for ever, and one that is away is waited for a while."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,6 +67,26 @@ class Deadlines:
                 connections = list(self._connections) if late else []
             for connection in connections:
                 _break(connection)
+
+
+class Patience:
+    """How long a ledger that is away is waited for: from when it was first missed, so that in a long outage nobody waits."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._since = self._missed = -math.inf
+
+    def lasts(self, began: float) -> bool:
+        """Whether to try again; for whoever began to wait for the ledger then, and has missed it."""
+        if began - self._missed > self._seconds:  # the last time was another
+            self._since = began
+        self._missed = now = self._clock()
+        return now - self._since < self._seconds
+
+    def renew(self) -> None:
+        """The ledger is there."""
+        self._missed = -math.inf
 
 
 def _break(connection: Any) -> None:

@@ -27,6 +27,8 @@ _FINAL = {
 }
 """Tables whose rows stay as they are once they are set, but for these columns."""
 
+_NEWEST = select(grants.c.hash).order_by(grants.c.sequence.desc()).limit(1)
+
 State = dict[tuple[str, str], dict[str, Any]]
 """What is granted, by table and row."""
 
@@ -66,6 +68,11 @@ def adopt(connection: Connection) -> None:
                 sequence, head = rows[-1]["sequence"], rows[-1]["hash"]
     if rows:
         connection.execute(insert(grants), rows)
+
+
+def head(connection: Connection) -> str | None:
+    """The hash of the last grant."""
+    return connection.execute(_NEWEST).scalar()
 
 
 def origin(connection: Connection) -> str:

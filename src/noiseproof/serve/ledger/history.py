@@ -11,22 +11,13 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from noiseproof.errors import LedgerError
-from noiseproof.serve.ledger import grants
+from noiseproof.serve.ledger import grants, spending
 from noiseproof.serve.ledger.accounts import balances_of
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.heads import Checkpoint
 from noiseproof.serve.ledger.records import Balance, Chain, Entry, timestamp
 from noiseproof.serve.ledger.replay import Position, Replay, Verification, entries_of
-from noiseproof.serve.ledger.tables import (
-    EVERYONE,
-    SPANS,
-    balances,
-    entries,
-    missing_guards,
-    models,
-    properties,
-    spending,
-)
+from noiseproof.serve.ledger.tables import EVERYONE, balances, entries, missing_guards, models, properties
 from noiseproof.serve.ledger.tables import grants as grant_table
 
 __all__ = ["Account", "History", "Verification"]
@@ -152,16 +143,11 @@ class History:
         now = time.time()
         start, width = int((now - since) * 1e6), max(1, int(since * 1e6 / buckets))
         span = "minute" if since <= 86400 else "hour"
-        query = select(spending.c.start, spending.c.answers).where(
-            spending.c.model == model,
-            spending.c.client == (EVERYONE if client is None else client),
-            spending.c.span == span,
-            spending.c.start > start - SPANS[span],
-        )
         counts: defaultdict[int, int] = defaultdict(int)
         with self._database.reading() as connection:
-            for row in connection.execute(query):
-                counts[min(buckets - 1, max(0, (row.start - start) // width))] += int(row.answers)
+            found = spending.since(connection, model, EVERYONE if client is None else client, span, start)
+        for at, answers in found.items():
+            counts[min(buckets - 1, max(0, (at - start) // width))] += answers
         return [((start + i * width) / 1e6, counts[i]) for i in range(buckets)]
 
 

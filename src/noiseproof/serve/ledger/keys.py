@@ -8,7 +8,8 @@ import hmac
 import re
 import secrets
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -17,13 +18,19 @@ from noiseproof.errors import SettingError
 from noiseproof.serve.ledger import grants
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.records import PERIODS, Period, timestamp
-from noiseproof.serve.ledger.tables import allowances, clients, keys, lock, names, properties
+from noiseproof.serve.ledger.statements import Statement
+from noiseproof.serve.ledger.tables import allowances, clients, keys, lock, names
 
 _PREFIX = "np"
 _ID_BYTES, _SECRET_BYTES, _SALT_BYTES = 8, 32, 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _KEYS = select(keys, clients.c.operator, clients.c.answers, clients.c.period).join(
     clients, clients.c.client == keys.c.client
+)
+_OWN = Statement("SELECT value FROM properties WHERE name = 'key'")
+_KEPT = Statement(
+    "SELECT k.salt, k.hash, k.id, k.client, c.operator, c.answers, k.made_at, k.revoked_at, k.expires_at, c.period "
+    "FROM keys k JOIN clients c ON c.client = k.client WHERE k.id = ANY(:ids)"
 )
 _NOBODY = ("0" * 2 * _SALT_BYTES, "0" * 64)
 """A salt and a hash that no secret has: what an unknown key is checked against, so that it takes as long."""
@@ -157,19 +164,15 @@ class Keys:
 
     def check(self, key: str) -> Caller | None:
         """Whose key it is; None for one that is wrong, unknown, revoked or expired."""
-        id, secret = split(key)
+        return self.check_all([key])[0]
+
+    def check_all(self, given: Sequence[str]) -> Sequence[Caller | None]:
+        """Whose keys these are, looked up together."""
+        parts = [split(key) for key in given]
         with self._database.reading() as connection:
-            row = connection.execute(_KEYS.where(keys.c.id == id)).one_or_none()
-            own = connection.execute(select(properties.c.value).where(properties.c.name == "key")).scalar_one()
-        salt, expected = _NOBODY if row is None else (row.salt, row.hash)
-        # All three are worked out for every key, right or wrong.
-        same = hmac.compare_digest(_hash(secret, salt), expected)
-        if not same or row is None or row.revoked_at is not None:
-            return None
-        if row.expires_at is not None and row.expires_at <= time.time_ns() // 1000:
-            return None
-        inputs = hmac.new(bytes.fromhex(own), f"inputs of {row.client}".encode(), hashlib.sha256).digest()
-        return _caller(row, inputs)
+            ((own,),) = _OWN.run(connection)
+            rows = {row[2]: row for row in _KEPT.run(connection, ids=[id for id, _ in parts])}
+        return [_checked(secret, rows.get(id), own) for id, secret in parts]
 
 
 def _set_rights(
@@ -224,18 +227,22 @@ def _live(connection: Connection, id: str, now: int) -> dict[str, Any]:
     return dict(row)
 
 
-def _caller(row: Row[Any], secret: bytes = b"") -> Caller:
-    return Caller(
-        row.id,
-        row.client,
-        bool(row.operator),
-        row.answers,
-        row.made_at,
-        row.revoked_at,
-        row.expires_at,
-        row.period,
-        secret,
-    )
+def _checked(secret: str, row: tuple[Any, ...] | None, own: str) -> Caller | None:
+    salt, expected = _NOBODY if row is None else row[:2]
+    # This is worked out for every key, right or wrong.
+    same = hmac.compare_digest(_hash(secret, salt), expected)
+    if not same or row is None:
+        return None
+    caller = Caller(*row[2:])
+    if caller.revoked_at is not None or (caller.expires_at is not None and caller.expires_at <= time.time_ns() // 1000):
+        return None
+    inputs = hmac.new(bytes.fromhex(own), f"inputs of {caller.client}".encode(), hashlib.sha256).digest()
+    return replace(caller, operator=bool(caller.operator), secret=inputs)
+
+
+def _caller(row: Row[Any]) -> Caller:
+    times = row.made_at, row.revoked_at, row.expires_at
+    return Caller(row.id, row.client, bool(row.operator), row.answers, *times, row.period)
 
 
 def split(key: str) -> tuple[str, str]:

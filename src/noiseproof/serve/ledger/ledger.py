@@ -11,11 +11,12 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
 from noiseproof.serve.ledger import answers, grants
-from noiseproof.serve.ledger.accounts import AccountTransaction, balances_of, shares, under
+from noiseproof.serve.ledger.accounts import AccountTransaction, balances_of, committed, shares, under
 from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.bindings import Binding
-from noiseproof.serve.ledger.database import Database
+from noiseproof.serve.ledger.database import Database, LedgerUnsureError
 from noiseproof.serve.ledger.records import Balance, Chain, DataSetBalance, Paid, Promise, Receipt, Refused, Spend
+from noiseproof.serve.ledger.statements import sent_together
 from noiseproof.serve.ledger.tables import (
     EVERYONE,
     balances,
@@ -183,19 +184,37 @@ class Ledger:
         return outcome.receipt
 
     def spend_together(self, spends: Sequence[Spend]) -> list[Paid | Refused]:
-        """Pay for several requests in one transaction; each is granted or refused on its own, in their order."""
-        with self.database.writing() as connection:
+        """Pay for several requests in one transaction; each is granted or refused on its own, in their order.
+
+        Raises:
+            LedgerAwayError: If nothing was spent, since the database is away.
+            LedgerUnsureError: If it went away in the middle: `tried` by their outcomes, the same spends are made once.
+        """
+        outcomes: list[Paid | Refused] = []
+        try:
+            return self._spend_together(spends, outcomes)
+        except LedgerUnsureError as error:
+            error.outcomes = outcomes
+            raise
+
+    def _spend_together(self, spends: Sequence[Spend], outcomes: list[Paid | Refused]) -> list[Paid | Refused]:
+        with self.database.writing() as connection, sent_together(connection):
             places = [(spend.model, spend.client) for spend in spends]
             accounts = self._lock(connection, {model for model, _ in places}, {client for _, client in places})
             limited, live = shares(connection, places, {spend.key for spend in spends if spend.key is not None})
             earlier = answers.paid_before(connection, spends)
-            outcomes = []
+            already = committed(connection, spends)
             promised = []
             for spend in spends:
                 place = spend.model, spend.client, spend.retry.key if spend.retry else None
                 share = limited.get((spend.model, spend.client))
-                outcome = accounts[spend.model].spend(spend, live, earlier.get(place), share)
-                if spend.retry and isinstance(outcome, Paid) and not outcome.repeated:
+                outcome = accounts[spend.model].spend(spend, live, earlier.get(place), share, already)
+                if (
+                    spend.retry
+                    and isinstance(outcome, Paid)
+                    and not outcome.repeated
+                    and outcome.receipt.id not in already
+                ):
                     earlier[place] = spend.retry.digest, outcome.receipt, None
                     promised.append((spend, outcome.receipt))
                 outcomes.append(outcome)

@@ -47,7 +47,13 @@ class Chain:
     @classmethod
     def from_row(cls, row: Any) -> Chain:
         """The chain that a row of `models` begins."""
-        return cls(row.model, row.release, row.measure, tuple(json.loads(row.orders)))
+        return cls.of(row.model, row.release, row.measure, row.orders)
+
+    @classmethod
+    @functools.lru_cache(maxsize=1024)
+    def of(cls, model: str, release: str, measure: Measure, orders: str) -> Chain:
+        """The chain of an account, whose orders are kept as JSON."""
+        return cls(model, release, measure, tuple(json.loads(orders)))
 
     @property
     def origin(self) -> str:
@@ -57,6 +63,14 @@ class Chain:
     def amount(self, units: tuple[int, ...]) -> Amount:
         """Units of this chain's measure."""
         return Amount(self.measure, units, self.orders)
+
+    def known(self, units: tuple[int, ...]) -> Amount:
+        """Units of this chain's measure that the database lets nobody set below 0."""
+        return self._nothing.of(units)
+
+    @functools.cached_property
+    def _nothing(self) -> Amount:
+        return self.amount((0,) * max(1, len(self.orders)))
 
 
 @dataclass(frozen=True)
@@ -79,13 +93,18 @@ class Entry:
 
     def row(self, hash: str) -> dict[str, Any]:
         """The entry as it is stored."""
-        return {**vars(self), "units": json.dumps(self.units), "hash": hash}
+        return {**vars(self), "units": str([*self.units]), "hash": hash}
 
     @classmethod
     def from_row(cls, row: RowMapping) -> Entry:
         """The entry that was stored."""
-        stored = {field.name: row[field.name] for field in fields(cls)}
-        return cls(**{**stored, "units": tuple(json.loads(stored["units"]))})
+        return cls.of(*(row[field.name] for field in fields(cls)))
+
+    @classmethod
+    def of(cls, *stored: Any) -> Entry:
+        """The entry of these fields, whose units are kept as JSON."""
+        model, sequence, receipt, kind, client, answers, units, made_at = stored
+        return cls(model, sequence, receipt, kind, client, answers, tuple(json.loads(units)), made_at)
 
 
 @dataclass(frozen=True)
@@ -102,7 +121,8 @@ class Spend:
 
     `limit` is what the client may spend on this model in all (None: what the model may), unless the ledger itself has a
     right of the client's: that goes first. With `key` the spend is refused if that API key was revoked or has expired, in
-    the same transaction. With `retry`, a spend that was made before is not made again.
+    the same transaction. With `retry`, a spend that was made before is not made again. With `tried`, neither is one of that
+    receipt, of which nobody knows whether it was committed.
     """
 
     model: str
@@ -112,6 +132,7 @@ class Spend:
     limit: Amount | None = None
     key: str | None = None
     retry: Retry | None = None
+    tried: Receipt | None = None
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from noiseproof.errors import LedgerError
 
-VERSION = 6
+VERSION = 7
 """The version of the tables that this noiseproof reads and writes."""
+
+_SUMMED_AT_ONCE = 6
+"""The version whose spends were summed up in their own transactions."""
 
 EVERYONE = ""
 """The client of a model's own account: what all clients together may spend, because they may collude."""
@@ -118,7 +121,7 @@ spending = _table(
     _key("start", sa.BigInteger),
     _number("answers"),
 )
-"""Answers by `span` (a minute or an hour) from `start` on: sums of entries, so that nobody need add them up."""
+"""Answers by `span` (a minute or an hour) from `start` on: sums of entries. `SUMMED` says up to which one."""
 names = _table("names", _key("name"), _text("model", ForeignKey("models.model")))
 weights = _table("weights", _key("weights"), _text("model", ForeignKey("models.model")))
 """The accounts of releases by a keyed digest of their weights alone, whatever else is said of them."""
@@ -138,6 +141,8 @@ GRANTING = (models, names, weights, clients, allowances, keys, data_sets, draws,
 
 SPANS = {"minute": 60_000_000, "hour": 3_600_000_000}
 """Microseconds of the spans that answers are summed up by."""
+SUMMED = "summed"
+"""The span of the row that says up to which entry of a model its answers are summed up."""
 
 # History is appended to, never edited: the database itself refuses. (SQLite's REPLACE deletes without a delete trigger.)
 _SAME = {"entries": "(model = NEW.model AND sequence = NEW.sequence) OR receipt = NEW.receipt"}
@@ -206,12 +211,12 @@ def migrate(engine: Engine, *, create: bool = True) -> None:
             raise LedgerError(
                 f"the ledger has version {found}, this noiseproof knows {VERSION}; use the one that made it."
             )
-        _build(connection)
+        _build(connection, found)
         connection.execute(version_table.delete())
         connection.execute(version_table.insert().values(version=VERSION))
 
 
-def _build(connection: Connection) -> None:
+def _build(connection: Connection, found: int) -> None:
     from noiseproof.serve.ledger import grants as chain
 
     dialect = connection.dialect.name
@@ -233,15 +238,10 @@ def _build(connection: Connection) -> None:
     fresh = [{"name": name, "value": secrets.token_hex(size)} for name, size in (("id", 8), ("key", 32))]
     connection.execute(upsert(dialect, properties), fresh)
     chain.adopt(connection)
-    for span, width in SPANS.items():
-        start = f"made_at - made_at % {width}"
-        for client, grouped in (("client", "model, client"), (f"'{EVERYONE}'", "model")):
-            connection.execute(
-                text(
-                    f"INSERT INTO spending SELECT model, {client}, '{span}', {start}, SUM(answers) FROM entries "
-                    f"WHERE kind = 'spend' GROUP BY {grouped}, {start}"
-                )
-            )
+    if found == _SUMMED_AT_ONCE:
+        connection.execute(
+            text(f"INSERT INTO spending SELECT model, '{EVERYONE}', '{SUMMED}', 0, sequence FROM models")
+        )
 
 
 def lock(connection: Connection, purpose: str) -> None:

@@ -1,0 +1,86 @@
+"""Spending: answers by the minute and by the hour, of everyone and of clients, summed up behind the spends.
+
+A spend writes its entry and its balances, nothing else. What the entries add up to is written later, thousands at a time:
+row by row, sums of a hundred thousand clients would lie in as many places, and cost more than the spends themselves. Whoever
+asks in between is told the sums and the entries that are not in them yet.
+"""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import Connection
+
+from noiseproof.serve.ledger.database import Database
+from noiseproof.serve.ledger.statements import Statement
+from noiseproof.serve.ledger.tables import EVERYONE, SPANS, SUMMED, lock
+
+_AT_ONCE = 4096
+"""Entries that one transaction sums up, so that no spend waits long for it."""
+_MINUTES_KEPT = 2 * 86_400_000_000
+
+_ACCOUNTS = Statement(
+    "SELECT m.model, m.sequence, COALESCE(s.answers, 0) FROM models m LEFT JOIN spending s ON s.model = m.model "
+    f"AND s.client = '{EVERYONE}' AND s.span = '{SUMMED}' AND s.start = 0 WHERE m.sequence > COALESCE(s.answers, 0)"
+)
+_SUM_UP = Statement(
+    "INSERT INTO spending (model, client, span, start, answers) "
+    + " UNION ALL ".join(
+        f"SELECT model, {client}, '{span}', made_at - made_at % {width} AS start, SUM(answers) FROM entries "
+        "WHERE model = :model AND sequence > :after AND sequence <= :upto AND kind = 'spend' AND answers > 0 "
+        "GROUP BY 1, 2, 3, 4"
+        for span, width in SPANS.items()
+        for client in ("client", f"'{EVERYONE}'")
+    )
+    + " ON CONFLICT (model, client, span, start) DO UPDATE SET answers = spending.answers + excluded.answers"
+)
+_SUMMED_UP = Statement(
+    f"INSERT INTO spending (model, client, span, start, answers) VALUES (:model, '{EVERYONE}', '{SUMMED}', 0, :upto) "
+    "ON CONFLICT (model, client, span, start) DO UPDATE SET answers = excluded.answers"
+)
+_UP_TO = (
+    f"COALESCE((SELECT answers FROM spending WHERE model = :model AND client = '{EVERYONE}' AND span = '{SUMMED}'), 0)"
+)
+_SUMS = Statement(
+    "SELECT start, answers FROM spending WHERE model = :model AND client = :client AND span = :span AND start >= :since"
+)
+_REST = Statement(
+    "SELECT made_at, answers FROM entries WHERE model = :model AND kind = 'spend' AND made_at >= :since "
+    f"AND sequence > {_UP_TO} AND (client = :client OR :client = '{EVERYONE}')"
+)
+_FORGET = Statement("DELETE FROM spending WHERE span = 'minute' AND start < :before")
+
+
+def since(connection: Connection, model: str, client: str, span: str, start: int) -> dict[int, int]:
+    """Answers of a client, or of everyone, by the minute or hour that they were paid for in, from the one of `start` on."""
+    width = SPANS[span]
+    asked = {"model": model, "client": client, "since": start - start % width}
+    counts = {int(at): int(answers) for at, answers in _SUMS.run(connection, **asked, span=span)}
+    for made_at, answers in _REST.run(connection, **asked):
+        counts[made_at - made_at % width] = counts.get(made_at - made_at % width, 0) + answers
+    return counts
+
+
+def answers_since(connection: Connection, model: str, client: str, start: int) -> int:
+    """How many answers a client has paid for since the hour of `start`, in microseconds since 1970."""
+    return sum(since(connection, model, client, "hour", start).values())
+
+
+def sum_up(database: Database) -> bool:
+    """Sum up some entries that are not yet; whether some may be left."""
+    with database.reading() as connection:
+        behind = _ACCOUNTS.run(connection).fetchall()
+    if not behind:
+        return False
+    with database.writing() as connection:
+        lock(connection, "sum up")
+        for model, sequence, after in _ACCOUNTS.run(connection).fetchall():
+            upto = min(sequence, after + _AT_ONCE)
+            _SUM_UP.run(connection, model=model, after=after, upto=upto)
+            _SUMMED_UP.run(connection, model=model, upto=upto)
+    return any(sequence - after > _AT_ONCE for _, sequence, after in behind)
+
+
+def forget(connection: Connection) -> None:
+    """Forget single minutes that nobody looks at any more."""
+    _FORGET.run(connection, before=time.time_ns() // 1000 - _MINUTES_KEPT)

@@ -1,0 +1,68 @@
+"""Statements of the path that every answer takes, in the drivers' own calls.
+
+What SQLAlchemy adds to a statement, mostly for databases that need more of it, takes several times as long as SQLite takes
+for the statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Table, Text
+
+Rows = Iterable[tuple[Any, ...]]
+
+
+class Statement:
+    """SQL with `:name` for values, `= ANY(:name)` for one of a list, and PostgreSQL's `FOR UPDATE`, for both databases."""
+
+    def __init__(self, text: str) -> None:
+        listed = r"= ANY\(:(\w+)\)"
+        self._lists = tuple(re.findall(listed, text))
+        # A transaction of SQLite's that writes has the only lock already.
+        self._sqlite = re.sub(listed, r"IN (SELECT value FROM json_each(:\1))", text).replace(" FOR UPDATE", "")
+        self._postgresql = re.sub(r":(\w+)", r"%(\1)s", text.replace("%", "%%"))
+
+    def run(self, connection: Connection, **values: Any) -> Any:
+        """Send it; the driver's cursor, whose rows are tuples."""
+        raw: Any = connection.connection.driver_connection
+        if connection.dialect.name == "postgresql":
+            return raw.execute(self._postgresql, values)
+        for name in self._lists:
+            values[name] = orjson.dumps(values[name]).decode()
+        return raw.execute(self._sqlite, values)
+
+
+class Insertion:
+    """Rows into a table, whole but for columns that may be empty; where one is there already, it gets the `changed` columns."""
+
+    def __init__(self, table: Table, *changed: str) -> None:
+        columns = [column for column in table.columns if not column.nullable]
+        names = [column.name for column in columns]
+        key = ", ".join(column.name for column in table.primary_key.columns)
+        setting = ", ".join(f"{name} = excluded.{name}" for name in changed)
+        begin, end = f"INSERT INTO {table.name} ({', '.join(names)})", ""
+        if changed:
+            end = f" ON CONFLICT ({key}) DO UPDATE SET {setting}"
+        self._sqlite = f"{begin} VALUES ({', '.join(f':{name}' for name in names)}){end}"
+        # One statement for all rows, given by columns.
+        arrays = (f"%({one.name})s::{'text' if isinstance(one.type, Text) else 'bigint'}[]" for one in columns)
+        self._postgresql = f"{begin} SELECT * FROM unnest({', '.join(arrays)}){end}"
+
+    def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert rows, at least one."""
+        raw: Any = connection.connection.driver_connection
+        if connection.dialect.name == "postgresql":
+            raw.execute(self._postgresql, {name: [row[name] for row in rows] for name in rows[0]})
+        else:
+            raw.executemany(self._sqlite, rows)
+
+
+def sent_together(connection: Connection) -> AbstractContextManager[Any]:
+    """While it lasts, statements go to a server without waiting for the answers to those before, until rows are read."""
+    raw: Any = connection.connection.driver_connection
+    return raw.pipeline() if connection.dialect.name == "postgresql" else nullcontext()

@@ -1,0 +1,17 @@
+"""What a spend costs as a ledger and its clients grow is measured on small ones as on large ones."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+from bench import ledger
+
+
+def test_a_spend_is_timed_at_both_sizes_of_entries_and_of_clients(monkeypatch):
+    monkeypatch.setattr(ledger, "ENTRIES", (20, 200))
+    monkeypatch.setattr(ledger, "CLIENTS", (2, 50))
+    entries, clients = ledger.rows(batches=2, repeats=1)
+    assert entries["what"].startswith("a spend at 200 entries / at 20,")
+    assert clients["what"].startswith("a spend at 50 clients / at 2,")
+    assert all(row["ours"] > 0 and row["ratio"] > 0 for row in (entries, clients))
