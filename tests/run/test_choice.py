@@ -229,7 +229,10 @@ def test_a_training_that_did_more_than_it_stated_is_not_released(cancer):
     with refused():
         choice._check_ran(release, build("functional", {}).planned_event(cancer.train, Budget(1.0)), budget)
     # As much at the budget's delta, and more at other orders, which a selection is accounted for by.
-    gaussian, laplace = GaussianDpEvent(calibration.sigma(2.9, 1e-5, 1.0, 1, accountant="rdp").sigma), LaplaceDpEvent(1 / 3)
+    gaussian, laplace = (
+        GaussianDpEvent(calibration.sigma(2.9, 1e-5, 1.0, 1, accountant="rdp").sigma),
+        LaplaceDpEvent(1 / 3),
+    )
     ran, stated = (accountants.epsilon(one, 1e-5, accountant="rdp").epsilon for one in (gaussian, laplace))
     assert ran <= stated
     release.event_log = ((gaussian, 1),)
