@@ -13,7 +13,7 @@ import torch
 
 from noiseproof import methods
 from noiseproof.audits import AuditError, audit_end_to_end, counting_bound, end_to_end, observed, worlds
-from noiseproof.data import Dataset, Public, load
+from noiseproof.data import Dataset, Public, load, split
 from noiseproof.data.draft import draft
 from noiseproof.data.schema import ColumnSchema, Schema, TargetSchema
 from noiseproof.data.tables import code
@@ -154,6 +154,12 @@ def test_the_worlds_are_neighbouring_files_that_load_as_written(tmp_path, relati
             assert len(there) - len(without.train) == (relation == "add-or-remove")
             assert len(rows(there) - rows(without.train)) == 1
             assert float((features - chosen[name][0]).abs().max()) < 0.1
+
+
+def test_the_training_part_of_a_split_is_refused_for_what_it_is(tmp_path):
+    part = split(people(60)).train  # the command would draw the same coins, which put all of them on one side
+    with pytest.raises(SettingError, match="give the whole data set"):
+        worlds.write_worlds(tmp_path, part, "add-or-remove", worlds.candidates(part), 0)
 
 
 def rows(dataset: Dataset) -> Counter[tuple[float, ...]]:

@@ -238,6 +238,8 @@ BAD = {
     ),
     "delta 1": ({}, (*TRAIN, "--delta", "1"), "delta"),
     "other neighbours": ({}, (*TRAIN, "--neighbours", "nearby"), "neighbours"),
+    "an audit of no trials": ({}, ("audit", "dp-sgd", "--trials", "0"), "trials"),
+    "a whole audit of no trials": ({}, ("audit", "dp-sgd", "--end-to-end", "--trials", "0"), "20 trials"),
     "no such method": ({}, ("train", "magic", "--data", "people.csv"), "no method 'magic'"),
     "no such setting": ({}, (*TRAIN, "--set", "magic=1"), "magic"),
     "a setting without a value": ({}, (*TRAIN, "--set", "epochs"), "NAME=VALUE"),

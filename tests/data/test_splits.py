@@ -152,6 +152,14 @@ def test_a_fraction_that_leaves_a_part_empty_is_refused(fraction):
         split(_numbered(5), test_fraction=fraction)
 
 
+def test_one_persons_records_cannot_be_split():
+    one = from_arrays(
+        torch.rand(20, 3), [0, 1] * 10, classes=2, low=0, high=1, groups=torch.zeros(20, dtype=torch.int64)
+    )
+    with pytest.raises(DataError, match="has 1 person; a split into training and test needs at least 2"):
+        split(one)
+
+
 def test_one_record_cannot_be_split():
     with pytest.raises(DataError, match="at least 2"):
         split(_numbered(1))

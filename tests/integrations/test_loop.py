@@ -52,6 +52,21 @@ def test_a_sum_is_taken_for_a_sum_if_one_says_so(parts, quietly):
     assert plain_epoch(model, optimizer, loader, 12, "sum") == 5
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_records_that_are_not_finite_are_left_out_and_end_nothing(parts, quietly, value):
+    model, optimizer, loader = parts()
+    loader.dataset.x[::5] = value
+    engine = quietly(model, optimizer, loader)
+    for numbers, x, y in loader:
+        frozen = copy.deepcopy(model)
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        ordinary = [number for number in numbers.tolist() if number % 5]
+        check_step(model, frozen, loader.dataset, ordinary, 12)
+        optimizer.step()
+    assert engine.steps == 5
+
+
 def test_losses_of_single_records_can_be_given_instead(parts, quietly):
     model, optimizer, loader = parts()
     engine = quietly(model, optimizer, loader)

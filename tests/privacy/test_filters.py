@@ -132,6 +132,19 @@ def test_ten_tenths_fit_into_one_and_no_eleventh():
     assert guard.spend(NoOpDpEvent()).epsilon == pytest.approx(1)
 
 
+@pytest.mark.parametrize("accountant", ["rdp", "zcdp", "gdp"])
+def test_a_person_of_several_sampled_records_pays_for_all_of_them(accountant):
+    def prices(event):
+        guard = Filter(Budget(100.0, 1e-5), accountant)
+        guard.spend(event)
+        return 1 - guard.left
+
+    person = sampled_gaussian(0.05, 2.0, group_size=5)
+    # All of them at once, as often as one of them comes: sampling helps only where the accountant knows it.
+    assert prices(person) == pytest.approx(prices(sampled_gaussian(1 - 0.95**5, 2.0 / 5)))
+    assert prices(person) > 5 * prices(sampled_gaussian(0.05, 2.0))
+
+
 def test_under_replace_one_everything_costs_twice():
     guard = Filter(Budget(1.0, 0.0, "replace-one"), "pure")
     guard.spend(PureDpEvent(0.5))

@@ -58,6 +58,15 @@ def divergence(p, q, order):
     return float(np.logaddexp.reduce(logs)) / (order - 1)
 
 
+@pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])
+def test_a_choice_costs_a_person_of_several_sampled_records_more_than_one_run(neighbours):
+    run = sampled_gaussian(0.05, 2.0, 20, group_size=5)
+    once = accountants.epsilon(run, 1e-5, neighbours=neighbours).epsilon
+    for stopping in STOPPINGS:
+        chosen = accountants.epsilon(SelectionDpEvent([run], 3.0, stopping), 1e-5, neighbours=neighbours).epsilon
+        assert chosen > once
+
+
 @pytest.mark.parametrize("stopping", STOPPINGS)
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(

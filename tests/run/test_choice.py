@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -19,8 +20,9 @@ from noiseproof.data.dataset import Bought
 from noiseproof.errors import DataError, SettingError, UnsupportedError
 from noiseproof.methods import build
 from noiseproof.methods.common import proven_game, seeded_by
-from noiseproof.privacy import Budget, Gaussian, Reproducible, accountants
-from noiseproof.privacy.events import ComposedDpEvent, EventLog, SelectionDpEvent
+from noiseproof.privacy import Budget, Gaussian, Reproducible, accountants, calibration, renyi
+from noiseproof.privacy.events import ComposedDpEvent, EventLog, GaussianDpEvent, LaplaceDpEvent, SelectionDpEvent
+from noiseproof.privacy.steps import read
 from noiseproof.releases import ModelRelease, load_bundle
 from noiseproof.run import choice
 from noiseproof.run.choice import choose, count_table
@@ -221,10 +223,21 @@ def test_methods_that_cannot_say_their_event_are_refused_in_words(cancer):
 
 
 def test_a_training_that_did_more_than_it_stated_is_not_released(cancer):
-    release = build("functional", {}).fit(None, cancer.train, Budget(3.0), rng=Reproducible(0))
-    stated = build("functional", {}).planned_event(cancer.train, Budget(1.0))
-    with pytest.raises(UnsupportedError, match="more to the records than it had stated"):
-        choice._check_ran(release, stated, Budget(3.0))
+    budget = Budget(3.0)
+    release = build("functional", {}).fit(None, cancer.train, budget, rng=Reproducible(0))
+    refused = partial(pytest.raises, UnsupportedError, match="more to the records than it had stated")
+    with refused():
+        choice._check_ran(release, build("functional", {}).planned_event(cancer.train, Budget(1.0)), budget)
+    # As much at the budget's delta, and more at other orders, which a selection is accounted for by.
+    gaussian, laplace = (
+        GaussianDpEvent(calibration.sigma(2.9, 1e-5, 1.0, 1, accountant="rdp").sigma),
+        LaplaceDpEvent(1 / 3),
+    )
+    ran, stated = (accountants.epsilon(one, 1e-5, accountant="rdp").epsilon for one in (gaussian, laplace))
+    assert ran <= stated
+    release.event_log = ((gaussian, 1),)
+    with refused():
+        choice._check_ran(release, laplace, budget)
 
 
 STATED = {
@@ -247,9 +260,22 @@ def test_what_is_stated_beforehand_is_what_runs(cancer, name, unit):
     for event, count in release.event_log:
         log.append(event, count)
     ran, stated = (
-        accountants.epsilon(event, 1e-5).epsilon for event in (log.event, method.planned_event(cancer.train, budget))
+        renyi.curve(read(event, budget.neighbours), [1.5, 4.0, 64.0])
+        for event in (log.event, method.planned_event(cancer.train, budget))
     )
     assert ran == pytest.approx(stated, rel=1e-6)
+
+
+def test_records_that_are_sampled_one_by_one_are_stated_for_a_person_who_has_several(cancer):
+    split, budget = with_persons(cancer), Budget(2.0)
+    method = build("dp-sgd", {"epochs": 1, "person_sampling": "records", "max_records_per_person": 3})
+    release = method.fit(method.network(split.train.public), split.train, budget, rng=Reproducible(0))
+    stated = method.planned_event(split.train, budget)
+    choice._check_ran(release, stated, budget)
+    for neighbours in ("add-or-remove", "replace-one"):
+        one = accountants.epsilon(stated, 1e-5, neighbours=neighbours).epsilon
+        chosen = SelectionDpEvent([stated], 3.0, "logarithmic")
+        assert accountants.epsilon(chosen, 1e-5, neighbours=neighbours).epsilon > one
 
 
 def test_bounds_read_off_the_records_prove_nothing_here_either():

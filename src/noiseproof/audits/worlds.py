@@ -75,7 +75,12 @@ def write_worlds(
     first = next(iter(chosen.values()))
     written = {WITHOUT: _write(place / WITHOUT, dataset, first, relation, seed)}
     without = _training_part(written[WITHOUT], relation)
-    held_out = None if without is None else _fingerprint(without)
+    if without is None:
+        raise SettingError(
+            "the split that a command makes has all these records on one side, as it has a part of its own making (`.train`); "
+            "give the whole data set, or more records."
+        )
+    held_out = _fingerprint(without)
     for name, canary in chosen.items():
         for attempt in range(_ATTEMPTS):
             moved = _moved(dataset.public, canary, attempt)

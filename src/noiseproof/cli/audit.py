@@ -192,7 +192,7 @@ def run(
             relation=budget.neighbours,
             canary=chosen_canary,
             records=records,
-            trials=trials or 100,
+            trials=100 if trials is None else trials,
             confidence=confidence,
             seed=seed,
             jobs=jobs,
@@ -202,7 +202,9 @@ def run(
     else:
         o.check_unit(unit, 1)
         game = chosen.person_game(budget) if unit == "person" else chosen.game(budget)
-        result = audit(game, trials=trials or 2000, confidence=confidence, seed=seed, progress=progress)
+        result = audit(
+            game, trials=2000 if trials is None else trials, confidence=confidence, seed=seed, progress=progress
+        )
     if bundle is not None:
         bundles.write_card(bundle, card.with_audit(result.audited))
     result = result.with_power()

@@ -91,9 +91,10 @@ def split(
         (80, 20)
     """
     check_fraction(test_fraction)
-    records = len(dataset)
-    if records < 2:
-        raise DataError(f"{dataset.name} has {records} record; a split into training and test needs at least 2.")
+    if dataset.persons < 2:
+        raise DataError(
+            f"{dataset.name} has {dataset.persons} {dataset.unit}; a split into training and test needs at least 2."
+        )
     train, test = sides(dataset, seed, test_fraction, relation)
     device = dataset.labels.device
     return Split(dataset.take(train.to(device)), dataset.take(test.to(device)), remarks, (train, test))

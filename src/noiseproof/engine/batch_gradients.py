@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Required, TypedDict
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from noiseproof.data.lazy import in_memory
 from noiseproof.data.persons import Groups, group_array
 from noiseproof.engine.checks import FIRST, is_due
 from noiseproof.engine.clipping import RecordGradients
+from noiseproof.engine.collating import record_tensors, with_empty_batches
 from noiseproof.engine.contributions import full_precision
 from noiseproof.engine.masks import Masks
 from noiseproof.engine.per_record import PerRecordGradients
 from noiseproof.engine.persons import Owners, PersonSampler, Reduction
 from noiseproof.engine.ranks import ALONE, Ranks, Shards, is_sharded, unwrapped
-from noiseproof.engine.sampling import PoissonSampler, check_loader, with_empty_batches
+from noiseproof.engine.sampling import PoissonSampler, check_loader
 from noiseproof.engine.twins import TwinBatch
 from noiseproof.errors import NoiseproofError, SettingError, UnsupportedError
 from noiseproof.privacy.events import DpEvent, EventLog
@@ -418,13 +418,3 @@ class BatchGradients(ABC):
     @abstractmethod
     def _finish(self) -> torch.Tensor:
         """The step's gradient as one vector, parameter after parameter; resets what was accumulated."""
-
-
-def record_tensors(batch: Any, records: int) -> list[torch.Tensor]:
-    """The tensors at any depth of a batch whose first dimension counts its records."""
-    if isinstance(batch, Mapping):  # tokenizers' batches are mappings, and no dictionaries
-        return [tensor for value in batch.values() for tensor in record_tensors(value, records)]
-    if isinstance(batch, list | tuple):
-        return [tensor for value in batch for tensor in record_tensors(value, records)]
-    leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()]
-    return [leaf for leaf in leaves if len(leaf) == records]

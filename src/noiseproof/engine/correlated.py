@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from noiseproof.data.persons import Groups, group_array
-from noiseproof.engine.batch_gradients import Sampling, Waiting, record_tensors
+from noiseproof.engine.batch_gradients import Sampling, Waiting
+from noiseproof.engine.collating import SeparateCollate, record_tensors
 from noiseproof.engine.persons import PersonSampler
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.engine.ranks import ALONE
@@ -298,6 +299,8 @@ class CorrelatedGradients(PrivateGradients):
             )
         else:
             self.own_order, self.visits = True, self.visits or Visits(self.strategy.participation, records)
+            loader = copy.copy(loader)
+        loader.collate_fn = SeparateCollate(loader.collate_fn)
         self.expected_batch = self.expected_batch or float(loader.batch_size or (records or 0) / self.blocks)
         for number, batch in enumerate(loader):
             self.forget_waiting()
@@ -405,8 +408,8 @@ class CorrelatedGradients(PrivateGradients):
         if isinstance(self.strategy, Banded) and self.sample_rate < 1:  # each round is a mechanism of its own
             sensitivity = self.strategy.largest_column
         mechanism = Gaussian(sensitivity * self.max_grad_norm / self.expected_batch, self.noise_multiplier)
-        # Rounding to a lattice adds to each step's sum of gradients.
-        scale = mechanism.scale(self._rng, self.coordinates * self.strategy.participation.steps)
+        # Rounding to a lattice adds to every sum of gradients: one a step, of a tree up to two.
+        scale = mechanism.scale(self._rng, 2 * self.coordinates * self.strategy.participation.steps)
 
         def noised(query: torch.Tensor) -> torch.Tensor:
             return self.ranks.in_parts(query, lambda part: self._rng.add_gaussian(part, scale, out=part))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.engine.ranks import ALONE, Ranks
@@ -82,31 +81,6 @@ def check_loader(loader: DataLoader[object], sample_rate: float, records: int, r
         )
     if sampler.ranks is not ranks:
         raise UnsupportedError("the loader's PoissonSampler must be given the ranks that share the training.")
-
-
-class _Collate:
-    """A loader's own way of putting records together, which also makes a batch of none."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._own, self._dataset = loader.collate_fn, loader.dataset
-
-    def __call__(self, records: list[Any]) -> Any:
-        if records:
-            return self._own(records)
-        # Of the record that lends its shapes nothing else is left.
-        return tree_map(
-            lambda leaf: leaf[:0] if isinstance(leaf, torch.Tensor) else leaf, self._own([self._dataset[0]])
-        )
-
-
-def with_empty_batches(loader: DataLoader[Any]) -> Iterator[Any]:
-    """The loader's batches, where one without records has the shapes of the others."""
-    own, loader.collate_fn = loader.collate_fn, _Collate(loader)
-    try:
-        batches = iter(loader)
-    finally:
-        loader.collate_fn = own
-    return batches
 
 
 Decay = Literal["constant", "time", "exponential", "step"]

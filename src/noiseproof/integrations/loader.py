@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from noiseproof.engine import CorrelatedGradients, PoissonSampler
+from noiseproof.engine.collating import SeparateCollate
 from noiseproof.engine.persons import Owners, PersonSampler
 from noiseproof.engine.ranks import Ranks
 from noiseproof.errors import UnsupportedError
@@ -143,4 +144,6 @@ def convert_loader(loader: DataLoader[Any], sampler: LoopSampler | OrderSampler,
     Private.__name__ = f"Private{own.__name__}"
     # DataLoader forbids to change these once it is made; its batches have not begun.
     loader.__dict__["batch_sampler"] = sampler
+    if loader.collate_fn is not default_collate:
+        loader.collate_fn = SeparateCollate(loader.collate_fn)
     loader.__class__ = Private

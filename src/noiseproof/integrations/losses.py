@@ -117,7 +117,9 @@ class HalfBatch(TorchFunctionMode):
                 continue
             own, other = output.grad[: self._half] * self._records, half * self._half
             precision = 1e3 * torch.finfo(own.dtype).eps
-            if not torch.allclose(own, other, rtol=precision, atol=precision * float(own.abs().max())):
+            # A record that is not finite is left out of a step, and must not end the training either.
+            floor = precision * float(own.nan_to_num(0.0, 0.0, 0.0).abs().max())
+            if not torch.allclose(own, other, rtol=precision, atol=floor, equal_nan=True):
                 raise UnsupportedError(
                     "the loop's loss is not the mean of its records' own losses: it divides by something that other records "
                     "bring (class weights, ignored labels, their number), or it is a sum. Call `engine.backward(losses)` with "
@@ -137,8 +139,9 @@ class HalfBatch(TorchFunctionMode):
             twin_args, twin_kwargs = tree_map(self._halved, (args, kwargs))
             if func is torch.Tensor.backward:
                 self._gradients = torch.autograd.grad(twin_args[0], self._halves, allow_unused=True)
-                return func(*args, **kwargs)
-            twin = func(*twin_args, **twin_kwargs)
+                twin = None
+            else:
+                twin = func(*twin_args, **twin_kwargs)
         except RuntimeError:  # torch's errors; whatever it is, it is the half's own trouble
             self._failed = True
             return func(*args, **kwargs)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.hooks import RemovableHandle
 
-from noiseproof.engine.batch_gradients import record_tensors
+from noiseproof.engine.collating import record_tensors
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.errors import NoiseproofError, UnsupportedError
 from noiseproof.integrations.loader import LoopSampler, OrderSampler

@@ -166,7 +166,7 @@ def _spend(
     if accountant not in ACCOUNTANTS:
         raise SettingError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, not {accountant!r}.")
     relation = check_neighbours(neighbours)
-    steps = read(event, relation)
+    steps = read(event, relation, groups=True)
     if steps is None:
         nothing = math.inf if wanted == "epsilon" else 1.0
         found: _Result = nothing, accountant, True, "an event in it protects nothing."

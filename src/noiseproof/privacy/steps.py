@@ -105,8 +105,10 @@ def amplified(epsilon: float, rate: float) -> float:
     return math.log1p(rate * math.expm1(epsilon))
 
 
-def read(event: DpEvent, neighbours: str) -> tuple[Step, ...] | None:
+def read(event: DpEvent, neighbours: str, *, groups: bool = False) -> tuple[Step, ...] | None:
     """The steps of an event under a neighbouring relation, equal ones counted together; None if it protects nothing.
+
+    With `groups` the steps of a person's records stay groups, for who knows what a group loses; else they are `folded`.
 
     An event's noise multiplier is over the norm of *one record's contribution*. Exchanging a record moves a sum by
     twice that, so that under replace-one Gaussian and Laplace scales are halved (dp-accounting's own RDP accountant
@@ -121,7 +123,7 @@ def read(event: DpEvent, neighbours: str) -> tuple[Step, ...] | None:
         if step is None:
             return None
         if step.law != "pure" or step.scale:
-            counts[step] += count
+            counts[step if groups else step.folded] += count
     return tuple(replace(step, count=count) for step, count in counts.items() if count)
 
 

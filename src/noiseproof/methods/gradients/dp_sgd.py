@@ -124,15 +124,22 @@ class DpSgd(GradientMethod):
         return PrivateGradients(module, max_grad_norm=clip, noise_multiplier=noise, bound=self.bound, **sampling)
 
     def _sampled(self, dataset: Dataset, rng: Randomness) -> Sampled:
+        count, group_size = self._units(dataset)
         if dataset.groups is None:
-            return super()._sampled(dataset, rng)
-        persons, most = dataset.persons, self.max_records_per_person
+            return Sampled(dataset, count)
+        most = self.max_records_per_person
         if self.person_sampling == "persons":
             names = {"max_records_per_person": most, "reduction": self.person_gradient}
-            return Sampled(dataset, persons, {"groups": dataset.groups, **names})
-        chosen, _ = PersonSampler(dataset.groups, most, rng).records_of(torch.arange(persons))
+            return Sampled(dataset, count, {"groups": dataset.groups, **names})
+        chosen, _ = PersonSampler(dataset.groups, most, rng).records_of(torch.arange(dataset.persons))
+        return Sampled(dataset.take(chosen), count, group_size=group_size)
+
+    def _units(self, dataset: Dataset) -> tuple[int, int]:
+        """How many records or persons are sampled from, and how many of them may be one person's."""
+        if dataset.groups is None or self.person_sampling == "persons":
+            return dataset.persons, 1
         # How many records persons have is private, so that the rate is by how many they may have.
-        return Sampled(dataset.take(chosen), persons * most, group_size=most)
+        return dataset.persons * self.max_records_per_person, self.max_records_per_person
 
     def calibrated(self, sample_rate: float, steps: int, budget: Budget, group_size: int = 1) -> float:
         """The noise multiplier at the first step for a training of that many steps."""
@@ -165,11 +172,12 @@ class DpSgd(GradientMethod):
 
     def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent:
         """The statistics of a preconditioner and all steps, at the calibrated noise."""
-        rate = self.rate(len(dataset))
-        steps = self.charged(rate, self.steps(len(dataset)))
+        count, group_size = self._units(dataset)
+        rate = self.rate(count)
+        steps = self.charged(rate, self.steps(count))
         before = self._statistics(budget).events if self.precondition else ()
-        noise = self.schedule(self.calibrated(rate, steps, budget))
-        return ComposedDpEvent([*before, planned_event(rate, noise, steps)])
+        noise = self.schedule(self.calibrated(rate, steps, budget, group_size))
+        return ComposedDpEvent([*before, planned_event(rate, noise, steps, group_size)])
 
     def charged(self, sample_rate: float, steps: int) -> int:
         """How many sampled Gaussian mechanisms that many steps are."""
