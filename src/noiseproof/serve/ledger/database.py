@@ -78,8 +78,8 @@ class Database:
     def writing(self, *, together: bool = False) -> Iterator[Connection]:
         """A transaction that may write: committed and on disk when the block ends, undone if it raises.
 
-        With `together`, statements go to a server without waiting for the answers to those before, until rows are read; so
-        do the commit and the flush, with the last of them.
+        With `together`, every `Statement` goes to a server without waiting for the answers to those before, until rows
+        are read; so do the commit and the flush, with the last of them. (SQLAlchemy's own statements would wait.)
 
         On SQLite it holds the one write lock from its first moment, so that nothing it has read can have changed. What
         was committed is brought to disk after the locks are released: others need not wait for the disk, and commits
@@ -308,7 +308,7 @@ def _pinged(connection: Any, record: Any, _: object) -> None:
         return
     try:
         connection.execute("SELECT 1")
-        connection.rollback()
+        connection.commit()  # at a rollback psycopg forgets what it has prepared
     except psycopg.Error as error:
         raise InvalidatePoolError from error
 

@@ -66,10 +66,8 @@ class Together:
 
     def __init__(self, statement: Statement, *insertions: Insertion) -> None:
         self._statement, self._insertions = statement, insertions
-        texts = [
-            re.sub(r"%\((\w+)\)s", rf"%({place} \1)s", part.postgresql)
-            for place, part in enumerate((statement, *insertions))
-        ]
+        parts = [statement.postgresql, *(one.postgresql for one in insertions)]
+        texts = [re.sub(r"%\((\w+)\)s", rf"%({place} \1)s", part) for place, part in enumerate(parts)]
         steps = ", ".join(f"step{place} AS ({text})" for place, text in enumerate(texts[:-1]))
         self._postgresql = f"WITH {steps} {texts[-1]}"
 
