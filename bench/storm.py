@@ -1,6 +1,7 @@
 """A storm: clients ask a service while workers are killed, disks fill up, databases restart and strangers attack it.
 
 `python -m bench.storm sqlite` sends 100,000 requests; root only, since it mounts a small disk. Everything is on this machine.
+How many requests, how many seconds at most, and the troubles' seed may be given behind it, for a storm in parts.
 """
 
 from __future__ import annotations
@@ -356,5 +357,6 @@ class _Postgres:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    print(json.dumps(storm(given[0], *map(int, given[1:])), indent=1))
+    kind, *numbers = sys.argv[1:]
+    requests, seconds, seed = (*map(int, numbers), *(100_000, 1500, 0)[len(numbers) :])
+    print(json.dumps(storm(kind, requests, seconds, seed=seed), indent=1))

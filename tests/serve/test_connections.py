@@ -112,9 +112,11 @@ def test_wrong_keys_from_an_address_are_limited_and_logged_and_a_right_one_is_no
     assert service.get("/v1/models", service.bob).status_code == 429  # nobody knows yet whether it is right
 
 
-def test_others_messages_are_lines_of_json_and_written_once_a_second(caplog):
+def test_others_messages_are_lines_of_json_and_written_once_a_second(caplog, monkeypatch):
     import logging
 
+    still = SimpleNamespace(perf_counter=lambda: 1.0, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(logs, "time", still)
     relay = logs.Relay()
     with caplog.at_level("INFO", "noiseproof.serve"):
         for _ in range(50):

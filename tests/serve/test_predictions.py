@@ -6,7 +6,6 @@ import json
 import math
 import queue
 import sqlite3
-import time
 
 import pytest
 import torch
@@ -327,18 +326,21 @@ def test_a_ledger_that_is_back_within_seconds_costs_nobody_an_answer(service, ro
 
 
 def test_who_asks_in_a_long_outage_is_told_at_once(start, rows, monkeypatch):
-    service = start(patience=0.3)
+    service = start(patience=1.0)
+    tries = []
 
     def away(*_):
+        tries.append(None)
         raise LedgerAwayError("away")
 
     with monkeypatch.context() as outage:
         outage.setattr(Ledger, "spend_together", away)
         outage.setattr("noiseproof.serve.health._PROBE_SECONDS", 100.0)
         refused(service.ask(rows(1)), 503, "ledger-unavailable")
-        began = time.monotonic()
+        assert len(tries) > 1
+        tries.clear()
         refused(service.ask(rows(1)), 503, "ledger-unavailable")
-        assert time.monotonic() - began < 0.25
+        assert len(tries) == 1
         assert service.noisy.calls == 0
     assert service.ask(rows(1)).status_code == 200
 

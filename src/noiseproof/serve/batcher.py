@@ -229,7 +229,7 @@ class Batcher:
             unpaid = self.answer(taken)
             self.busy_since = None
             self._tell(taken)
-            self._hold_seconds, self._last = (time.monotonic() - began) / 2, len(taken)
+            self._hold_seconds, self._last = time.monotonic() - began, len(taken) + len(self._waiting)
             if unpaid:
                 with self._changed:
                     self._waiting[:0] = unpaid
@@ -238,8 +238,8 @@ class Batcher:
     def _collect(self) -> list[PredictionRequest]:
         """The next requests: those that wait, and those that are about to; none when it is time to end.
 
-        A commit costs the same for one as for many. So while requests are being read, and until as many are there as last
-        time, though at most for half as long as that batch took, others may join.
+        A commit costs nearly the same for one as for many. So while requests are being read, and until as many are there
+        as were in the last batch or came while it was under way, though at most for as long as it took, others may join.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)

@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, text
 from noiseproof.errors import BudgetError, LedgerError, SettingError
 from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Retry, Spend, spending
 from noiseproof.serve.ledger.database import parse_url
+from noiseproof.serve.ledger.statements import Statement
 from noiseproof.serve.ledger.tables import VERSION
 from noiseproof.serve.ledger.tables import version as version_of
 
@@ -207,12 +208,34 @@ def test_a_commit_that_cannot_be_brought_to_disk_is_no_commit_to_rely_on(tmp_pat
             pass
 
 
-def test_a_commit_to_postgresql_is_in_the_log_on_disk_when_the_block_ends(postgres):
+@pytest.mark.parametrize("together", [False, True])
+def test_a_commit_to_postgresql_is_in_the_log_on_disk_when_the_block_ends(postgres, together):
     with Database(postgres.get_uri()) as database:
         for _ in range(3):
-            with database.writing() as connection:
-                connection.execute(text("INSERT INTO properties VALUES (md5(random()::text), 'x')"))
-                written = connection.execute(text("SELECT pg_current_wal_insert_lsn()")).scalar_one()
+            with database.writing(together=together) as connection:
+                Statement("INSERT INTO properties VALUES (md5(CAST(random() AS text)), 'x')").run(connection)
+                ((written,),) = Statement("SELECT CAST(pg_current_wal_insert_lsn() AS text)").run(connection)
             with database.reading() as connection:
                 on_disk = text("SELECT pg_current_wal_flush_lsn() >= CAST(:written AS pg_lsn)")
                 assert connection.execute(on_disk, {"written": written}).scalar_one()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_flush_that_fails_leaves_no_connection_that_commits_half_of_a_transaction(postgres, monkeypatch, together):
+    """It was left in autocommit."""
+
+    def write_half(then):
+        with database.writing(together=then) as connection:
+            Statement("INSERT INTO properties VALUES ('half', 'x')").run(connection)
+            raise ZeroDivisionError
+
+    with Database(postgres.get_uri()) as database:
+        with monkeypatch.context() as broken:
+            broken.setattr("noiseproof.serve.ledger.database._FLUSH", "SELECT 1 / 0")
+            with pytest.raises(LedgerError), database.writing(together=together):
+                pass
+        for then in (False, True):
+            with pytest.raises(ZeroDivisionError):
+                write_half(then)
+        with database.reading() as connection:
+            assert not connection.execute(text("SELECT name FROM properties WHERE name = 'half'")).all()

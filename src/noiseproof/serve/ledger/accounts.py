@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -27,7 +27,7 @@ from noiseproof.serve.ledger.records import (
     Spend,
     period_start,
 )
-from noiseproof.serve.ledger.statements import Insertion, Rows, Statement
+from noiseproof.serve.ledger.statements import Insertion, Rows, Statement, Together
 from noiseproof.serve.ledger.tables import EVERYONE, balances, entries, models
 
 _READ = Statement(
@@ -43,9 +43,11 @@ _SOME_BALANCES = Statement(
     "SELECT model, client, capacity, spent FROM balances WHERE model = ANY(:names) AND client = ANY(:clients) "
     "ORDER BY coordinate"
 )
-_APPEND = Insertion(entries)
-_ADVANCE = Statement("UPDATE models SET sequence = :sequence, head = :head WHERE model = :model")
-_SET_BALANCES = Insertion(balances, "capacity", "spent")
+_WRITE = Together(
+    Statement("UPDATE models SET sequence = :sequence, head = :head WHERE model = :model"),
+    Insertion(entries),
+    Insertion(balances, "capacity", "spent"),
+)
 _RIGHTS = Statement(
     "SELECT c.client, c.answers, c.period, a.model, a.answers, a.period FROM clients c LEFT JOIN allowances a "
     "ON a.client = c.client AND a.model = ANY(:names) WHERE c.client = ANY(:clients) "
@@ -82,8 +84,8 @@ class AccountTransaction:
     @classmethod
     def lock(
         cls, connection: Connection, names: Collection[str], clients: Collection[str]
-    ) -> dict[str, AccountTransaction]:
-        """Some models with the balances of some clients; nobody else changes them until the commit.
+    ) -> Callable[[], dict[str, AccountTransaction]]:
+        """Ask for some models with the balances of some clients; nobody else changes them until the commit.
 
         (On SQLite a writing transaction holds the only lock already, and there is no FOR UPDATE. On PostgreSQL rows are
         locked in one order, so that two transactions never wait for each other.)
@@ -93,17 +95,21 @@ class AccountTransaction:
     @classmethod
     def read(
         cls, connection: Connection, names: Collection[str], clients: Collection[str] = (), statement: Statement = _READ
-    ) -> dict[str, AccountTransaction]:
-        """Some models with the balances of some clients, as they are now."""
+    ) -> Callable[[], dict[str, AccountTransaction]]:
+        """Ask for some models with the balances of some clients, as they are now; what is returned reads them."""
         cursor = statement.run(connection, names=list(names))
         stored = _SOME_BALANCES.run(connection, names=list(names), clients=[EVERYONE, *clients])
-        rows = {row[0]: row for row in cursor}
-        for name in names:
-            if name not in rows:
-                raise SettingError(f"the ledger has no account {name!r}.")
-        chains = {name: Chain.of(*row[:4]) for name, row in rows.items()}
-        found = _balances(chains, stored)
-        return {name: cls(chain, rows[name][4], rows[name][5], found[name]) for name, chain in chains.items()}
+
+        def read() -> dict[str, AccountTransaction]:
+            rows = {row[0]: row for row in cursor}
+            for name in names:
+                if name not in rows:
+                    raise SettingError(f"the ledger has no account {name!r}.")
+            chains = {name: Chain.of(*row[:4]) for name, row in rows.items()}
+            found = _balances(chains, stored)
+            return {name: cls(chain, rows[name][4], rows[name][5], found[name]) for name, chain in chains.items()}
+
+        return read
 
     @property
     def everyone(self) -> Balance:
@@ -173,15 +179,13 @@ class AccountTransaction:
         if not self._rows:
             return
         model = self.chain.model
-        _APPEND.run(connection, self._rows)
-        _ADVANCE.run(connection, model=model, sequence=self.sequence, head=self.head)
         rows = [
             {"model": model, "client": client, "coordinate": i, "capacity": capacity, "spent": spent}
             for client, now in self._now.items()
             if now != self._before.get(client)
             for i, (capacity, spent) in enumerate(zip(now.capacity.units, now.spent.units, strict=True))
         ]
-        _SET_BALANCES.run(connection, rows)
+        _WRITE.run(connection, {"model": model, "sequence": self.sequence, "head": self.head}, self._rows, rows)
 
     def _limit(self, client: str, capacity: Amount) -> None:
         spent = self._now[client].spent if client in self._now else capacity * 0
@@ -199,10 +203,11 @@ class AccountTransaction:
         return entry
 
 
-def committed(connection: Connection, spends: Iterable[Spend]) -> set[str]:
-    """The receipts of spends that were tried before and are in the history; for whoever holds the models' locks."""
+def committed(connection: Connection, spends: Iterable[Spend]) -> Callable[[], set[str]]:
+    """Ask for receipts of spends that were tried before and are in the history, while holding the models' locks."""
     tried = [spend.tried.id for spend in spends if spend.tried is not None]
-    return {receipt for (receipt,) in _COMMITTED.run(connection, receipts=tried)} if tried else set()
+    cursor = _COMMITTED.run(connection, receipts=tried) if tried else ()
+    return lambda: {receipt for (receipt,) in cursor}
 
 
 class Share:
@@ -222,27 +227,32 @@ class Share:
 
 def shares(
     connection: Connection, places: Collection[tuple[str, str]], keys: Collection[str] = ()
-) -> tuple[dict[tuple[str, str], Share], dict[str, str]]:
-    """The shares of clients that have a right of their own, by model and client; and whose some keys are, if live."""
+) -> Callable[[], tuple[dict[tuple[str, str], Share], dict[str, str]]]:
+    """Ask for the shares of clients that have a right of their own, by model and client; and whose some keys are, if live."""
     now = time.time_ns() // 1000
     names, clients = ({place[i] for place in places} for i in (0, 1))
     rights = _RIGHTS.run(connection, names=list(names), clients=list(clients))
-    live = dict(_LIVE.run(connection, keys=list(keys), now=now)) if keys else {}
-    general, special = {}, {}
-    for client, of_each, period, model, of_this, own_period in rights:
-        general[client] = Right(of_each, period)
-        if model is not None:
-            special[model, client] = Right(of_this, own_period)
-    found = {}
-    for place in set(places) if general or special else ():
-        right = special.get(place, general.get(place[1]))
-        if right is None or right.answers is None:
-            continue
-        used = 0
-        if right.period is not None:
-            used = spending.answers_since(connection, *place, period_start(right.period, now))
-        found[place] = Share(right, used)
-    return found, live
+    holders = _LIVE.run(connection, keys=list(keys), now=now) if keys else ()
+
+    def read() -> tuple[dict[tuple[str, str], Share], dict[str, str]]:
+        general, special = {}, {}
+        for client, of_each, period, model, of_this, own_period in rights:
+            general[client] = Right(of_each, period)
+            if model is not None:
+                special[model, client] = Right(of_this, own_period)
+        live = dict(holders)
+        found = {}
+        for place in set(places) if general or special else ():
+            right = special.get(place, general.get(place[1]))
+            if right is None or right.answers is None:
+                continue
+            used = 0
+            if right.period is not None:
+                used = spending.answers_since(connection, *place, period_start(right.period, now))
+            found[place] = Share(right, used)
+        return found, live
+
+    return read
 
 
 def under(limit: Amount | None, everyone: Balance, own: Balance | None) -> Balance:

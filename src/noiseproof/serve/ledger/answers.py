@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sqlalchemy import Connection, delete, select, tuple_, update
 
@@ -70,20 +70,24 @@ class Answers:
             spending.forget(connection)
 
 
-def paid_before(connection: Connection, spends: Sequence[Spend]) -> dict[Place, PaidBefore]:
-    """What was paid for under the retry keys of spends before."""
+def paid_before(connection: Connection, spends: Sequence[Spend]) -> Callable[[], dict[Place, PaidBefore]]:
+    """Ask for what was paid for under the retry keys of spends before."""
     places = {(spend.model, spend.client, spend.retry.key): spend for spend in spends if spend.retry}
     rows = [
         (place, spend, _EARLIER.run(connection, model=place[0], client=place[1], retry_key=place[2]))
         for place, spend in places.items()
     ]
-    found: dict[Place, PaidBefore] = {}
-    for place, spend, cursor in rows:
-        for question, answer, hash, *stored in cursor:
-            entry = Entry.of(*stored)
-            measure, orders = spend.cost.kind
-            found[place] = question, Receipt(entry, Amount(measure, entry.units, orders), hash), answer
-    return found
+
+    def read() -> dict[Place, PaidBefore]:
+        found: dict[Place, PaidBefore] = {}
+        for place, spend, cursor in rows:
+            for question, answer, hash, *stored in cursor:
+                entry = Entry.of(*stored)
+                measure, orders = spend.cost.kind
+                found[place] = question, Receipt(entry, Amount(measure, entry.units, orders), hash), answer
+        return found
+
+    return read
 
 
 def promise(connection: Connection, paid: Sequence[tuple[Spend, Receipt]]) -> None:

@@ -132,7 +132,7 @@ def recover(database: Database, bundles: Sequence[Path]) -> dict[str, list[str]]
                 raise LedgerError(f"{bundle} is paid for by another ledger (id {noted.ledger}).")
             if noted.model is None:
                 continue
-            account = AccountTransaction.lock(connection, {noted.model}, {LOST})[noted.model]
+            account = AccountTransaction.lock(connection, {noted.model}, {LOST})()[noted.model]
             spent = account.everyone.spent
             most = account.chain.amount(noted.at_most).capped(account.everyone.capacity).at_least(spent)
             lost = most - spent
@@ -144,7 +144,7 @@ def recover(database: Database, bundles: Sequence[Path]) -> dict[str, list[str]]
         for bundle in bundles:
             noted = _noted(bundle)
             if noted.model is not None:
-                account = AccountTransaction.read(connection, {noted.model})[noted.model]
+                account = AccountTransaction.read(connection, {noted.model})()[noted.model]
                 Binding(bundle, noted.ledger).renew(noted.model, account.sequence, account.head, account.everyone)
     return counted
 

@@ -75,8 +75,11 @@ class Database:
         return self._reader.dialect.identifier_preparer.quote(name)
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self, *, together: bool = False) -> Iterator[Connection]:
         """A transaction that may write: committed and on disk when the block ends, undone if it raises.
+
+        With `together`, every `Statement` goes to a server without waiting for the answers to those before, until rows
+        are read; so do the commit and the flush, with the last of them. (SQLAlchemy's own statements would wait.)
 
         On SQLite it holds the one write lock from its first moment, so that nothing it has read can have changed. What
         was committed is brought to disk after the locks are released: others need not wait for the disk, and commits
@@ -86,14 +89,19 @@ class Database:
         maybe_written = False
         try:
             with _plain_errors(), self._watching(), self._writer.connect() as connection:
-                with connection.begin():
+                server = self.dialect == "postgresql"
+                with connection.begin(), _sent_together(connection) if server and together else nullcontext() as raw:
                     yield connection
-                    maybe_written = self.dialect == "postgresql"  # SQLite's commit is made, or fails and is none
+                    maybe_written = server  # SQLite's commit is made, or fails and is none
+                    if raw is not None:
+                        raw.execute("COMMIT")
+                        raw.execute(_FLUSH)
                 maybe_written = True
-                if self.dialect == "sqlite":
+                if not server:
                     _flush(self.url, connection.info)
-                else:
-                    _flush_log(connection)
+                elif raw is None:
+                    with _driven(connection) as raw:
+                        raw.execute(_FLUSH)
         except LedgerAwayError as error:
             if maybe_written:
                 raise LedgerUnsureError(str(error)) from error
@@ -199,11 +207,28 @@ def _flush(url: URL, info: MutableMapping[Any, Any]) -> None:
         )
 
 
-def _flush_log(connection: Connection) -> None:
+@contextmanager
+def _driven(connection: Connection) -> Iterator[Any]:
+    """psycopg's own connection, whose transactions begin and end where statements say so; it is not left like that."""
+    import psycopg
+
     raw: Any = connection.connection.driver_connection
     raw.autocommit = True
-    raw.execute(_FLUSH)
-    raw.autocommit = False
+    try:
+        yield raw
+    finally:
+        try:
+            raw.rollback()  # which sends nothing where no transaction is open
+            raw.autocommit = False
+        except psycopg.Error:
+            raw.close()
+
+
+@contextmanager
+def _sent_together(connection: Connection) -> Iterator[Any]:
+    with _driven(connection) as raw, raw.pipeline():
+        raw.execute("BEGIN")  # for one of its own the driver would wait
+        yield raw
 
 
 def _sqlite(url: URL, *, writes: bool = False) -> Engine:
@@ -283,7 +308,7 @@ def _pinged(connection: Any, record: Any, _: object) -> None:
         return
     try:
         connection.execute("SELECT 1")
-        connection.rollback()
+        connection.commit()  # at a rollback psycopg forgets what it has prepared
     except psycopg.Error as error:
         raise InvalidatePoolError from error
 

@@ -77,7 +77,9 @@ class History:
                 previous = chain.origin
                 for stored in entries_of(connection, chain.model):
                     entry, hash = Entry.from_row(stored), stored["hash"]
-                    fields = {name: value for name, value in vars(entry).items() if name not in ("units", "made_at")}
+                    fields = {
+                        name: value for name, value in entry._asdict().items() if name not in ("units", "made_at")
+                    }
                     amount = chain.amount(entry.units).to_json()
                     made = {"made_at": timestamp(entry.made_at), "previous": previous, "hash": hash}
                     yield {**fields, "client": entry.client or None, **amount, **made}

@@ -16,7 +16,6 @@ from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.bindings import Binding
 from noiseproof.serve.ledger.database import Database, LedgerUnsureError
 from noiseproof.serve.ledger.records import Balance, Chain, DataSetBalance, Paid, Promise, Receipt, Refused, Spend
-from noiseproof.serve.ledger.statements import sent_together
 from noiseproof.serve.ledger.tables import (
     EVERYONE,
     balances,
@@ -92,7 +91,7 @@ class Ledger:
             if found is None:
                 account = AccountTransaction.start(connection, Chain(name, keyed, *capacity.kind), capacity)
             else:
-                account = self._lock(connection, {found}, set())[found]
+                account = self._lock(connection, found)
                 if account.everyone.capacity.kind != capacity.kind:
                     raise LedgerError(
                         f"the ledger's account {found!r} counts in another measure; serve it with the version of "
@@ -198,12 +197,16 @@ class Ledger:
             raise
 
     def _spend_together(self, spends: Sequence[Spend], outcomes: list[Paid | Refused]) -> list[Paid | Refused]:
-        with self.database.writing() as connection, sent_together(connection):
-            places = [(spend.model, spend.client) for spend in spends]
-            accounts = self._lock(connection, {model for model, _ in places}, {client for _, client in places})
-            limited, live = shares(connection, places, {spend.key for spend in spends if spend.key is not None})
-            earlier = answers.paid_before(connection, spends)
-            already = committed(connection, spends)
+        places = [(spend.model, spend.client) for spend in spends]
+        clients, keys = {spend.client for spend in spends}, {spend.key for spend in spends if spend.key is not None}
+        with self.database.writing(together=True) as connection:
+            # All that is read is asked for before any of it is looked at: a server is waited for once.
+            locked = AccountTransaction.lock(connection, {spend.model for spend in spends}, clients)
+            rights = shares(connection, places, keys)
+            paid_before = answers.paid_before(connection, spends)
+            tried = committed(connection, spends)
+            accounts = self._unchanged(locked())
+            (limited, live), earlier, already = rights(), paid_before(), tried()
             promised = []
             for spend in spends:
                 place = spend.model, spend.client, spend.retry.key if spend.retry else None
@@ -227,7 +230,7 @@ class Ledger:
     def close(self, model: str) -> Balance:
         """Close a model's budget for good: nothing more can be spent of it, and nothing is taken back."""
         with self.database.writing() as connection:
-            account = self._lock(connection, {model}, set())[model]
+            account = self._lock(connection, model)
             account.lower(account.everyone.spent)
             account.write(connection)
         self._saw([account])
@@ -257,7 +260,7 @@ class Ledger:
             own = found.get(client, Balance(everyone.capacity, everyone.spent * 0))
             if each is None:
                 return everyone, own
-            share = shares(connection, [(model, client)])[0].get((model, client))
+            share = shares(connection, [(model, client)])()[0].get((model, client))
             return everyone, under(limit if share is None else share.limit(each, own.spent), everyone, own)
 
     def balances(self, model: str, most: int | None = None) -> dict[str, Balance]:
@@ -278,9 +281,12 @@ class Ledger:
         with self.database.reading() as connection:
             return int(connection.execute(query.where(balances.c.client != EVERYONE)).scalar_one())
 
-    def _lock(self, connection: Connection, models: set[str], clients: set[str]) -> dict[str, AccountTransaction]:
-        """Accounts to change, if they are not behind what this process has seen of them."""
-        accounts = AccountTransaction.lock(connection, models, clients)
+    def _lock(self, connection: Connection, model: str) -> AccountTransaction:
+        """An account to change."""
+        return self._unchanged(AccountTransaction.lock(connection, {model}, set())())[model]
+
+    def _unchanged(self, accounts: dict[str, AccountTransaction]) -> dict[str, AccountTransaction]:
+        """Accounts that were locked, if they are not behind what this process has seen of them."""
         for name, account in accounts.items():
             sequence, head = self.database.seen.get(name, (0, account.head))
             if account.sequence < sequence or (account.sequence == sequence and account.head != head):
@@ -293,7 +299,7 @@ class Ledger:
     def note(self) -> None:
         """Note in the bundles how far their accounts are."""
         with self.database.reading() as connection:
-            accounts = AccountTransaction.read(connection, self._bindings)
+            accounts = AccountTransaction.read(connection, self._bindings)()
         self._saw(accounts.values())
 
     def _saw(self, accounts: Iterable[AccountTransaction]) -> None:

@@ -7,9 +7,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import RowMapping
 
@@ -73,8 +73,7 @@ class Chain:
         return self.amount((0,) * max(1, len(self.orders)))
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of history. `made_at` (microseconds since 1970) is what the clock said: order comes from `sequence`."""
 
     model: str
@@ -93,12 +92,12 @@ class Entry:
 
     def row(self, hash: str) -> dict[str, Any]:
         """The entry as it is stored."""
-        return {**vars(self), "units": str([*self.units]), "hash": hash}
+        return {**self._asdict(), "units": str([*self.units]), "hash": hash}
 
     @classmethod
     def from_row(cls, row: RowMapping) -> Entry:
         """The entry that was stored."""
-        return cls.of(*(row[field.name] for field in fields(cls)))
+        return cls.of(*(row[name] for name in cls._fields))
 
     @classmethod
     def of(cls, *stored: Any) -> Entry:
@@ -115,8 +114,7 @@ class Retry:
     digest: str
 
 
-@dataclass(frozen=True)
-class Spend:
+class Spend(NamedTuple):
     """A request to pay `cost` for `answers` of a model, by a client.
 
     `limit` is what the client may spend on this model in all (None: what the model may), unless the ledger itself has a
@@ -135,8 +133,7 @@ class Spend:
     tried: Receipt | None = None
 
 
-@dataclass(frozen=True)
-class Balance:
+class Balance(NamedTuple):
     """What an account may spend and what it has spent."""
 
     capacity: Amount
@@ -148,8 +145,7 @@ class Balance:
         return self.capacity - self.spent
 
 
-@dataclass(frozen=True)
-class Receipt:
+class Receipt(NamedTuple):
     """Proof of a committed spend: its entry, and the entry's hash in the chain."""
 
     entry: Entry
@@ -168,8 +164,7 @@ class Receipt:
         return {"id": self.id, **shown, "made_at": timestamp(self.entry.made_at), "hash": self.hash}
 
 
-@dataclass(frozen=True)
-class Paid:
+class Paid(NamedTuple):
     """The spend is committed. `answer` is what was answered under the same retry key before, if anything was."""
 
     receipt: Receipt
@@ -289,7 +284,13 @@ class DataSetBalance:
 
 def timestamp(made_at: int) -> str:
     """Microseconds since 1970 as people write them."""
-    return datetime.fromtimestamp(made_at / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, rest = divmod(made_at, 1_000_000)
+    return f"{_second(seconds)}.{rest // 1000:03d}Z"
+
+
+@functools.lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def digest(content: Mapping[str, Any]) -> str:

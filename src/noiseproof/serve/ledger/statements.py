@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import orjson
@@ -25,13 +24,13 @@ class Statement:
         self._lists = tuple(re.findall(listed, text))
         # A transaction of SQLite's that writes has the only lock already.
         self._sqlite = re.sub(listed, r"IN (SELECT value FROM json_each(:\1))", text).replace(" FOR UPDATE", "")
-        self._postgresql = re.sub(r":(\w+)", r"%(\1)s", text.replace("%", "%%"))
+        self.postgresql = re.sub(r":(\w+)", r"%(\1)s", text.replace("%", "%%"))
 
     def run(self, connection: Connection, **values: Any) -> Any:
         """Send it; the driver's cursor, whose rows are tuples."""
         raw: Any = connection.connection.driver_connection
         if connection.dialect.name == "postgresql":
-            return raw.execute(self._postgresql, values)
+            return raw.execute(self.postgresql, values)
         for name in self._lists:
             values[name] = orjson.dumps(values[name]).decode()
         return raw.execute(self._sqlite, values)
@@ -51,18 +50,40 @@ class Insertion:
         self._sqlite = f"{begin} VALUES ({', '.join(f':{name}' for name in names)}){end}"
         # One statement for all rows, given by columns.
         arrays = (f"%({one.name})s::{'text' if isinstance(one.type, Text) else 'bigint'}[]" for one in columns)
-        self._postgresql = f"{begin} SELECT * FROM unnest({', '.join(arrays)}){end}"
+        self.postgresql = f"{begin} SELECT * FROM unnest({', '.join(arrays)}){end}"
 
     def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows, at least one."""
         raw: Any = connection.connection.driver_connection
         if connection.dialect.name == "postgresql":
-            raw.execute(self._postgresql, {name: [row[name] for row in rows] for name in rows[0]})
+            raw.execute(self.postgresql, by_column(rows))
         else:
             raw.executemany(self._sqlite, rows)
 
 
-def sent_together(connection: Connection) -> AbstractContextManager[Any]:
-    """While it lasts, statements go to a server without waiting for the answers to those before, until rows are read."""
-    raw: Any = connection.connection.driver_connection
-    return raw.pipeline() if connection.dialect.name == "postgresql" else nullcontext()
+class Together:
+    """A statement and insertions into other tables, which a server is sent as one."""
+
+    def __init__(self, statement: Statement, *insertions: Insertion) -> None:
+        self._statement, self._insertions = statement, insertions
+        parts = [statement.postgresql, *(one.postgresql for one in insertions)]
+        texts = [re.sub(r"%\((\w+)\)s", rf"%({place} \1)s", part) for place, part in enumerate(parts)]
+        steps = ", ".join(f"step{place} AS ({text})" for place, text in enumerate(texts[:-1]))
+        self._postgresql = f"WITH {steps} {texts[-1]}"
+
+    def run(self, connection: Connection, values: Mapping[str, Any], *rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run it with these values, and insert these rows, at least one into each table."""
+        if connection.dialect.name == "postgresql":
+            given = enumerate([values, *map(by_column, rows)])
+            named = {f"{place} {name}": value for place, one in given for name, value in one.items()}
+            raw: Any = connection.connection.driver_connection
+            raw.execute(self._postgresql, named)
+            return
+        self._statement.run(connection, **values)
+        for insertion, its_rows in zip(self._insertions, rows, strict=True):
+            insertion.run(connection, its_rows)
+
+
+def by_column(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Rows, at least one, as columns."""
+    return {name: [row[name] for row in rows] for name in rows[0]}
