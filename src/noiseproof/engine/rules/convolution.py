@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod, sqrt
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ CHUNK_BYTES = 8 * 2**20
 """Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""
 SMALL = 32
 """Numbers of a window up to which unfolding them takes less than a convolution whose groups are records (measured)."""
+SUM_COST = 8
+"""Multiplications of a matrix product that take as long as adding a number that lies somewhere else (it only has to be near)."""
 TOGETHER = 8
 """Records whose gradients are made at a time, as the groups of one convolution: the fastest of a few sizes in one run."""
 
@@ -138,7 +141,20 @@ class Correlations(Contribution):
         columns = self._channels * prod(self._geometry.kernel)
         # Without room for the gradients, the weighted sum is made from the pairs again.
         again = 0 if self._memory.has(prod(self.size)) else self._places
-        return self._places**2 * (self._rows + columns) < self._rows * columns * (PASS_COST + again)
+        products = self._places**2 * self._rows + min(self._places**2 * columns, self._cost_by_pixels)
+        return products < self._rows * columns * (PASS_COST + again)
+
+    @property
+    def _padded(self) -> tuple[int, int]:
+        """How high and wide the input is with its padding."""
+        (height, width), (down, right) = self._inputs.shape[2:], self._geometry.padding
+        return height + 2 * down, width + 2 * right
+
+    @property
+    def _cost_by_pixels(self) -> int:
+        """Multiplications, or what takes as long, for windows' inner products from those of pixels."""
+        sums = prod(self._geometry.kernel) * self._places**2
+        return prod(self._padded) ** 2 * self._channels + SUM_COST * sums
 
     def _norms_from_products(self) -> torch.Tensor:
         """Sums over pairs of places, of the errors' inner product times that of the input's windows."""
@@ -146,10 +162,15 @@ class Correlations(Contribution):
         dtype = self._errors.dtype
         about = (self._rows, columns), self._records * self._places, torch.finfo(dtype).eps
         found = []
-        for some in self._pieces(self._chunk(self._places * columns)):
-            errors, windows = self._vectors(some), self._windows(some)
-            bound, coarse = norms_from_products(_products(errors), _products(windows), *about)
+        by_pixels = self._cost_by_pixels < self._places**2 * columns
+        numbers = prod(self._padded) ** 2 if by_pixels else self._places * columns
+        for some in self._pieces(self._chunk(numbers)):
+            errors = self._vectors(some)
+            windows = None if by_pixels else self._windows(some)
+            products = self._products_by_pixels(some) if windows is None else _products(windows)
+            bound, coarse = norms_from_products(_products(errors), products, *about)
             if coarse.any():
+                windows = self._windows(some) if windows is None else windows
                 exact = (_products(part[coarse].double()) for part in (errors, windows))
                 bound[coarse] = norms_from_products(next(exact), next(exact), *about)[0]
             found.append(bound.view(-1, self._geometry.groups).sum(1))
@@ -204,6 +225,26 @@ class Correlations(Contribution):
             ),
         )
         return windows.reshape(len(windows), -1, self._places)
+
+    def _products_by_pixels(self, some: slice) -> torch.Tensor:
+        """Inner products of the input's windows, (records x groups, places, places): sums of inner products of its pixels.
+
+        Windows overlap, so that each pair of pixels is multiplied once where windows would multiply it several times.
+        """
+        geometry, (height, width) = self._geometry, self._padded
+        (down, right), (high, wide) = geometry.padding, self._errors.shape[2:]
+        inputs = functional.pad(self._inputs[some], (right, right, down, down)).reshape(-1, self._channels, height * width)
+        pixels = _products(inputs).view(-1, height, width, height, width)
+        total = pixels.new_zeros(len(pixels), high, wide, high, wide)
+        for down, right in product(*(range(size) for size in geometry.kernel)):
+            rows, columns = (
+                slice(first, first + step * count, step)
+                for first, step, count in zip(
+                    (down * geometry.dilation[0], right * geometry.dilation[1]), geometry.stride, (high, wide), strict=True
+                )
+            )
+            total += pixels[:, rows, columns, rows, columns]
+        return total.view(-1, self._places, self._places)
 
     def _chunk(self, numbers: int) -> int:
         """How many records to take at a time, if each needs room for so many `numbers`."""
