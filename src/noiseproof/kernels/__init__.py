@@ -188,6 +188,16 @@ def add_rows(
     compiled.add_rows(*given, weights.data_ptr(), out.data_ptr())
 
 
+def sum_channels(errors: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sums of errors (B, C, ...) over all dimensions but two, and of their products with inputs: (B, C), in float64."""
+    records, channels = errors.shape[:2]
+    sums, products = torch.empty(2, records, channels, dtype=torch.float64).unbind()
+    count = records * channels
+    given = errors.data_ptr(), inputs.data_ptr(), count, errors.numel() // max(1, count)
+    compiled.sum_channels(*given, sums.data_ptr(), products.data_ptr())
+    return sums, products
+
+
 def sum_products(errors: torch.Tensor, activations: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> bool:
     """`out` becomes the sum of the outer products of two matrices' rows, each times its weight; False if there is no memory."""
     sizes = errors.data_ptr(), errors.shape[1], activations.data_ptr(), activations.shape[1], len(errors)

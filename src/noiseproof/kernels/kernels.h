@@ -89,6 +89,9 @@ void add_squares(const float *values, const int64_t *owners, int64_t count, int6
 void add_rows(const float *values, const int64_t *owners, const int64_t *rows, int64_t count, int64_t width, const float *weights,
               float *out);
 
+/* rows.c: the sums of every channel's errors, and of their products with its inputs, over `places`. */
+void sum_channels(const float *errors, const float *inputs, int64_t count, int64_t places, double *sums, double *products);
+
 /* products.c: the sums of one layer, where every record's gradient is multiplied by its weight; 0 if there is no memory. */
 int sum_products(const Layer *layer, int64_t records, const float *weights);
 

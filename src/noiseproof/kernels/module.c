@@ -174,6 +174,16 @@ static PyObject *py_add_rows(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *py_sum_channels(PyObject *self, PyObject *args) {
+    unsigned long long errors, inputs, sums, products;
+    long long count, places;
+    if (!PyArg_ParseTuple(args, "KKLLKK", &errors, &inputs, &count, &places, &sums, &products)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    sum_channels(ADDRESS(errors), ADDRESS(inputs), count, places, ADDRESS(sums), ADDRESS(products));
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_sum_products(PyObject *self, PyObject *args) {
     unsigned long long errors, activations, weights, products;
     long long records, error_columns, activation_columns;
@@ -250,6 +260,7 @@ static PyMethodDef methods[] = {
     {"merge_rows", py_merge_rows, METH_VARARGS, "See kernels.h."},
     {"add_squares", py_add_squares, METH_VARARGS, "See kernels.h."},
     {"add_rows", py_add_rows, METH_VARARGS, "See kernels.h."},
+    {"sum_channels", py_sum_channels, METH_VARARGS, "See kernels.h."},
     {"sum_products", py_sum_products, METH_VARARGS, "See kernels.h."},
     {"multiply_rows", py_multiply_rows, METH_VARARGS, "See kernels.h."},
     {"lstm_forward", py_lstm_forward, METH_VARARGS, "See kernels.h."},

@@ -1,4 +1,4 @@
-/* Rows: gradients of a table of which every record looked up a few rows. */
+/* Rows: gradients of a table of which every record looked up a few rows, and sums over the places of every channel. */
 #include "kernels.h"
 #include "vectors.h"
 
@@ -59,4 +59,29 @@ void add_squares(const float *values, const int64_t *owners, int64_t count, int6
 void add_rows(const float *values, const int64_t *owners, const int64_t *rows, int64_t count, int64_t width, const float *weights,
               float *out) {
     for (int64_t i = 0; i < count; i++) add_row(out + rows[i] * width, values + i * width, width, weights[owners[i]]);
+}
+
+#define PARTS 16 /* sums that are kept side by side, so that the compiler can make vectors of them */
+#define LARGE (1 << 16)
+
+CLONED static void sum_channel(const float *errors, const float *inputs, int64_t places, double *sum, double *product) {
+    double sums[PARTS] = {0}, products[PARTS] = {0};
+    int64_t i = 0;
+    for (; i + PARTS <= places; i += PARTS) {
+        for (int part = 0; part < PARTS; part++) {
+            sums[part] += errors[i + part];
+            products[part] += (double)errors[i + part] * inputs[i + part];
+        }
+    }
+    for (; i < places; i++) {
+        sums[0] += errors[i];
+        products[0] += (double)errors[i] * inputs[i];
+    }
+    *sum = *product = 0;
+    for (int part = 0; part < PARTS; part++) *sum += sums[part], *product += products[part];
+}
+
+void sum_channels(const float *errors, const float *inputs, int64_t count, int64_t places, double *sums, double *products) {
+#pragma omp parallel for schedule(static) if (count * places >= LARGE)
+    for (int64_t i = 0; i < count; i++) sum_channel(errors + i * places, inputs + i * places, places, sums + i, products + i);
 }
