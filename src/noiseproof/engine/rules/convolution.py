@@ -233,21 +233,13 @@ class Correlations(Contribution):
         """
         geometry, (height, width) = self._geometry, self._padded
         (down, right), (high, wide) = geometry.padding, self._errors.shape[2:]
-        inputs = functional.pad(self._inputs[some], (right, right, down, down)).reshape(
-            -1, self._channels, height * width
-        )
-        pixels = _products(inputs).view(-1, height, width, height, width)
+        padded = functional.pad(self._inputs[some], (right, right, down, down))
+        pixels = _products(padded.reshape(-1, self._channels, height * width)).view(-1, height, width, height, width)
         total = pixels.new_zeros(len(pixels), high, wide, high, wide)
-        for down, right in product(*(range(size) for size in geometry.kernel)):
-            rows, columns = (
-                slice(first, first + step * count, step)
-                for first, step, count in zip(
-                    (down * geometry.dilation[0], right * geometry.dilation[1]),
-                    geometry.stride,
-                    (high, wide),
-                    strict=True,
-                )
-            )
+        step = geometry.stride
+        for place in product(*(range(size) for size in geometry.kernel)):
+            top, left = (at * apart for at, apart in zip(place, geometry.dilation, strict=True))
+            rows, columns = slice(top, top + step[0] * high, step[0]), slice(left, left + step[1] * wide, step[1])
             total += pixels[:, rows, columns, rows, columns]
         return total.view(-1, self._places, self._places)
 
