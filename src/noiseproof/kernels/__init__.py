@@ -166,7 +166,7 @@ def merge_rows(
     values: torch.Tensor, owners: torch.Tensor, rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """Values (N, D) of owners and rows (N,), those of one owner and row added up; None if the owners are not in order."""
-    owners, rows = owners.contiguous(), rows.contiguous()
+    owners, rows = owners.long().contiguous(), rows.long().contiguous()
     merged, new_owners, new_rows = torch.empty_like(values), torch.empty_like(owners), torch.empty_like(rows)
     given = *(part.data_ptr() for part in (values, owners, rows)), *values.shape
     found: int = compiled.merge_rows(*given, merged.data_ptr(), new_owners.data_ptr(), new_rows.data_ptr())

@@ -228,7 +228,9 @@ def _bagged(node: Any, output: int, wanted: Collection[int], place: Place) -> Re
         own, rows = bags.long(), indices.long()
         if mode == 2:
             own, rows = torch.unique(torch.stack([own, rows]), dim=1)
-        values = (errors / sizes.clamp_min(1).unsqueeze(1) if mode == 1 else errors)[own]
+        if mode == 1:  # on a GPU there may be a size more than there are bags
+            errors = errors / sizes[: len(errors)].clamp_min(1).unsqueeze(1)
+        values = errors[own]
         if mode == 2:
             values = values * (largest[own] == rows.unsqueeze(1))
         if weights is not None and weights.numel():
