@@ -55,12 +55,16 @@ class Correlations(Contribution):
         self._rows = errors.shape[1] // geometry.groups
         self._channels = inputs.shape[1] // geometry.groups
         self._dtype_size = errors.element_size()
-        self._kept: torch.Tensor | None = None
+        self._kept: list[torch.Tensor] | None = None
+        """Gradients that are written out, a row a record, for some records after others: as they were made, uncopied."""
         self._memory = MemoryLimit()
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, *shape)."""
-        rows = self._written() if self._kept is None else self._kept
+        parts = self._written() if self._kept is None else self._kept
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if self._kept is not None:
+            self._kept = [rows]  # which may be asked for again
         return rows.view(self._records, *self._shape)
 
     def squared_norms(self) -> torch.Tensor:
@@ -69,9 +73,10 @@ class Correlations(Contribution):
             return self._norms_from_products()
         self._keep_if_there_is_room()
         if self._kept is not None:
-            return squared_lengths(self._kept)
+            return torch.cat([squared_lengths(part) for part in self._kept])
         pieces = self._pieces(in_pieces(self.size[1]))
-        lengths = torch.cat([squared_lengths(self._written(some)) for some in pieces]).double().sqrt()
+        each = [squared_lengths(part) for some in pieces for part in self._written(some)]
+        lengths = torch.cat(each).double().sqrt()
         # The sum is made from the pairs again, where large parts that cancel leave their rounding.
         parts = (squared_lengths(part.flatten(1)).double() for part in (self._errors, self._inputs))
         most = prod(parts, start=torch.tensor(prod(self._geometry.kernel))).sqrt()
@@ -81,7 +86,10 @@ class Correlations(Contribution):
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the parameter's shape."""
         if self._kept is not None:
-            return (weights @ self._kept).view(self._shape)
+            total = weights.new_zeros(prod(self._shape))
+            for part, own in zip(self._kept, weights.split([len(part) for part in self._kept]), strict=True):
+                total.addmv_(part.T, own)
+            return total.view(self._shape)
         return self._backward(self._errors * weights[:, None, None, None], self._inputs, self._geometry.groups).view(
             self._shape
         )
@@ -94,12 +102,15 @@ class Correlations(Contribution):
             # <g_i, v> = <e_i, conv(x_i, v)>.
             where = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
             return (functional.conv2d(self._inputs, kernel, None, *where) * self._errors).sum((1, 2, 3))
-        return self._kept @ vector.reshape(-1)
+        return torch.cat([part @ vector.reshape(-1) for part in self._kept])
 
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B); what is written out for it is kept where there is room, for the sums that follow."""
         self._keep_if_there_is_room()
-        return super().gram() if self._kept is None else self._kept @ self._kept.T
+        if self._kept is None:
+            return super().gram()
+        rows = self.explicit().flatten(1)
+        return rows @ rows.T
 
     @property
     def size(self) -> tuple[int, int]:
@@ -176,19 +187,19 @@ class Correlations(Contribution):
             found.append(bound.view(-1, self._geometry.groups).sum(1))
         return torch.cat(found).to(dtype)
 
-    def _written(self, some: slice = slice(None)) -> torch.Tensor:
-        """The gradients of some records written out, a row each."""
+    def _written(self, some: slice = slice(None)) -> list[torch.Tensor]:
+        """The gradients of some records written out, a row each, a few records after others."""
         columns = self._channels * prod(self._geometry.kernel)
         if columns <= SMALL:
             pieces = self._pieces(self._chunk(4 * self._places * columns), some)
             products = [torch.bmm(self._vectors(piece), self._windows(piece).transpose(1, 2)) for piece in pieces]
-            return torch.cat(products).view(-1, prod(self._shape))
-        inputs, errors = self._inputs[some], self._errors[some]
-        out = errors.new_empty(len(errors), prod(self._shape))
-        for rows, error, given in zip(*(part.split(TOGETHER) for part in (out, errors, inputs)), strict=True):
-            error, given = (part.reshape(1, -1, *part.shape[2:]) for part in (error, given))
-            rows.view(-1).copy_(self._backward(error, given, len(rows) * self._geometry.groups).view(-1))
-        return out
+            return [part.view(-1, prod(self._shape)) for part in products]
+        found = []
+        for errors, inputs in zip(*(part[some].split(TOGETHER) for part in (self._errors, self._inputs)), strict=True):
+            error, given = (part.reshape(1, -1, *part.shape[2:]) for part in (errors, inputs))
+            made = self._backward(error, given, len(errors) * self._geometry.groups)
+            found.append(made.reshape(len(errors), prod(self._shape)))
+        return found
 
     def _backward(self, errors: torch.Tensor, inputs: torch.Tensor, groups: int) -> torch.Tensor:
         """The gradient of a kernel, by torch."""
