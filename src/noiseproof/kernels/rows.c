@@ -12,7 +12,7 @@ CLONED static void add_row(float *to, const float *from, int64_t width, float we
 
 int64_t merge_rows(const float *values, const int64_t *owners, const int64_t *rows, int64_t count, int64_t width, float *merged,
                    int64_t *new_owners, int64_t *new_rows) {
-    int64_t found = 0, most = 0, room = 1;
+    int64_t found = 0, first = 0, most = 0, room = 1;
     for (int64_t i = 1; i < count; i++) {
         if (owners[i] < owners[i - 1]) return -1;
     }
@@ -23,12 +23,13 @@ int64_t merge_rows(const float *values, const int64_t *owners, const int64_t *ro
     while (room < 2 * most) room *= 2;
     int64_t *slots = malloc((size_t)room * sizeof *slots);
     if (!slots) return -1;
+    memset(slots, -1, (size_t)room * sizeof *slots);
     for (int64_t i = 0; i < count; i++) {
-        if (!i || owners[i] != owners[i - 1]) memset(slots, -1, (size_t)room * sizeof *slots);
+        if (i && owners[i] != owners[i - 1]) first = found; /* what a slot has of earlier owners counts as nothing */
         int64_t slot = (int64_t)scrambled(rows[i]) & (room - 1);
-        while (slots[slot] >= 0 && new_rows[slots[slot]] != rows[i]) slot = (slot + 1) & (room - 1);
+        while (slots[slot] >= first && new_rows[slots[slot]] != rows[i]) slot = (slot + 1) & (room - 1);
         const float *value = values + i * width;
-        if (slots[slot] >= 0) {
+        if (slots[slot] >= first) {
             add_row(merged + slots[slot] * width, value, width, 1);
             continue;
         }
