@@ -12,7 +12,7 @@ setup(
                 f"{KERNELS}/{name}.c"
                 for name in (
                     *("clipping", "histories", "lattice", "lstm", "module", "neuron", "normals", "products"),
-                    *("wide_normals", "wide_products"),
+                    *("rows", "wide_normals", "wide_products"),
                 )
             ],
             depends=[f"{KERNELS}/{name}.h" for name in ("kernels", "normals", "products", "vectors")],

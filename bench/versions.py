@@ -9,6 +9,7 @@ for a fifth of a second while the others wait. Medians over all turns; a ratio i
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -79,8 +80,8 @@ def work(network: str, version: str, kind: str) -> None:
 
 
 def _engine(module: Any, version: str, *, secure: bool) -> Any:
-    """The version's engine; module names and argument names are its own."""
-    old = version == "old"
+    """The version's engine; module names and argument names are its own: those of 0.1, or of any version since."""
+    old = version == "old" and importlib.util.find_spec("noiseproof.engine") is None
     engine = import_module("noiseproof.gradients" if old else "noiseproof.engine.private_gradients")
     privacy = import_module("noiseproof.guarantees" if old else "noiseproof.privacy")
     names = ("clip", "sigma", "rate") if old else ("max_grad_norm", "noise_multiplier", "sample_rate")

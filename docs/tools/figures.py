@@ -106,6 +106,39 @@ def bench(name: str, file: Path) -> None:
         [row["what"], *(_short(row[key]) for key in ("ours", "theirs", "ratio")), row.get("unit", "ms")] for row in rows
     ]
     replace(name, table(["what", "ours", "theirs", "ratio", "unit"], cells))
+    replace(f"{name}:in short", _steps_in_short(rows))
+
+
+ASKED: dict[str, tuple[float | None, float | None]] = {
+    **{"mlp": (1.35, 1.8), "mlp 4096-4096": (None, 2), "cnn": (1.15, 1.3), "lstm": (1.4, None), "resnet": (1.3, 1.5)},
+    **{"vit": (1.5, None), "bert": (1.2, None), "gpt2": (1.2, None), "embedding": (None, 6), "bag": (3, None)},
+}
+"""By network how many times a plain step's time a private step was to take at most, seeded and secure; of memory 1.3."""
+
+
+def _steps_in_short(rows: list[dict[str, Any]]) -> str:
+    """Ratios to plain torch alone, a line a network and batch."""
+    found: dict[str, dict[str, float]] = {}
+    pattern = re.compile(
+        r"(.+?)(?: at batch (\d+))?, (dp-sgd|dp-sgd, secure|memory of .* of \d+, .*) / non-private torch"
+    )
+    for row in rows:
+        if match := pattern.fullmatch(row["what"]):
+            network, batch, kind = match.groups()
+            # Memory has no batch of its own here, and belongs to the network's first line.
+            line = f"{network}, {batch}" if batch else next(key for key in found if key.startswith(f"{network}, "))
+            found.setdefault(line, {})[re.sub(r" of \d+, .*", "", kind)] = row["ratio"]
+    lines = []
+    for line, ratios in found.items():
+        seeded, secure = ASKED.get(line.rpartition(", ")[0], (None, None))
+        cells = [ratios.get("dp-sgd"), seeded, ratios.get("dp-sgd, secure"), secure]
+        cells += [ratios.get("memory of a step"), ratios.get("memory of a checked step")]
+        shown = [
+            "" if cell is None else f"{cell:.2f}" if number % 2 == 0 or number > 3 else f"{cell:g}"
+            for number, cell in enumerate(cells)
+        ]
+        lines.append([line, *shown, "1.3" if cells[4] else ""])
+    return table(["network, batch", "seeded", "asked", "secure", "asked", "memory", "of checked steps", "asked"], lines)
 
 
 def study(name: str, folder: Path) -> None:

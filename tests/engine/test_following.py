@@ -250,15 +250,22 @@ def test_a_shared_table_is_shared_even_if_it_has_as_many_rows_as_there_are_recor
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("padding", [None, 2])
-def test_bags_with_offsets(mode, padding):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("with_last", [False, True])
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_bags_with_offsets(mode, padding, dtype, with_last, kind):
     torch.manual_seed(0)
-    table = nn.EmbeddingBag(9, 3, mode=mode, padding_idx=padding).double()
-    words, offsets = torch.randint(9, (11,)), torch.tensor([0, 4, 5, 9])
+    table = nn.EmbeddingBag(9, 3, mode=mode, padding_idx=padding, include_last_offset=with_last, dtype=dtype)
+    words, starts = torch.randint(9, (11,)).to(kind), [0, 4, 5, 9]
+    offsets = torch.tensor([*starts, 11] if with_last else starts).to(kind)
     with PerRecordGradients(table) as engine:
-        found = engine.backward(table(words, offsets).sin().sum(1), check=True).materialise()[0]
+        gradients = engine.backward(table(words, offsets).sin().sum(1), check=True)
+        found, norms = gradients.materialise()[0], gradients.squared_norms()
+        assert engine._routes._known, "the same way next time"
     for record, (start, stop) in enumerate([(0, 4), (4, 5), (5, 9), (9, 11)]):
         expected = torch.autograd.grad(table(words[start:stop].unsqueeze(0)).sin().sum(), table.weight)[0]
         torch.testing.assert_close(found[record], expected)
+        torch.testing.assert_close(norms[record], expected.square().sum())
 
 
 def test_bags_with_weights_of_their_own(agree):

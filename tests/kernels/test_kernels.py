@@ -18,6 +18,7 @@ from torch import nn
 from noiseproof import kernels
 from noiseproof.engine import PerRecordGradients, clip_weights
 from noiseproof.engine.persons import Owners
+from noiseproof.engine.products import SparseRows
 from noiseproof.errors import NoiseproofError
 from noiseproof.methods.predictions import NeuronNoise
 from noiseproof.methods.predictions.neuron import NoiseAhead
@@ -453,3 +454,53 @@ def test_correlated_noise_is_the_same_with_kernels_and_without(bands, size, with
         return torch.stack([stream.release(gradient, lambda query: query + 1.0) for gradient in gradients])
 
     torch.testing.assert_close(released(), without(released), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("owners", ["in order", "in any order"])
+@pytest.mark.parametrize(
+    ("lookups", "records", "rows", "width"), [(0, 3, 5, 4), (1, 3, 5, 1), (200, 6, 9, 7), (3000, 4, 900, 64)]
+)
+def test_rows_of_a_table_are_merged_and_summed_as_by_torch(owners, lookups, records, rows, width, without):
+    generator = torch.Generator().manual_seed(lookups)
+    whose = torch.randint(records, (lookups,), generator=generator)
+    whose = whose.sort().values if owners == "in order" else whose
+    given = (
+        torch.randn(lookups, width, generator=generator),
+        whose,
+        torch.randint(rows, (lookups,), generator=generator),
+    )
+    weights = torch.rand(records, generator=generator)
+
+    def found():
+        table = SparseRows(*given, records, torch.Size((rows, width)))
+        return table.explicit(), table.squared_norms(), table.weighted_sum(weights)
+
+    expected = torch.zeros(records, rows, width).index_put_((given[1], given[2]), given[0], accumulate=True)
+    for one, other in zip(found(), without(found), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found()[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_that_a_record_looks_up_often_is_one_row():
+    rows = torch.tensor([7, 7, 3, 7, 3, 7])
+    table = SparseRows(torch.ones(6, 2), torch.tensor([0, 0, 0, 1, 1, 1]), rows, 2, torch.Size((9, 2)))
+    # (1 + 1)^2 + 1 for the first record, and the same for the second, in each of two columns
+    torch.testing.assert_close(table.squared_norms(), torch.tensor([10.0, 10.0]))
+
+
+@pytest.mark.parametrize("shape", [(6, 8, 5, 7), (3, 16, 32, 32), (4, 6), (5, 6, 9)])
+@pytest.mark.parametrize("trained", ["both", "weight", "bias"])
+def test_gradients_of_group_norms_are_the_same_with_kernels_and_without(shape, trained, without):
+    torch.manual_seed(0)
+    layer = nn.GroupNorm(2, shape[1])
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(trained in ("both", name))
+    # Far from 0, where the difference of two sums would lose digits in float32.
+    inputs, factors = 0.1 * torch.randn(shape) + 30, torch.randn(shape)
+
+    def gradients():
+        with PerRecordGradients(layer) as engine:
+            return engine.backward((layer(inputs) * factors).flatten(1).sum(1)).materialise()
+
+    for found, expected in zip(gradients(), without(gradients), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))

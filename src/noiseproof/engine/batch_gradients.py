@@ -248,6 +248,9 @@ class BatchGradients(ABC):
                 f"{None if losses is None else tuple(losses.shape)}; give one loss a record (reduction='none')."
             )
         self._waiting.popleft()
+        if not self.in_step:
+            for parameter in self.parameters:
+                parameter.grad = None  # the last step's, which would be held beside all that this one needs
         if losses is not None and expected > 0:
             if twin is not None:
                 twin.check(losses)

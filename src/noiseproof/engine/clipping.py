@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -176,10 +176,12 @@ class RecordGradients:
 
     def materialise(self) -> list[torch.Tensor]:
         """The gradients written out, one (B, *shape) a parameter: B times the memory of the network."""
-        return [
-            self._flat.zeros(self.records, *parameter.shape) if part is None else part.explicit()
-            for parameter, part in zip(self._flat.parameters, self._contributions, strict=True)
-        ]
+        return list(self.written())
+
+    def written(self) -> Iterator[torch.Tensor]:
+        """`materialise` for one parameter after another, of which each can be let go of before the next."""
+        for parameter, part in zip(self._flat.parameters, self._contributions, strict=True):
+            yield self._flat.zeros(self.records, *parameter.shape) if part is None else part.explicit()
 
     def only(self, records: torch.Tensor) -> RecordGradients:
         """The gradients of some records, by index."""

@@ -15,16 +15,17 @@ Follow = Callable[[Any, Place, Shape, Sequence[Shape]], Found]
 """From a node, the place in its output, and the shapes of output and inputs."""
 
 _OPERATIONS: dict[str, Follow] = {}
-_BY_VALUES: set[str] = set()
+_BY_VALUES: dict[str, int] = {}
 
 
-def _names(names: str, *, by_values: bool = False) -> Callable[[Follow], Follow]:
-    """The operations that a function is for; `by_values` if it looks into a tensor, beyond shapes and settings."""
+def _names(names: str, *, by_values: int | None = None) -> Callable[[Follow], Follow]:
+    """The operations that a function is for; `by_values` is the first input for which it looks into a tensor."""
 
     def registered(follow: Follow) -> Follow:
         every = [f"{name}Backward{number}" for name in names.split() for number in range(6)]
         _OPERATIONS.update(dict.fromkeys(every, follow))
-        _BY_VALUES.update(every if by_values else ())
+        if by_values is not None:
+            _BY_VALUES.update(dict.fromkeys(every, by_values))
         return follow
 
     return registered
@@ -33,7 +34,8 @@ def _names(names: str, *, by_values: bool = False) -> Callable[[Follow], Follow]
 def by_shapes(node: Node) -> bool:
     """Whether where records lie follows from the shapes and settings of an operation, and not from values in a tensor."""
     name = type(node).__name__
-    return name in _OPERATIONS and name not in _BY_VALUES
+    first = _BY_VALUES.get(name)
+    return name in _OPERATIONS and (first is None or all(other is None for other, _ in node.next_functions[first:]))
 
 
 def shape_of(node: Node, output: int = 0) -> Shape:
@@ -230,13 +232,13 @@ def _diagonal(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) ->
     return [place.at(kept[place.dim])]
 
 
-@_names("IndexSelect", by_values=True)
+@_names("IndexSelect", by_values=0)
 def _index_selected(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     dim = _dims(node, "dim", len(shape))[0]
     return [place if dim != place.dim else place.picked_from(saved(node, "index"), shapes[0][dim], dim)]
 
 
-@_names("Index", by_values=True)
+@_names("Index", by_values=0)
 def _indexed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     indices = node._saved_indices
     used = [dim for dim, index in enumerate(indices) if index is not None]
@@ -261,7 +263,7 @@ def _indexed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> 
     return [place.picked_from(index, shapes[0][dim], dim), *rest]
 
 
-@_names("IndexAdd IndexCopy", by_values=True)
+@_names("IndexAdd IndexCopy", by_values=0)
 def _added_at(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     dim = _dims(node, "dim", len(shape))[0]
     if dim != place.dim:
@@ -311,12 +313,14 @@ def _looked_up(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -
     return [None]
 
 
-@_names("EmbeddingBag", by_values=True)
+@_names("EmbeddingBag", by_values=1)
 def _bagged(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     if place.dim:
         raise Unknown
-    bags = saved(node, "result1")
-    weights = place.owned(place.by_row[bags.cpu()]) if bags.numel() else place
+    weights = place
+    if any(other is not None for other, _ in node.next_functions[1:]):
+        bags = saved(node, "result1")
+        weights = place.owned(place.by_row[bags.cpu()]) if bags.numel() else place
     return [None, *[weights] * (len(shapes) - 1)]
 
 
@@ -384,7 +388,7 @@ def _attended(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) ->
     return [*found, *[_broadcast(place, shape, size) for size in shapes[3:]]]
 
 
-@_names("PackPaddedSequence", by_values=True)
+@_names("PackPaddedSequence", by_values=0)
 def _packed(node: Any, place: Place, shape: Shape, shapes: Sequence[Shape]) -> Found:
     """Rows of a padded sequence, one step after another, of the records that are still there."""
     sizes = saved(node, "result1")

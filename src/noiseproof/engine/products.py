@@ -36,9 +36,12 @@ class SparseRows(Contribution):
         self, values: torch.Tensor, owners: torch.Tensor, rows: torch.Tensor, records: int, shape: torch.Size
     ) -> None:
         # A row that a record looked up several times is summed here once and for all: norms and sums then agree.
-        places, which = torch.unique(owners * shape[0] + rows, return_inverse=True)
-        self._values = values.new_zeros(len(places), shape[1]).index_add_(0, which, values)
-        self._owners, self._rows = places // shape[0], places % shape[0]
+        merged = kernels.merge_rows(values, owners, rows) if kernels.suit(values) else None
+        if merged is None:
+            places, which = torch.unique(owners * shape[0] + rows, return_inverse=True)
+            summed = values.new_zeros(len(places), shape[1]).index_add_(0, which, values)
+            merged = summed, places // shape[0], places % shape[0]
+        self._values, self._owners, self._rows = merged
         self._records, self._shape = records, shape
 
     def explicit(self) -> torch.Tensor:
@@ -49,6 +52,8 @@ class SparseRows(Contribution):
 
     def squared_norms(self) -> torch.Tensor:
         """||g_i||^2 or a little more, (B,)."""
+        if kernels.suit(self._values):
+            return kernels.squared_lengths(self._values, self._owners, self._records).to(self._values.dtype)
         return self._by_record(squared_lengths(self._values))
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -59,7 +64,11 @@ class SparseRows(Contribution):
 
     def write_sum(self, weights: torch.Tensor, out: torch.Tensor) -> None:
         """sum_i w_i g_i into `out`."""
-        out.zero_().index_add_(0, self._rows, self._values * weights[self._owners, None])
+        out.zero_()
+        if kernels.suit(self._values, weights, out):
+            kernels.add_rows(self._values, self._owners, self._rows, weights, out)
+        else:
+            out.index_add_(0, self._rows, self._values * weights[self._owners, None])
 
     def inner(self, vector: torch.Tensor) -> torch.Tensor:
         """<g_i, v>, (B,)."""

@@ -22,7 +22,7 @@ Reals = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
 
-_VERSION = 6
+_VERSION = 7
 """That of kernels.h: in a checkout the library may have been built from older sources."""
 
 
@@ -160,6 +160,42 @@ def sum_rows(rows: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) ->
     """rows[places] becomes weights @ rows, in one pass over the rows; `weights` has four rows, and `places` as many at most."""
     count, size = rows.shape
     compiled.sum_rows(rows.data_ptr(), count, size, weights.data_ptr(), places.data_ptr(), len(places))
+
+
+def merge_rows(
+    values: torch.Tensor, owners: torch.Tensor, rows: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Values (N, D) of owners and rows (N,), those of one owner and row added up; None if the owners are not in order."""
+    owners, rows = owners.long().contiguous(), rows.long().contiguous()
+    merged, new_owners, new_rows = torch.empty_like(values), torch.empty_like(owners), torch.empty_like(rows)
+    given = *(part.data_ptr() for part in (values, owners, rows)), *values.shape
+    found: int = compiled.merge_rows(*given, merged.data_ptr(), new_owners.data_ptr(), new_rows.data_ptr())
+    return None if found < 0 else (merged[:found], new_owners[:found], new_rows[:found])
+
+
+def squared_lengths(values: torch.Tensor, owners: torch.Tensor, records: int) -> torch.Tensor:
+    """For each owner the sum of squares of their rows of values, (records,), in float64."""
+    total = torch.zeros(records, dtype=torch.float64)
+    compiled.add_squares(values.data_ptr(), owners.data_ptr(), *values.shape, total.data_ptr())
+    return total
+
+
+def add_rows(
+    values: torch.Tensor, owners: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+) -> None:
+    """`out`[rows] += weights[owners] times values, for rows that may come several times."""
+    given = *(part.data_ptr() for part in (values, owners, rows)), *values.shape
+    compiled.add_rows(*given, weights.data_ptr(), out.data_ptr())
+
+
+def sum_channels(errors: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sums of errors (B, C, ...) over all dimensions but two, and of their products with inputs: (B, C), in float64."""
+    records, channels = errors.shape[:2]
+    sums, products = torch.empty(2, records, channels, dtype=torch.float64).unbind()
+    count = records * channels
+    given = errors.data_ptr(), inputs.data_ptr(), count, errors.numel() // max(1, count)
+    compiled.sum_channels(*given, sums.data_ptr(), products.data_ptr())
+    return sums, products
 
 
 def sum_products(errors: torch.Tensor, activations: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> bool:

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define VERSION 6 /* of the functions below; __init__.py leaves a library of another version alone */
+#define VERSION 7 /* of the functions below; __init__.py leaves a library of another version alone */
 
 /* normals.c: new[i] = old[i] + scale * (a standard normal), for i below count; 0 if some old[i] is not finite, else 1.
  * The bits are ChaCha20's, under `key`; the nonce is the number of the block of 2^17 coordinates, then `call`. */
@@ -74,6 +74,23 @@ int clip_layers(const Layer *layers, int count, int64_t records, const int64_t *
 /* histories.c: rows[places[k]] = sum over r of weights[k][r] * rows[r], for k below `sums`, all from the rows as they were.
  * `weights` has MOST_SUMS rows, of which those from `sums` on are not used. */
 void sum_rows(float *rows, int64_t count, int64_t size, const float *weights, const int64_t *places, int sums);
+
+/* rows.c: the gradients of a table's rows, each looked up by one of several owners; those of one owner and row become one, which
+ * stands where the first stood. `merged`,
+ * `new_owners` and `new_rows` have room for `count`; the result says how many there are. -1, and nothing done, if the owners are not
+ * in order or there is no memory. */
+int64_t merge_rows(const float *values, const int64_t *owners, const int64_t *rows, int64_t count, int64_t width, float *merged,
+                   int64_t *new_owners, int64_t *new_rows);
+
+/* rows.c: out[owners[i]] += the sum of values[i]'s squares, for i below count. */
+void add_squares(const float *values, const int64_t *owners, int64_t count, int64_t width, double *out);
+
+/* rows.c: out[rows[i]] += weights[owners[i]] * values[i], for i below count. */
+void add_rows(const float *values, const int64_t *owners, const int64_t *rows, int64_t count, int64_t width, const float *weights,
+              float *out);
+
+/* rows.c: the sums of every channel's errors, and of their products with its inputs, over `places`. */
+void sum_channels(const float *errors, const float *inputs, int64_t count, int64_t places, double *sums, double *products);
 
 /* products.c: the sums of one layer, where every record's gradient is multiplied by its weight; 0 if there is no memory. */
 int sum_products(const Layer *layer, int64_t records, const float *weights);

@@ -142,6 +142,48 @@ static PyObject *py_sum_rows(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *py_merge_rows(PyObject *self, PyObject *args) {
+    unsigned long long values, owners, rows, merged, new_owners, new_rows;
+    long long count, width;
+    if (!PyArg_ParseTuple(args, "KKKLLKKK", &values, &owners, &rows, &count, &width, &merged, &new_owners, &new_rows)) return NULL;
+    int64_t found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = merge_rows(ADDRESS(values), ADDRESS(owners), ADDRESS(rows), count, width, ADDRESS(merged), ADDRESS(new_owners),
+                       ADDRESS(new_rows));
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromLongLong(found);
+}
+
+static PyObject *py_add_squares(PyObject *self, PyObject *args) {
+    unsigned long long values, owners, out;
+    long long count, width;
+    if (!PyArg_ParseTuple(args, "KKLLK", &values, &owners, &count, &width, &out)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    add_squares(ADDRESS(values), ADDRESS(owners), count, width, ADDRESS(out));
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_add_rows(PyObject *self, PyObject *args) {
+    unsigned long long values, owners, rows, weights, out;
+    long long count, width;
+    if (!PyArg_ParseTuple(args, "KKKLLKK", &values, &owners, &rows, &count, &width, &weights, &out)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    add_rows(ADDRESS(values), ADDRESS(owners), ADDRESS(rows), count, width, ADDRESS(weights), ADDRESS(out));
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_sum_channels(PyObject *self, PyObject *args) {
+    unsigned long long errors, inputs, sums, products;
+    long long count, places;
+    if (!PyArg_ParseTuple(args, "KKLLKK", &errors, &inputs, &count, &places, &sums, &products)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    sum_channels(ADDRESS(errors), ADDRESS(inputs), count, places, ADDRESS(sums), ADDRESS(products));
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_sum_products(PyObject *self, PyObject *args) {
     unsigned long long errors, activations, weights, products;
     long long records, error_columns, activation_columns;
@@ -215,6 +257,10 @@ static PyMethodDef methods[] = {
     {"add_on_lattice", py_add_on_lattice, METH_VARARGS, "See kernels.h."},
     {"clip_layers", py_clip_layers, METH_VARARGS, "See kernels.h."},
     {"sum_rows", py_sum_rows, METH_VARARGS, "See kernels.h."},
+    {"merge_rows", py_merge_rows, METH_VARARGS, "See kernels.h."},
+    {"add_squares", py_add_squares, METH_VARARGS, "See kernels.h."},
+    {"add_rows", py_add_rows, METH_VARARGS, "See kernels.h."},
+    {"sum_channels", py_sum_channels, METH_VARARGS, "See kernels.h."},
     {"sum_products", py_sum_products, METH_VARARGS, "See kernels.h."},
     {"multiply_rows", py_multiply_rows, METH_VARARGS, "See kernels.h."},
     {"lstm_forward", py_lstm_forward, METH_VARARGS, "See kernels.h."},

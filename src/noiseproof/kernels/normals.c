@@ -18,12 +18,13 @@ void fill_stream(const uint32_t key[8], const uint32_t nonce[3], uint32_t counte
 }
 
 CLONED void make_normals(const int32_t *whole, int64_t count, float *normals) {
-    for (int64_t first = 0; first < count; first += LANES) {
-        const size_t here = (size_t)(count - first < LANES ? count - first : LANES);
-        ints some = {0};
-        memcpy(&some, whole + first, here * sizeof *whole);
-        const floats made = normal(some);
-        memcpy(normals + first, &made, here * sizeof *normals);
+    for (int64_t first = 0; first < count; first += LANES * VECTORS) {
+        const size_t here = (size_t)(count - first < LANES * VECTORS ? count - first : LANES * VECTORS);
+        int32_t some[LANES * VECTORS] = {0};
+        float made[LANES * VECTORS];
+        memcpy(some, whole + first, here * sizeof *whole);
+        normals_of(some, made);
+        memcpy(normals + first, made, here * sizeof *normals);
     }
 }
 
@@ -34,7 +35,7 @@ CLONED static int add_short_group(const uint32_t key[8], uint64_t call, int64_t 
 
 int add_normals(const uint32_t key[8], uint64_t call, const float *old, float *new, int64_t count, float scale) {
     const int wide = has_wide_normals();
-    const int64_t size = wide ? 2 * GROUP : GROUP, groups = (count + size - 1) / size;
+    const int64_t size = wide ? 4 * GROUP : GROUP, groups = (count + size - 1) / size;
     const float factor = (float)(1.4142135623730951 * scale);
     int finite = 1;
 #pragma omp parallel for schedule(static) reduction(&& : finite) if (count > 8192)

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__) && defined(__linux__) && !defined(ONE_PROCESSOR) /* which tests define, to have each by itself */
 #define SEVERAL_PROCESSORS
 #define CLONED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -69,24 +69,6 @@ HELPER floats root(floats all) {
     store(each, all);
     for (int lane = 0; lane < LANES; lane++) each[lane] = sqrtf(each[lane]); /* which becomes one instruction */
     return load(each);
-}
-
-/* The natural logarithm of positive normal numbers, to about one unit in the last place (the polynomial is Cephes'). */
-HELPER floats logarithm(floats x) {
-    ints bits = (ints)x;
-    ints exponent = (bits - 0x3f3504f3) >> 23; /* so that the mantissa lies between sqrt(1/2) and sqrt(2) */
-    floats m = (floats)(bits - (exponent << 23)) - 1.0f;
-    floats p = all_of(7.0376836292e-2f);
-    p = p * m - 1.1514610310e-1f;
-    p = p * m + 1.1676998740e-1f;
-    p = p * m - 1.2420140846e-1f;
-    p = p * m + 1.4249322787e-1f;
-    p = p * m - 1.6668057665e-1f;
-    p = p * m + 2.0000714765e-1f;
-    p = p * m - 2.4999993993e-1f;
-    p = p * m + 3.3333331174e-1f;
-    floats e = as_floats(exponent), square = m * m;
-    return m + (square * (p * m - 0.5f) + e * -2.12194440e-4f) + e * 0.693359375f;
 }
 
 /* e^x for x at most 0 (below -87 it gives the smallest normal number or so), to about one unit in the last place. */

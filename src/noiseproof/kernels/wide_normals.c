@@ -1,4 +1,4 @@
-/* Wide normals: sixteen of ChaCha20's blocks at a time, for processors with vectors of sixteen numbers. */
+/* Wide normals: twice sixteen of ChaCha20's blocks at a time, for processors with vectors of sixteen numbers. */
 #define LANES 16
 #include "normals.h"
 

@@ -154,3 +154,23 @@ def test_gradients_do_not_depend_on_how_much_is_written_out_at_a_time(
         torch.testing.assert_close(found.squared_norms(), rows.square().sum(1))
         torch.testing.assert_close(found.weighted_sum(weights).flatten(), weights @ rows)
         torch.testing.assert_close(found.explicit(), wanted)
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 5), (2, 3)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("padding", [(0, 0), (1, 2)])
+@pytest.mark.parametrize("dilation", [(1, 1), (1, 2)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_norms_from_products_of_pixels_are_those_from_windows(monkeypatch, kernel, stride, padding, dilation, groups):
+    geometry = Geometry(kernel, stride, padding, dilation, groups)
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(5, 4, 9, 12, dtype=torch.float64, generator=generator)
+    shape = F.conv2d(
+        inputs, torch.zeros(6, 4 // groups, *kernel).double(), None, stride, padding, dilation, groups
+    ).shape
+    errors = torch.randn(shape, dtype=torch.float64, generator=generator)
+    wanted = expected(inputs, errors, geometry)
+    found = Correlations(inputs, errors, wanted.shape[1:], geometry)
+    for cost in (-(10**6), 10**6):  # by pixels, by windows
+        monkeypatch.setattr(convolution, "SUM_COST", cost)
+        torch.testing.assert_close(found._norms_from_products(), wanted.flatten(1).square().sum(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod, sqrt
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ CHUNK_BYTES = 8 * 2**20
 """Unfolded input that is made at a time: it is read several times, and should then still be in a cache."""
 SMALL = 32
 """Numbers of a window up to which unfolding them takes less than a convolution whose groups are records (measured)."""
+SUM_COST = 8
+"""Multiplications of a matrix product that take as long as adding a number that lies somewhere else (it only has to be near)."""
 TOGETHER = 8
 """Records whose gradients are made at a time, as the groups of one convolution: the fastest of a few sizes in one run."""
 
@@ -52,12 +55,16 @@ class Correlations(Contribution):
         self._rows = errors.shape[1] // geometry.groups
         self._channels = inputs.shape[1] // geometry.groups
         self._dtype_size = errors.element_size()
-        self._kept: torch.Tensor | None = None
+        self._kept: list[torch.Tensor] | None = None
+        """Gradients that are written out, a row a record, for some records after others: as they were made, uncopied."""
         self._memory = MemoryLimit()
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, *shape)."""
-        rows = self._written() if self._kept is None else self._kept
+        parts = self._written() if self._kept is None else self._kept
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if self._kept is not None:
+            self._kept = [rows]  # which may be asked for again
         return rows.view(self._records, *self._shape)
 
     def squared_norms(self) -> torch.Tensor:
@@ -66,9 +73,10 @@ class Correlations(Contribution):
             return self._norms_from_products()
         self._keep_if_there_is_room()
         if self._kept is not None:
-            return squared_lengths(self._kept)
+            return torch.cat([squared_lengths(part) for part in self._kept])
         pieces = self._pieces(in_pieces(self.size[1]))
-        lengths = torch.cat([squared_lengths(self._written(some)) for some in pieces]).double().sqrt()
+        each = [squared_lengths(part) for some in pieces for part in self._written(some)]
+        lengths = torch.cat(each).double().sqrt()
         # The sum is made from the pairs again, where large parts that cancel leave their rounding.
         parts = (squared_lengths(part.flatten(1)).double() for part in (self._errors, self._inputs))
         most = prod(parts, start=torch.tensor(prod(self._geometry.kernel))).sqrt()
@@ -78,7 +86,10 @@ class Correlations(Contribution):
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """sum_i w_i g_i, of the parameter's shape."""
         if self._kept is not None:
-            return (weights @ self._kept).view(self._shape)
+            total = weights.new_zeros(prod(self._shape))
+            for part, own in zip(self._kept, weights.split([len(part) for part in self._kept]), strict=True):
+                total.addmv_(part.T, own)
+            return total.view(self._shape)
         return self._backward(self._errors * weights[:, None, None, None], self._inputs, self._geometry.groups).view(
             self._shape
         )
@@ -91,12 +102,15 @@ class Correlations(Contribution):
             # <g_i, v> = <e_i, conv(x_i, v)>.
             where = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
             return (functional.conv2d(self._inputs, kernel, None, *where) * self._errors).sum((1, 2, 3))
-        return self._kept @ vector.reshape(-1)
+        return torch.cat([part @ vector.reshape(-1) for part in self._kept])
 
     def gram(self) -> torch.Tensor:
         """<g_i, g_k>, (B, B); what is written out for it is kept where there is room, for the sums that follow."""
         self._keep_if_there_is_room()
-        return super().gram() if self._kept is None else self._kept @ self._kept.T
+        if self._kept is None:
+            return super().gram()
+        rows = self.explicit().flatten(1)
+        return rows @ rows.T
 
     @property
     def size(self) -> tuple[int, int]:
@@ -138,7 +152,20 @@ class Correlations(Contribution):
         columns = self._channels * prod(self._geometry.kernel)
         # Without room for the gradients, the weighted sum is made from the pairs again.
         again = 0 if self._memory.has(prod(self.size)) else self._places
-        return self._places**2 * (self._rows + columns) < self._rows * columns * (PASS_COST + again)
+        products = self._places**2 * self._rows + min(self._places**2 * columns, self._cost_by_pixels)
+        return products < self._rows * columns * (PASS_COST + again)
+
+    @property
+    def _padded(self) -> tuple[int, int]:
+        """How high and wide the input is with its padding."""
+        (height, width), (down, right) = self._inputs.shape[2:], self._geometry.padding
+        return height + 2 * down, width + 2 * right
+
+    @property
+    def _cost_by_pixels(self) -> int:
+        """Multiplications, or what takes as long, for windows' inner products from those of pixels."""
+        sums = prod(self._geometry.kernel) * self._places**2
+        return prod(self._padded) ** 2 * self._channels + SUM_COST * sums
 
     def _norms_from_products(self) -> torch.Tensor:
         """Sums over pairs of places, of the errors' inner product times that of the input's windows."""
@@ -146,28 +173,33 @@ class Correlations(Contribution):
         dtype = self._errors.dtype
         about = (self._rows, columns), self._records * self._places, torch.finfo(dtype).eps
         found = []
-        for some in self._pieces(self._chunk(self._places * columns)):
-            errors, windows = self._vectors(some), self._windows(some)
-            bound, coarse = norms_from_products(_products(errors), _products(windows), *about)
+        by_pixels = self._cost_by_pixels < self._places**2 * columns
+        numbers = prod(self._padded) ** 2 if by_pixels else self._places * columns
+        for some in self._pieces(self._chunk(numbers)):
+            errors = self._vectors(some)
+            windows = None if by_pixels else self._windows(some)
+            products = self._products_by_pixels(some) if windows is None else _products(windows)
+            bound, coarse = norms_from_products(_products(errors), products, *about)
             if coarse.any():
+                windows = self._windows(some) if windows is None else windows
                 exact = (_products(part[coarse].double()) for part in (errors, windows))
                 bound[coarse] = norms_from_products(next(exact), next(exact), *about)[0]
             found.append(bound.view(-1, self._geometry.groups).sum(1))
         return torch.cat(found).to(dtype)
 
-    def _written(self, some: slice = slice(None)) -> torch.Tensor:
-        """The gradients of some records written out, a row each."""
+    def _written(self, some: slice = slice(None)) -> list[torch.Tensor]:
+        """The gradients of some records written out, a row each, a few records after others."""
         columns = self._channels * prod(self._geometry.kernel)
         if columns <= SMALL:
             pieces = self._pieces(self._chunk(4 * self._places * columns), some)
             products = [torch.bmm(self._vectors(piece), self._windows(piece).transpose(1, 2)) for piece in pieces]
-            return torch.cat(products).view(-1, prod(self._shape))
-        inputs, errors = self._inputs[some], self._errors[some]
-        out = errors.new_empty(len(errors), prod(self._shape))
-        for rows, error, given in zip(*(part.split(TOGETHER) for part in (out, errors, inputs)), strict=True):
-            error, given = (part.reshape(1, -1, *part.shape[2:]) for part in (error, given))
-            rows.view(-1).copy_(self._backward(error, given, len(rows) * self._geometry.groups).view(-1))
-        return out
+            return [part.view(-1, prod(self._shape)) for part in products]
+        found = []
+        for errors, inputs in zip(*(part[some].split(TOGETHER) for part in (self._errors, self._inputs)), strict=True):
+            error, given = (part.reshape(1, -1, *part.shape[2:]) for part in (errors, inputs))
+            made = self._backward(error, given, len(errors) * self._geometry.groups)
+            found.append(made.reshape(len(errors), prod(self._shape)))
+        return found
 
     def _backward(self, errors: torch.Tensor, inputs: torch.Tensor, groups: int) -> torch.Tensor:
         """The gradient of a kernel, by torch."""
@@ -204,6 +236,23 @@ class Correlations(Contribution):
             ),
         )
         return windows.reshape(len(windows), -1, self._places)
+
+    def _products_by_pixels(self, some: slice) -> torch.Tensor:
+        """Inner products of the input's windows, (records x groups, places, places): sums of inner products of its pixels.
+
+        Windows overlap, so that each pair of pixels is multiplied once where windows would multiply it several times.
+        """
+        geometry, (height, width) = self._geometry, self._padded
+        (down, right), (high, wide) = geometry.padding, self._errors.shape[2:]
+        padded = functional.pad(self._inputs[some], (right, right, down, down))
+        pixels = _products(padded.reshape(-1, self._channels, height * width)).view(-1, height, width, height, width)
+        total = pixels.new_zeros(len(pixels), high, wide, high, wide)
+        step = geometry.stride
+        for place in product(*(range(size) for size in geometry.kernel)):
+            top, left = (at * apart for at, apart in zip(place, geometry.dilation, strict=True))
+            rows, columns = slice(top, top + step[0] * high, step[0]), slice(left, left + step[1] * wide, step[1])
+            total += pixels[:, rows, columns, rows, columns]
+        return total.view(-1, self._places, self._places)
 
     def _chunk(self, numbers: int) -> int:
         """How many records to take at a time, if each needs room for so many `numbers`."""
