@@ -40,7 +40,10 @@ noise, each proven at its epsilon, with 440 steps of pictures, three seeds if no
 what `dp-sgd` must add where its batches come from a loader. *Fixed order*: `dp-mf` with correlated noise, no
 sampling either. *Sampled bands*:
 `dp-mf` whose batches are Poisson samples of one of as many places as leave the least noise by calculation, one (which is
-`dp-sgd`) to an epoch's."""
+`dp-sgd`) to an epoch's.
+
+Every run is kept in `bench/results/runs`; `python -m bench.results.correlated --minutes 10` goes on from there for so long, and
+writes this section anew."""
 
 
 def ways(bench: Bench, epsilon: float) -> dict[str, Bench]:

@@ -613,6 +613,12 @@ def test_correlated_noise_needs_epochs_and_replace_one(parts):
         npf.make_private(model, optimizer, loader, epsilon=3, delta=1e-5, epochs=2, mechanism="mf")
 
 
+def test_correlated_noise_in_a_loaders_own_order_is_not_for_persons(parts):
+    model, optimizer, loader = parts()
+    with pytest.raises(UnsupportedError, match="which place persons"):
+        mf(npf.make_private, model, optimizer, loader, epsilon=3, delta=1e-5, groups=[0] * RECORDS)
+
+
 def test_an_optimizer_that_looks_at_a_batch_several_times_is_refused():
     model = nn.Linear(4, 2)
     loader = DataLoader(TensorDataset(torch.randn(20, 4)), batch_size=5)
