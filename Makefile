@@ -44,7 +44,7 @@ docs: $(STAMP)
 docs-serve: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-# Three seeds of every row of docs/results.md; finished runs are kept in runs/results. ONLY=mnist,adult-0.5 picks rows.
+# Three seeds of every row of docs/results.md; finished runs are kept in bench/results/runs. ONLY=mnist,adult-0.5 picks rows.
 results: $(STAMP)
 	OMP_NUM_THREADS=2 $(BIN)/python -m bench.results $(if $(ONLY),--only $(ONLY))
 

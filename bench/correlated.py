@@ -1,6 +1,7 @@
 """Correlated noise: the error that strategies leave beside DP-SGD's and jax_privacy's, and what a step costs with 16 bands.
 
-`python -m bench.correlated errors|steps|optimisation` prints a table; `errors` wants jax_privacy.
+`python -m bench.correlated errors|steps|memory|optimisation`; `errors` wants jax_privacy, goes on from the cells that are kept in
+the repository, and `python docs/tools/figures.py errors bench/results/runs/errors.json` puts them into docs/methods/dp-mf.md.
 """
 
 from __future__ import annotations
@@ -9,44 +10,49 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from bench.memory import added, alone
 from bench.networks import NETWORKS
 from bench.steps import CLIP, RATE, SIGMA, Setting, Step, _take_turns
 from noiseproof.engine.correlated import CorrelatedGradients
 from noiseproof.engine.private_gradients import PrivateGradients
+from noiseproof.files import write_whole
 from noiseproof.privacy import Randomness, Reproducible, Secure
-from noiseproof.privacy.factorization import Participation
+from noiseproof.privacy.factorization import Dense, Participation
 from noiseproof.privacy.strategies import StrategyName, strategy
 
 BANDS = 16
+ERRORS = Path(__file__).parent / "results" / "runs" / "errors.json"
+TIMES = (1, 5, 20)
+MOST = 400
+"""Iterations of jax_privacy's optimiser; it may take 10,000, at about half a second each."""
 
 
-def errors(steps: int = 1000) -> None:
-    """The root mean squared error of prefix sums at noise multiplier 1; what was found before is kept in runs/errors.json."""
-    kept = Path("runs/errors.json")
-    found: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
-    for times in TIMES:
-        for column, cell in (OURS | THEIRS).items():
-            key = f"{steps} steps, {times} times, {column}"
-            if key not in found:
-                start = time.perf_counter()
-                found[key] = cell(steps, times)
-                print(f"{key}: {found[key]:.4f} in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-                kept.parent.mkdir(exist_ok=True)
-                kept.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"| times | {' | '.join(OURS | THEIRS)} | largest ratio to theirs |")
-    print(f"| --- {'| --- ' * (len(OURS | THEIRS) + 1)}|")
-    for times in TIMES:
-        at = {column: found[f"{steps} steps, {times} times, {column}"] for column in OURS | THEIRS}
-        ratio = max(at[kind] / at[f"jax_privacy's {kind}"] for kind in ("toeplitz", "banded", "dense"))
-        print(f"| {times} | {' | '.join(f'{cell:.3f}' for cell in at.values())} | {ratio:.4f} |")
+def errors(kept: Path = ERRORS, steps: int = 1000, times: Sequence[int] = TIMES) -> None:
+    """The root mean squared error of prefix sums at noise multiplier 1; cells that `kept` holds are not computed again."""
+    for (column, cell), k in product((OURS | THEIRS).items(), times):
+        if column in _rows(kept)[k]:
+            continue
+        start = time.process_time()
+        found = cell(steps, k)
+        print(f"k = {k}, {column}: {found:.4f} in {time.process_time() - start:.0f} s", file=sys.stderr, flush=True)
+        rows = _rows(kept)  # others may have added to it
+        rows[k][column] = found
+        ordered = [{name: row[name] for name in ("k", *OURS, *THEIRS) if name in row} for row in rows.values()]
+        write_whole(kept, json.dumps({"steps": steps, "rows": ordered}, indent=1) + "\n")
+
+
+def _rows(kept: Path) -> dict[int, dict[str, float]]:
+    found = json.loads(kept.read_text())["rows"] if kept.exists() else [{"k": k} for k in TIMES]
+    return {int(row["k"]): row for row in found}
 
 
 def _ours(name: StrategyName, bands: int | None = None) -> Callable[[int, int], float]:
@@ -62,13 +68,20 @@ def _theirs_toeplitz(steps: int, times: int) -> float:
     return math.sqrt(float(squared) * float(np.mean(toeplitz.per_query_error(strategy_coef=row, n=steps))))
 
 
-def _theirs_dense(steps: int, times: int, **options: Any) -> float:
-    """Their dense optimisation, to where it stops by itself; its banded strategies are the same but for the structure."""
-    matrix = np.asarray(_theirs("dense").optimize(steps, **options))
+def _theirs_dense(steps: int, times: int, banded: bool) -> float:
+    """Their dense optimisation, to where it stops by itself or after `MOST`; its banded strategies differ by the structure."""
+    structure = {"bands": steps // times, "equal_norm": True} if banded else {"epochs": times}
+    matrix = np.asarray(_theirs("dense").optimize(steps, max_optimizer_steps=MOST, **structure))
     columns = np.linalg.norm(matrix, axis=0) ** 2
     # Columns of steps that one record takes part in are orthogonal, in either kind.
     sensitivity = math.sqrt(columns.reshape(times, -1).sum(0).max())
     return sensitivity * float(np.linalg.norm(np.tri(steps) @ np.linalg.inv(matrix))) / math.sqrt(steps)
+
+
+def _least(steps: int, times: int) -> float:
+    found = strategy("dense", Participation(steps, times, steps // times, fixed=True))
+    assert isinstance(found, Dense)
+    return found.least_error()
 
 
 def _theirs(module: str) -> Any:
@@ -85,13 +98,13 @@ OURS: dict[str, Callable[[int, int], float]] = {
     "toeplitz": _ours("toeplitz"),
     "banded": _ours("banded"),
     "dense": _ours("dense"),
+    "least of all dense": _least,
 }
 THEIRS: dict[str, Callable[[int, int], float]] = {
     "jax_privacy's toeplitz": _theirs_toeplitz,
-    "jax_privacy's banded": lambda steps, times: _theirs_dense(steps, times, bands=steps // times, equal_norm=True),
-    "jax_privacy's dense": lambda steps, times: _theirs_dense(steps, times, epochs=times),
+    "jax_privacy's dense": lambda steps, times: _theirs_dense(steps, times, False),
+    "jax_privacy's banded": lambda steps, times: _theirs_dense(steps, times, True),
 }
-TIMES = (1, 5, 20)
 
 
 def steps(repeats: int = 20) -> None:
@@ -104,6 +117,28 @@ def steps(repeats: int = 20) -> None:
     for kind in ("seeded", "secure"):
         mine, theirs = times[f"dp-mf, {kind}"], times[f"dp-sgd, {kind}"]
         print(f"{kind}: {mine:.1f} ms over {theirs:.1f} ms, {mine / theirs:.3f}", flush=True)
+
+
+def memory() -> None:
+    """Megabytes that 20 steps of dp-mf with 16 bands add to a process at its peak beyond dp-sgd's, and what is stated."""
+    mine, theirs = alone(_peak, True), alone(_peak, False)
+    module, _ = Setting("cnn", NETWORKS["cnn"].batch).copy()
+    vectors = strategy("toeplitz", Participation(100 * BANDS, 100, BANDS), bands=BANDS).vectors
+    stated = vectors * 4 * sum(one.numel() for one in module.parameters()) / 2**20
+    print(
+        f"{mine:.0f} MiB over {theirs:.0f} MiB, {mine - theirs:.0f} more; {vectors} vectors are {stated:.0f} MiB",
+        flush=True,
+    )
+
+
+def _peak(correlated: bool) -> float:
+    step = _step(Setting("cnn", BANDS * NETWORKS["cnn"].batch), Reproducible(0), correlated)
+
+    def twenty() -> None:
+        for _ in range(20):
+            step()
+
+    return added(twenty)
 
 
 def _step(setting: Setting, rng: Randomness, correlated: bool) -> Step:
@@ -137,4 +172,4 @@ def optimisation(count: int = 10_000) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    {"errors": errors, "steps": steps, "optimisation": optimisation}[sys.argv[1]]()
+    {"errors": errors, "steps": steps, "optimisation": optimisation, "memory": memory}[sys.argv[1]]()

@@ -12,7 +12,7 @@ from statistics import fmean
 from bench.results import correlated, splits
 from bench.results.measure import Bench
 from bench.results.page import render
-from bench.results.rows import ROWS, SEEDS, Row, Store
+from bench.results.rows import ROWS, RUNS, SEEDS, Row, Store
 from noiseproof.errors import NoiseproofError
 from noiseproof.files import write_whole
 
@@ -51,7 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="results", description="Regenerate docs/results.md; finished runs are kept.")
     parser.add_argument("--only", help="data sets or rows, as mnist,adult or mnist-0.5; without it, all")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many seeds")
-    parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where finished runs are kept")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where finished runs are kept")
     parser.add_argument("--page", type=Path, default=Path("docs/results.md"), help="the page to write")
     given = parser.parse_args()
     wanted = set(given.only.split(",")) if given.only else None

@@ -15,6 +15,8 @@ from noiseproof.privacy.budget import Neighbours
 DELTA = 1e-5
 NEIGHBOURS: Neighbours = "add-or-remove"
 SEEDS = (0, 1, 2)
+RUNS = Path(__file__).parent / "runs"
+"""Where finished runs are kept: in the repository, so that they need not be run again."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
     noiseproof compare --out runs/demo && python docs/tools/figures.py compare runs/demo
     noiseproof bench --against opacus --json > bench.json && python docs/tools/figures.py bench bench.json
+    python -m bench.correlated errors && python docs/tools/figures.py errors bench/results/runs/errors.json
     noiseproof study lin --out runs/lin && python docs/tools/figures.py study:lin runs/lin
 
 replace what stands between `<!-- figures: NAME -->` and `<!-- end of figures -->` in README.md and docs.
@@ -141,6 +142,14 @@ def _steps_in_short(rows: list[dict[str, Any]]) -> str:
     return table(["network, batch", "seeded", "asked", "secure", "asked", "memory", "of checked steps", "asked"], lines)
 
 
+def errors(file: Path) -> None:
+    """The expected errors of strategies, of a record that takes part k times."""
+    rows = json.loads(file.read_text())["rows"]
+    columns = [column for column in max(rows, key=len) if column != "k"]
+    cells = [[str(row["k"]), *(f"{row[column]:.3f}" if column in row else "" for column in columns)] for row in rows]
+    replace("errors", table(["k", *columns], cells))
+
+
 def study(name: str, folder: Path) -> None:
     """Every table that a study wrote, each where a page asks for it by name: `study:lin:table-12`."""
     for file in sorted(folder.glob("*.csv")):
@@ -167,6 +176,8 @@ def main() -> None:
     name, source = sys.argv[1], Path(sys.argv[2])
     if name == "compare":
         compare(source)
+    elif name == "errors":
+        errors(source)
     elif name.partition(":")[0] == "bench":
         bench(name, source)
     else:

@@ -591,13 +591,33 @@ def test_a_loop_with_correlated_noise_that_is_resumed_twice_takes_no_step_again(
     engine.close()
 
 
-def test_a_loop_with_correlated_noise_that_is_resumed_in_another_order_is_stopped(parts):
+@pytest.mark.parametrize("journals", [(None, None), ("spent", None), ("spent", "another")])
+def test_a_loop_with_correlated_noise_is_not_resumed_without_its_journal(parts, tmp_path, journals):
+    """Without it nobody can know whether the checkpoint has been gone on from before."""
+    first, second = (None if name is None else tmp_path / name for name in journals)
+    loop = parts()
+    engine = mf(npf.make_private, *loop, epsilon=3, delta=1e-5, journal=first)
+    numbers_seen(*loop, 3)
+    state = copy.deepcopy(engine.state_dict())
+    numbers_seen(*loop, 1)
+    engine.load_state_dict(state)  # its own: it knows what it has taken since
+    assert engine.steps == 4
+    other = mf(npf.make_private, *parts(), epsilon=3, delta=1e-5, journal=second)
+    with pytest.raises(NoiseproofError, match="only with the journal that it was begun with"):
+        other.load_state_dict(state)
+    assert other.steps == 0
+    engine.close()
+    other.close()
+
+
+def test_a_loop_with_correlated_noise_that_is_resumed_in_another_order_is_stopped(parts, tmp_path):
     first, second = ((model, optimizer, loader) for model, optimizer, loader in (parts(), parts()))
     for loop, seed in ((first, 3), (second, 4)):
         loop[2].sampler.generator = torch.Generator().manual_seed(seed)
-    engine = mf(npf.make_private, *first, epsilon=3, delta=1e-5)
+    engine = mf(npf.make_private, *first, epsilon=3, delta=1e-5, journal=tmp_path / "spent")
     numbers_seen(*first, 3)
-    other = mf(npf.make_private, *second, epsilon=3, delta=1e-5)
+    engine.gradients.events.close()
+    other = mf(npf.make_private, *second, epsilon=3, delta=1e-5, journal=tmp_path / "spent")
     with pytest.raises(NoiseproofError, match="the same seed in every process"):
         other.load_state_dict(engine.state_dict())
 
@@ -606,6 +626,12 @@ def test_correlated_noise_needs_epochs_and_replace_one(parts):
     model, optimizer, loader = parts()
     with pytest.raises(SettingError, match="one record more would move all that follow"):
         npf.make_private(model, optimizer, loader, epsilon=3, delta=1e-5, epochs=2, mechanism="mf")
+
+
+def test_correlated_noise_in_a_loaders_own_order_is_not_for_persons(parts):
+    model, optimizer, loader = parts()
+    with pytest.raises(UnsupportedError, match="which place persons"):
+        mf(npf.make_private, model, optimizer, loader, epsilon=3, delta=1e-5, groups=[0] * RECORDS)
 
 
 def test_an_optimizer_that_looks_at_a_batch_several_times_is_refused():

@@ -10,7 +10,7 @@ from noiseproof.data import Dataset, Public
 from noiseproof.data.dataset import Column
 from noiseproof.errors import SettingError
 from noiseproof.methods import recipes
-from noiseproof.privacy import accountants
+from noiseproof.privacy import Budget, accountants
 from noiseproof.privacy.events import ComposedDpEvent, GaussianDpEvent, sampled_gaussian
 from noiseproof.run.checkpoints import Checkpoints
 
@@ -143,6 +143,18 @@ def test_auto_gives_way_to_a_network_a_method_and_other_methods():
     assert recipe_of("dp-sgd-bounded", epochs=1) is None
     assert recipe_of(npf.methods.build("dp-sgd", {"epochs": 1})) is None
     assert recipe_of(npf.methods.build("dp-sgd", {"epochs": 1}), recipe=recipes.get("unit")) == "unit"
+
+
+def test_a_recipe_takes_the_strategy_that_leaves_the_least_noise():
+    """Without a sampler, the dense one that fits into memory; with one, as many bands as are best at the budget."""
+    recipe = recipes.get("scattering")
+    trusting_nothing = recipe.method(60_000, 8.0, method="dp-mf")
+    assert (trusting_nothing.strategy, trusting_nothing.sampled) == ("auto", False)
+    assert trusting_nothing.kind(trusting_nothing.steps(60_000), 39_700) == "dense"
+    assert not any("Poisson" in one for one in trusting_nothing.assumptions())
+    sampled = recipe.method(60_000, 8.0, {"sampled": True, "epochs": 4}, method="dp-mf")
+    assert sampled == sampled.least_noise(60_000, Budget(8.0))
+    assert recipe.method(60_000, 8.0, {"sampled": True, "bands": 3}, method="dp-mf").bands == 3
 
 
 @pytest.mark.parametrize(

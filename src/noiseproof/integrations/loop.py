@@ -169,9 +169,14 @@ def make_private(
     gradients: PrivateGradients
     sampler: LoopSampler | OrderSampler
     if mechanism == "mf":
-        if ranks is not ALONE or groups is not None:
+        if ranks is not ALONE:
             raise UnsupportedError(
-                "neither several ranks nor persons can share a loader's own order; take mechanism='sgd', or one process."
+                "several ranks cannot share a loader's own order; take mechanism='sgd', or one process."
+            )
+        if groups is not None:
+            raise UnsupportedError(
+                "a loader's own order has a person's records in several batches of an epoch, which the noise does not cover; "
+                "take mechanism='sgd', or dp-mf by `train` or by `CorrelatedGradients.batches(groups=)`, which place persons."
             )
         assert epochs is not None
         steps = math.ceil(len(inner.batch_sampler) / accumulation_steps)  # type: ignore[arg-type]

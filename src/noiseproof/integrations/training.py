@@ -124,10 +124,14 @@ class PrivateTraining(WatchedLoop):
 
         Raises:
             SettingError: If it is of a training with other noise, clipping or sampling.
+            NoiseproofError: If it is another process's state of a training with `mechanism="mf"`, and this one does not have
+                its journal: a second process that goes on from it would release steps that the first has released.
         """
         for name in ("sample_rate", "noise_multiplier", "max_grad_norm"):
             if state[name] != getattr(self.gradients, name):
                 raise SettingError(f"the state is of a training with {name} {state[name]}; make this one the same.")
+        if isinstance(self.gradients, CorrelatedGradients):
+            self._check_journal(state["spent"])
         for id, runs in state["spent"].items():
             log = EventLog((event_from_json(event), count) for event, count in runs)
             known = self.gradients.events if id == self._id else self._elsewhere.get(id, EventLog())
@@ -136,6 +140,15 @@ class PrivateTraining(WatchedLoop):
         if isinstance(self.gradients, CorrelatedGradients):
             self.gradients.restore({**state["correlated"], "steps": self.gradients.steps})
         self._count_down()
+
+    def _check_journal(self, spent: Mapping[str, Any]) -> None:
+        before = sum(count for id, runs in spent.items() if id != self._id for _, count in runs)
+        kept = len(self.gradients.events) if isinstance(self.gradients.events, JournaledLog) else 0
+        if before > kept:
+            raise NoiseproofError(
+                "a training with correlated noise goes on in another process only with the journal that it was begun with "
+                "(`journal=`), since two that go on from one checkpoint would release the same steps twice."
+            )
 
     def keep_journal(self, file: Path) -> None:
         """Note every step from now on in a file, before its gradient exists; what is in it already has been spent."""

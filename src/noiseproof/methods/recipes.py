@@ -24,8 +24,10 @@ from noiseproof.data.features import (
 )
 from noiseproof.data.lazy import StoredTensor
 from noiseproof.errors import SettingError
+from noiseproof.methods.gradients.dp_mf import DpMf
 from noiseproof.networks import Network
 from noiseproof.networks.small import Mapped, behind
+from noiseproof.privacy import Budget
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease, Release
 
@@ -107,7 +109,10 @@ class Recipe:
         off = interruptible or (settings or {}).get("precondition") == 0
         if off and suited.get("precondition"):
             suited |= {"precondition": 0.0, "lr": round(_LONGER * suited["lr"], 4)}
-        return methods.build(method, {**suited, **(settings or {})})
+        built = methods.build(method, {**suited, **(settings or {})})
+        if isinstance(built, DpMf) and built.sampled and "bands" not in (settings or {}):
+            return built.least_noise(records, Budget(epsilon))
+        return built
 
     def around(self, release: Release, public: Public) -> ModelRelease:
         """What was trained behind the map, with the map before it: it takes records as they are."""

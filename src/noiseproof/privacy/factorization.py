@@ -223,6 +223,26 @@ class Dense(Banded):
         of_one = [columns[:, first::apart] for first in range(min(apart, self.bands))]
         return math.sqrt(max(float(np.abs(some.T @ some).sum()) for some in of_one))
 
+    def least_error(self, workload: Workload = PREFIX_SUMS) -> float:
+        """What no strategy leaves less error than whose columns of one record's steps are orthogonal; from this one's dual.
+
+        For X = C^T C of such a strategy at sensitivity 1, and V that is positive definite, 0 between steps of different
+        records and v_p on the diagonal at all steps of place p, tr(V X) is at most the sum of all v_p, and by Cauchy and
+        Schwarz tr(A^T A X^-1) tr(V X) >= (tr (V^1/2 A^T A V^1/2)^1/2)^2. The V taken is that part of X^-1 A^T A X^-1,
+        which at the best X is all of it: there the bound is met. 0 if this strategy is too far from it.
+        """
+        steps, apart = self.bands, self.participation.separation
+        target, strategy = workload.matrix(steps), self.matrix()
+        left = linalg.solve(strategy.T @ strategy, target.T, assume_a="pos")
+        place = np.arange(steps) % apart
+        dual = np.where(place == place[:, None], left @ left.T, 0.0)
+        sums = np.bincount(place, np.diagonal(dual)) / np.bincount(place)
+        np.fill_diagonal(dual, sums[place])
+        factor, failed = linalg.lapack.dpotrf(dual, lower=1)
+        if failed:
+            return 0.0
+        return float(linalg.svdvals(target @ np.tril(factor)).sum()) / math.sqrt(sums.sum() * steps)
+
     def matrix(self) -> Floats:
         """See `Strategy`."""
         steps = np.arange(self.bands)

@@ -183,7 +183,7 @@ def _optimal_dense(participation: Participation, workload: Workload) -> Dense:
     """The matrix with the least error whose columns, of steps that one record may take part in, are orthogonal.
 
     In X = C^T C that is convex: the error is tr(A^T A X^-1), some entries of X are 0, and the diagonal sums to 1 over each
-    record's steps. It starts at the best banded strategy, so that it is never worse.
+    record's steps. It starts at the best Toeplitz strategy.
     """
     steps, apart = participation.steps, min(participation.separation, participation.steps)
     if steps > MOST_STEPS:
@@ -191,6 +191,7 @@ def _optimal_dense(participation: Participation, workload: Workload) -> Dense:
     if participation.most * apart < steps:
         raise SettingError("a dense strategy is for records that take part in every epoch; raise `times`.")
     target = workload.matrix(steps)
+    squares = target.T @ target
     place = np.arange(steps) % apart
     free = (place != place[:, None]) | np.eye(steps, dtype=bool)
     rounds = np.bincount(place)
@@ -211,43 +212,60 @@ def _optimal_dense(participation: Participation, workload: Workload) -> Dense:
         error = float(np.square(half).sum())
         return math.log(error), allowed(-(whole @ whole.T) / error)
 
-    start = _optimal_banded(participation, min(apart, MOST_BANDS), workload).matrix()
+    def curvature(gram: Floats) -> Callable[[Floats], Floats]:
+        """A slope over the second derivative of the logarithm of the error, nearly.
+
+        The second derivative takes a change D to X^-1 D G + G D X^-1 with G = X^-1 A^T A X^-1; one basis makes X^-1 and G
+        diagonal. Half of each weight is what G is to become at the end, the part of it that no change is allowed in, as for
+        a descent in the logarithm of X: where X is far too large, steps by G alone would leave what is positive definite.
+        """
+        inverse = linalg.inv(gram)
+        inverse = (inverse + inverse.T) / 2
+        now = inverse @ squares @ inverse
+        weights, basis = linalg.eigh(now, inverse)
+        later = np.einsum("ij,ij->j", basis, (now - allowed(now)) @ basis)
+        weights = (weights + np.abs(later)) / (2 * np.vdot(squares, inverse))
+        spread = weights + weights[:, None]
+        return lambda slope: allowed(basis @ (basis.T @ slope @ basis / spread) @ basis.T)
+
+    row = _optimal_toeplitz(participation, min(apart, MOST_BANDS), Workload(workload.momentum))
+    start = Banded(row[None], participation, toeplitz=True).matrix()
     start = start.T @ start * free
     sums = np.bincount(place, np.diagonal(start))[place]
-    start /= np.sqrt(np.outer(sums, sums))
-    # The second derivative takes a change D to X^-1 D W + W D X^-1 with W = X^-1 A^T A X^-1: both are made diagonal at once.
-    inverse = linalg.inv(start)
-    spread, basis = linalg.eigh(inverse @ target.T @ target @ inverse, (inverse + inverse.T) / 2)
-    spread = spread + spread[:, None]
-    found = _descend(loss, start, lambda slope: allowed(basis @ (basis.T @ slope @ basis / spread) @ basis.T))
-    turned = linalg.cholesky(found[::-1, ::-1], lower=True)
+    turned = linalg.cholesky(_descend(loss, start / np.sqrt(np.outer(sums, sums)), curvature)[::-1, ::-1], lower=True)
     return Dense(turned.T[::-1, ::-1], participation)
 
 
 def _descend(
-    loss: Callable[[Floats], tuple[float, Floats]], at: Floats, scaled: Callable[[Floats], Floats], most: int = 300
+    loss: Callable[[Floats], tuple[float, Floats]],
+    at: Floats,
+    curvature: Callable[[Floats], Callable[[Floats], Floats]],
+    times: int = 15,
+    most: int = 20,
 ) -> Floats:
-    """L-BFGS from a first guess of the inverse second derivative, which scipy's does not take; `loss` may be infinite."""
+    """L-BFGS, begun again `times` times with the curvature of where it is; `loss` may be infinite."""
     value, slope = loss(at)
-    scale, past = 1.0, list[tuple[Floats, Floats, float]]()
-    for _ in range(most):
-        way, shares = slope, []
-        for step, turn, product in reversed(past):
-            shares.append(float(np.vdot(step, way)) / product)
-            way = way - shares[-1] * turn
-        way = scale * scaled(way)
-        for step, turn, product in past:
-            way = way + (shares.pop() - float(np.vdot(turn, way)) / product) * step
-        length, falls = 1.0, float(np.vdot(slope, way))
-        while (there := loss(at - length * way))[0] > value - 1e-4 * length * falls and length > 1e-12:
-            length /= 2
-        if not there[0] < value - 1e-6:
+    for _ in range(times):
+        begun, scaled, past = value, curvature(at), list[tuple[Floats, Floats, float]]()
+        for _ in range(most):
+            way, shares = slope, []
+            for step, turn, product in reversed(past):
+                shares.append(float(np.vdot(step, way)) / product)
+                way = way - shares[-1] * turn
+            way = scaled(way)
+            for step, turn, product in past:
+                way = way + (shares.pop() - float(np.vdot(turn, way)) / product) * step
+            length, falls = 1.0, float(np.vdot(slope, way))
+            while (there := loss(at - length * way))[0] > value - 1e-4 * length * falls and length > 1e-12:
+                length /= 2
+            if not there[0] < value - 1e-8:
+                break
+            step, turn = -length * way, there[1] - slope
+            if (product := float(np.vdot(step, turn))) > 0:
+                past = [*past[-9:], (step, turn, product)]
+            at, (value, slope) = at + step, there
+        if begun - value < 1e-7:
             break
-        step, turn = -length * way, there[1] - slope
-        if (product := float(np.vdot(step, turn))) > 0:
-            scale = scale if past else product / float(np.vdot(turn, scaled(turn)))
-            past = [*past[-9:], (step, turn, product)]
-        at, (value, slope) = at + step, there
     return at
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from noiseproof.methods.gradients.descent import make_optimizer, schedule_lr
 from noiseproof.methods.gradients.dp_mf import learning_rates
 from noiseproof.privacy import Budget, accountants
 from noiseproof.privacy.events import ComposedDpEvent, GaussianDpEvent, sampled_gaussian
+from noiseproof.privacy.factorization import Workload
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +102,21 @@ def test_what_has_no_proof_is_refused(settings, words):
 )
 def test_a_dense_strategy_is_taken_where_memory_allows(settings, steps, coordinates, kind):
     assert build("dp-mf", settings).kind(steps, coordinates) == kind
+
+
+def noise_left(method, records, budget):
+    """The root mean square of the weights' noise, in learning rates times clipping norms over batches."""
+    steps, rate = method.steps(records), method.rate(records)
+    plan = method.planned(steps)
+    sigma = method.calibrated(rate, method.charged(rate, steps), budget)
+    return sigma * plan.largest_column * plan.variances(Workload(method.momentum)).mean() ** 0.5
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_sampled_bands_are_as_many_as_leave_the_least_noise(epsilon):
+    budget = Budget(epsilon)
+    method = build("dp-mf", {"epochs": 10, "batch_size": 100})
+    found = method.least_noise(1600, budget)
+    tried = {bands: noise_left(replace(found, bands=bands), 1600, budget) for bands in (1, 2, 4, 8, 16)}
+    assert tried[found.bands] <= 1.01 * min(tried.values())
+    assert (found.bands == 1) == (epsilon == 0.5)  # dp-sgd's own sampling is best where epsilon is small
