@@ -49,10 +49,11 @@ def measure(plan: AveragingPlan, folder: Path, *, seed: int) -> Averaging:
     network = Network(plan.network, test.public.shape, test.classes)
     rows = []
     for lr in plan.rates:
-        path = folder / f"{plan.key}-{lr:g}"
-        (collection,) = train_stages(
-            network, found.train, plan.models, plan.training(lr), seed=seed, path=path
-        ).values()
+        path = folder / f"{plan.data}-{plan.network}-{lr:g}"
+        stages = train_stages(
+            network, found.train, plan.models, plan.training(lr), seed=seed, path=path, stages=plan.stages
+        )
+        collection = stages[plan.stages[-1]]
         layout, module, mean = collection.layout, network.build(seed), collection.mean()
         moved = float((mean - layout.flatten(module)).norm())
         apart = float((collection.rows - mean).square().sum(1).mean().sqrt())
@@ -61,4 +62,4 @@ def measure(plan: AveragingPlan, folder: Path, *, seed: int) -> Averaging:
             accuracy(layout.load(module, vector), test) for vector in (*collection.rows, mean, drawn)
         )
         rows.append(Averaged(lr, sum(own) / len(own), averaged, published, apart / moved))
-    return Averaging(plan.data, plan.network, plan.models, plan.epochs, tuple(rows))
+    return Averaging(plan.data, plan.network, plan.models, plan.stages[-1], tuple(rows))

@@ -147,7 +147,7 @@ def _collections(
 ) -> Iterator[tuple[int, Collection]]:
     """The collection after each stage, trained on from the one before."""
     if plan.precision == "bfloat16":
-        training, path = plan.training(plan.stages[-1]), folder / f"{plan.data}-{plan.network}"
+        training, path = plan.training(plan.stages[-1]), folder / f"{plan.data}-{plan.network}-{plan.lr:g}"
         found = train_stages(network, train, plan.models, training, seed=seed, path=path, stages=plan.stages)
         yield from found.items()
         return

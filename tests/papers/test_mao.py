@@ -14,9 +14,9 @@ from noiseproof.errors import DataError, NoiseproofError, SettingError
 from noiseproof.methods.parameters import train_collection
 from noiseproof.networks import Network, Training
 from papers import mao as study
-from papers.mao import leakage, plans, quality
+from papers.mao import averaging, leakage, plans, quality, tables
 from papers.mao.leakage import METHODS, Leak
-from papers.mao.plans import PLANS, AttackPlan, Plan, QualityPlan
+from papers.mao.plans import PLANS, AttackPlan, AveragingPlan, Plan, QualityPlan
 from papers.mao.quality import Point, Quality
 from papers.mao.training import train_stages
 
@@ -191,6 +191,18 @@ def test_networks_trained_in_bfloat16_are_near_those_of_float32_and_are_kept(tmp
     assert torch.equal(train_stages(network, digits, 2, training, **options)[1].rows, stages[1].rows[:2])
     with pytest.raises(SettingError, match="other records or settings"):
         train_stages(network, digits, 2, training, **{**options, "seed": 1})
+
+
+def test_networks_trained_at_a_large_rate_lie_further_apart(tmp_path):
+    plan = AveragingPlan("digits", "mlp", rates=(1.0, 0.02), models=3, stages=(2,))
+    found = averaging.measure(plan, tmp_path, seed=0)
+    fast, slow = found.rows
+    assert (fast.lr, slow.lr) == plan.rates
+    assert fast.spread > 1.5 * slow.spread
+    for row in found.rows:
+        assert min(row.none, row.mean, row.drawn) > 0.2
+    (table,) = tables.every_table((), (), (found,), TINY, ())[1:]
+    assert [line[0] for line in table.rows] == list(plan.rates)
 
 
 def test_the_data_sets_to_run_can_be_chosen():
