@@ -152,10 +152,18 @@ def errors(file: Path) -> None:
 
 def study(name: str, folder: Path) -> None:
     """Every table that a study wrote, each where a page asks for it by name: `study:lin:table-12`."""
+    for table_name, text in written(folder).items():
+        replace(f"{name}:{table_name}", text)
+
+
+def written(folder: Path) -> dict[str, str]:
+    """The tables that a study wrote to a folder, as pages show them, by name."""
+    found = {}
     for file in sorted(folder.glob("*.csv")):
         with file.open(newline="", encoding="utf-8") as lines:
             columns, *rows = csv.reader(lines)
-        replace(f"{name}:{file.stem}", table(columns, [[_rounded(cell) for cell in row] for row in rows]))
+        found[file.stem] = table(columns, [[_rounded(cell) for cell in row] for row in rows])
+    return found
 
 
 def _rounded(cell: str) -> str:

@@ -6,19 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from noiseproof.attacks import AttackSplit, LossAttack, ShadowAttack, ShadowModels, split_for_attack
 from noiseproof.attacks.attack import Attack
-from noiseproof.data import load
+from noiseproof.data import Dataset, load
 from noiseproof.methods.gradients import DpSgd
-from noiseproof.methods.parameters import DpPg, DpPgp, train_collection
-from noiseproof.networks import Network
+from noiseproof.methods.parameters import Collection, DpPg, DpPgp, train_collection
+from noiseproof.methods.parameters.collection import ParameterLayout
+from noiseproof.networks import Network, StackedNetwork
 from noiseproof.privacy import Budget, Card, Reproducible
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
 from papers.mao.plans import AttackPlan, Plan
 from papers.mao.quality import accuracy
+from papers.mao.training import numbered, train_one, train_stages
 
 METHODS = ("none", "dp-pg", "dp-pgp", "dp-sgd")
 
@@ -55,17 +58,8 @@ def measure(
     split = split_for_attack(everyone, seed, size=plan.members)
     members = split.members
     network = Network(plan.network, members.public.shape, members.classes, dict(plan.options))
-    collection = train_collection(
-        network,
-        members,
-        plan.models,
-        plan.training(),
-        seed=seed,
-        path=folder / f"overfitted-{plan.data}-{plan.network}.safetensors",
-        workers=workers,
-        progress=progress,
-    )
-    attack = _attack(plan, network, split, seed, progress)
+    collection = _collection(plan, network, members, folder, seed, workers, progress)
+    attack = _attack(plan, network, split, folder, seed, progress)
     rng = Reproducible(seed)
     private = DpSgd(
         noise_multiplier=whole.sigma,
@@ -89,19 +83,74 @@ def measure(
     )
 
 
-def _attack(plan: AttackPlan, network: Network, split: AttackSplit, seed: int, progress: Progress) -> Attack:
-    if plan.attack == "loss":
-        return LossAttack()
-    shadows = ShadowModels.drawn(
+def _collection(
+    plan: AttackPlan, network: Network, members: Dataset, folder: Path, seed: int, workers: int, progress: Progress
+) -> Collection:
+    path = folder / f"overfitted-{plan.data}-{plan.network}"
+    if plan.precision == "bfloat16":
+        (found,) = train_stages(network, members, plan.models, plan.training(), seed=seed, path=path).values()
+        return found
+    return train_collection(
         network,
-        split.attackers,
-        count=plan.shadows,
-        size=plan.members,
-        training=plan.training(),
+        members,
+        plan.models,
+        plan.training(),
         seed=seed,
+        path=path.with_suffix(".safetensors"),
+        workers=workers,
         progress=progress,
     )
+
+
+def _attack(
+    plan: AttackPlan, network: Network, split: AttackSplit, folder: Path, seed: int, progress: Progress
+) -> Attack:
+    if plan.attack == "loss":
+        return LossAttack()
+    if plan.precision == "bfloat16":
+        shadows = _shadows(plan, network, split.attackers, folder, seed)
+    else:
+        shadows = ShadowModels.drawn(
+            network,
+            split.attackers,
+            count=plan.shadows,
+            size=plan.members,
+            training=plan.training(),
+            seed=seed,
+            progress=progress,
+        )
     return ShadowAttack.fit(shadows, seed=seed, progress=progress)
+
+
+def _shadows(plan: AttackPlan, network: Network, pool: Dataset, folder: Path, seed: int) -> ShadowModels:
+    """As `ShadowModels.drawn`: each is trained on a random half of the pool, and compared with the other half."""
+    inside = torch.zeros(plan.shadows, len(pool), dtype=torch.bool)
+    modules = []
+    for number, row in enumerate(inside):
+        modules.append(shadow(plan, network, pool, number, folder, seed))
+        row[half(pool, number, seed)] = True
+    return ShadowModels(StackedNetwork.from_modules(network, modules), pool, inside, ~inside)
+
+
+def half(pool: Dataset, number: int, seed: int) -> torch.Tensor:
+    """Which of the pool's records a shadow model is trained on."""
+    generator = torch.Generator().manual_seed(seed << 16 | number)
+    return torch.randperm(len(pool), generator=generator)[: len(pool) // 2]
+
+
+def shadow(plan: AttackPlan, network: Network, pool: Dataset, number: int, folder: Path, seed: int) -> nn.Module:
+    """One shadow model, from initial weights of its own: the attacker does not know the publisher's."""
+    found = train_one(
+        network,
+        pool.take(half(pool, number, seed)),
+        plan.training(),
+        seed=seed,
+        row=number,
+        path=numbered(folder / f"shadow-{plan.data}-{plan.network}", number),
+        start=seed + 1 + number,
+    )
+    module = network.build()
+    return ParameterLayout.of(module).load(module, found[plan.epochs])
 
 
 def _leak(

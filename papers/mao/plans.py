@@ -1,4 +1,4 @@
-"""The plans of the two scales, and what the text says of its figures, whose curves are not printed."""
+"""The plans of the three scales, and what the text says of its figures, whose curves are not printed."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ TEST_ACCURACY: Mapping[str, str] = {"none": "—", "dp-pg": "above 55%", "dp-pgp
 """Of the over-fitted networks that were attacked."""
 
 
+Precision: TypeAlias = Literal["float32", "bfloat16"]
+"""Of products and convolutions while networks are trained; weights are float32 in both."""
+
+
 @dataclass(frozen=True)
 class QualityPlan:
     """How well what is published from one data set's collection still classifies, by epoch and by epsilon."""
@@ -68,6 +72,7 @@ class QualityPlan:
     """Values of each of DP-PGP's three epsilons, the other two being `fixed`, in the order draw, cluster, shift."""
     fixed: tuple[float, float, float] = (5.0, 5.0, 5.0)
     bandwidth: Literal["scott", "sheather-jones"] = "scott"
+    precision: Precision = "float32"
     repeats: int = 3
     """Draws whose accuracies are averaged."""
     resolution: int = 4
@@ -98,6 +103,7 @@ class AttackPlan:
     momentum: float = 0.9
     attack: Literal["loss", "shadow"] = "shadow"
     shadows: int = 10
+    precision: Precision = "float32"
 
     @property
     def key(self) -> str:
@@ -111,7 +117,33 @@ class AttackPlan:
         )
 
 
-Part: TypeAlias = QualityPlan | AttackPlan
+@dataclass(frozen=True)
+class AveragingPlan:
+    """Collections at several learning rates: how far apart may networks drift for their mixture to be better than one?"""
+
+    data: str
+    network: str
+    rates: tuple[float, ...]
+    models: int = 8
+    stages: tuple[int, ...] = (1,)
+    """Epochs after which networks are kept; the last counts."""
+    tested: int | None = None
+    batch_size: int = 128
+    momentum: float = 0.9
+
+    @property
+    def key(self) -> str:
+        """Its name in file names."""
+        return f"averaging-{self.data}"
+
+    def training(self, lr: float) -> Training:
+        """As the networks of `QualityPlan` are trained, at another rate."""
+        return Training(
+            epochs=self.stages[-1], batch_size=self.batch_size, lr=lr, optimizer="sgd", momentum=self.momentum
+        )
+
+
+Part: TypeAlias = QualityPlan | AttackPlan | AveragingPlan
 
 
 @dataclass(frozen=True)
@@ -121,6 +153,7 @@ class Plan:
     scale: Scale
     quality: tuple[QualityPlan, ...]
     attack: AttackPlan | None
+    averaging: tuple[AveragingPlan, ...] = ()
     sigma: float = 1.1
     """Noise multiplier of DP-SGD."""
     delta: float = 1e-5
@@ -129,7 +162,7 @@ class Plan:
     @property
     def parts(self) -> tuple[Part, ...]:
         """All that is run."""
-        return self.quality if self.attack is None else (*self.quality, self.attack)
+        return (*self.quality, *(() if self.attack is None else (self.attack,)), *self.averaging)
 
 
 _NO_DROPOUT = {"dropout": 0.0, "dense_dropout": 0.0}
@@ -195,11 +228,41 @@ PLANS: Mapping[Scale, Plan] = {
                 sweep=(0.1, 0.5, 1.5, 5.0),
                 repeats=1,
             ),
+            QualityPlan(
+                "cifar10",
+                "cifar-net",
+                models=8,
+                measured=1000,
+                tested=2000,
+                stages=(1, 3, 6),
+                lr=0.01,
+                epsilons=(0.01, 0.1, 0.3, 1.0, 2.0, 5.0),
+                sweep=(0.5, 1.0, 3.0, 5.0),
+                fixed=(5.0, 1.0, 5.0),
+                precision="bfloat16",
+                repeats=1,
+            ),
         ),
-        attack=None,
+        attack=AttackPlan(
+            "cifar10",
+            "cifar-net",
+            _NO_DROPOUT,
+            models=6,
+            members=5000,
+            epochs=30,
+            shadows=2,
+            precision="bfloat16",
+        ),
+        averaging=(
+            AveragingPlan("mnist", "mnist-net", rates=(0.05, 0.01), models=4),
+            AveragingPlan("cifar10", "cifar-net", rates=(0.03, 0.01, 0.004), models=4, stages=(1, 3, 6), tested=2000),
+        ),
         notes=(
-            "Scale effect: 50 MNIST-Nets, each trained for one epoch on all of MNIST at a rate of .05 (the paper: 60 at .001), "
-            "which is enough for 98%; Scott's bandwidths; one draw a point. CIFAR-10 and the attack are left out.",
+            "Scale effect, MNIST: 50 MNIST-Nets, each trained for one epoch on all of MNIST at a rate of .05 (the paper: 60 at "
+            ".001), which is enough for 98%; Scott's bandwidths; one draw a point.",
+            "Scale effect, CIFAR-10: 8 CIFAR-Nets (the paper: 50), each trained for six epochs (60) at a rate of .01 with a "
+            "momentum of .9 (.001) on the records that are there, in bfloat16; Scott's bandwidths; one draw a point, measured on "
+            "2,000 test records. The attack: 6 CIFAR-Nets without dropout on 5,000 members, and two shadow models on as many.",
         ),
     ),
     "paper": Plan(

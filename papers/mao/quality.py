@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from noiseproof.data import load
+from noiseproof.files import write_whole
 from noiseproof.methods.gradients import DpSgd
 from noiseproof.methods.gradients.descent import descend, make_optimizer
 from noiseproof.methods.parameters import Collection, DpPg, DpPgp, train_collection
@@ -21,6 +24,8 @@ from noiseproof.privacy import Budget, Reproducible, accountants
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import logits
 from papers.mao.plans import Plan, QualityPlan
+from papers.mao.training import train_stages
+from papers.store import settings
 
 if TYPE_CHECKING:
     from noiseproof.data import Dataset
@@ -83,22 +88,71 @@ def measure(
 ) -> Quality:
     """Train the collection stage by stage (kept in `folder`), publish at each, and train DP-SGD beside it."""
     found = load(plan.data, progress=progress)
-    train = _some(found.train, plan.records, seed)
-    test = _some(found.test, plan.tested, seed)
+    train = some(found.train, plan.records, seed)
+    test = some(found.test, plan.tested, seed)
     network = Network(plan.network, train.public.shape, train.classes, dict(plan.options))
     module = network.build(seed)
 
-    measured = _some(train, plan.measured, seed)
+    measured = some(train, plan.measured, seed)
 
     def accuracies(vector: torch.Tensor) -> tuple[float, float]:
         layout.load(module, vector)
         return accuracy(module, measured), accuracy(module, test)
 
-    points: list[Point] = []
-    collection: Collection | None = None
-    done = 0
+    points = _Points(folder / f"{plan.key}.json", settings(plan, seed))
+    for epoch, collection in _collections(plan, network, train, folder, seed, workers, progress):
+        layout = collection.layout
+        _stage(points, plan, collection, epoch, accuracies, seed)
+    _sweeps(points, plan, collection, accuracies, seed)
+    if not points.of("dp-sgd"):
+        points.add(*_dp_sgd(plan, whole, network, train, test, seed))
+    slices = _slices(collection)
+    return Quality(plan.data, plan.network, collection.parameters, plan.models, len(train), points.all, slices)
+
+
+class _Points:
+    """Points in the order they are measured, kept in a file as they are, so that a run that was stopped goes on there."""
+
+    def __init__(self, path: Path, belongs: Mapping[str, Any]) -> None:
+        self._path, self._belongs = path, json.loads(json.dumps(belongs))
+        self.all: tuple[Point, ...] = ()
+        if path.exists():
+            document = json.loads(path.read_bytes())
+            if document["belongs"] == self._belongs:
+                self.all = tuple(Point(**point) for point in document["points"])
+
+    def of(self, curve: str) -> list[Point]:
+        return [point for point in self.all if point.curve == curve]
+
+    def add(self, *points: Point) -> None:
+        self.all += points
+        document = {"belongs": self._belongs, "points": [asdict(point) for point in self.all]}
+        write_whole(self._path, json.dumps(document))
+
+    def measure(self, curve: str, epoch: int, epsilon: float | None, accuracies: Callable[[], Sequence[float]]) -> None:
+        """Add a point, if it is not there yet."""
+        if not any((point.curve, point.epoch, point.epsilon) == (curve, epoch, epsilon) for point in self.all):
+            train, test = accuracies()
+            self.add(Point(curve, epoch, epsilon, train, test))
+
+
+def _collections(
+    plan: QualityPlan,
+    network: Network,
+    train: Dataset,
+    folder: Path,
+    seed: int,
+    workers: int,
+    progress: Progress,
+) -> Iterator[tuple[int, Collection]]:
+    """The collection after each stage, trained on from the one before."""
+    if plan.precision == "bfloat16":
+        training, path = plan.training(plan.stages[-1]), folder / f"{plan.data}-{plan.network}-{plan.lr:g}"
+        found = train_stages(network, train, plan.models, training, seed=seed, path=path, stages=plan.stages)
+        yield from found.items()
+        return
+    collection, done = None, 0
     for epoch in plan.stages:
-        path = folder / f"{plan.data}-{plan.network}-{epoch}.safetensors"
         collection = train_collection(
             network,
             train,
@@ -106,17 +160,12 @@ def measure(
             plan.training(epoch - done),
             seed=seed + epoch,
             start=collection,
-            path=path,
+            path=folder / f"{plan.data}-{plan.network}-{epoch}.safetensors",
             workers=workers,
             progress=progress,
         )
-        done, layout = epoch, collection.layout
-        points += _stage(plan, collection, epoch, accuracies, seed)
-    assert collection is not None
-    points += _sweeps(plan, collection, done, accuracies, seed)
-    points += _dp_sgd(plan, whole, network, train, test, seed)
-    slices = _slices(collection)
-    return Quality(plan.data, plan.network, collection.parameters, plan.models, len(train), tuple(points), slices)
+        done = epoch
+        yield epoch, collection
 
 
 def accuracy(module: nn.Module, dataset: Dataset) -> float:
@@ -124,7 +173,8 @@ def accuracy(module: nn.Module, dataset: Dataset) -> float:
     return float((logits(module, dataset.features).argmax(1) == dataset.labels).double().mean())
 
 
-def _some(dataset: Dataset, count: int | None, seed: int) -> Dataset:
+def some(dataset: Dataset, count: int | None, seed: int) -> Dataset:
+    """So many of the records, drawn at random; all if None."""
     if count is None or count >= len(dataset):
         return dataset
     return dataset.take(torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))[:count])
@@ -140,19 +190,21 @@ def _slices(collection: Collection) -> tuple[Slice, ...]:
 _Accuracies = Callable[[torch.Tensor], tuple[float, float]]
 
 
-def _stage(plan: QualityPlan, collection: Collection, epoch: int, accuracies: _Accuracies, seed: int) -> list[Point]:
-    own = torch.tensor([accuracies(row) for row in collection.rows], dtype=torch.float64).mean(0).tolist()
-    points = [Point("none", epoch, None, own[0], own[1]), Point("mean", epoch, None, *accuracies(collection.mean()))]
+def _stage(
+    points: _Points, plan: QualityPlan, collection: Collection, epoch: int, accuracies: _Accuracies, seed: int
+) -> None:
+    """The collection's networks, their mean, and DP-PG by epsilon."""
+    points.measure("none", epoch, None, lambda: _mean([accuracies(row) for row in collection.rows]))
+    points.measure("mean", epoch, None, lambda: accuracies(collection.mean()))
     method = DpPg(resolution=plan.resolution, bandwidth=plan.bandwidth)
     epsilons = plan.by_epoch if epoch != plan.stages[-1] else sorted({*plan.by_epoch, *plan.epsilons})
-    return points + [
-        _published("dp-pg", method, epsilon, epsilon, plan, collection, epoch, accuracies, seed) for epsilon in epsilons
-    ]
+    for epsilon in epsilons:
+        drawn = partial(_drawn, method, epsilon, plan, collection, accuracies, seed)
+        points.measure("dp-pg", epoch, epsilon, drawn)
 
 
-def _sweeps(plan: QualityPlan, collection: Collection, epoch: int, accuracies: _Accuracies, seed: int) -> list[Point]:
+def _sweeps(points: _Points, plan: QualityPlan, collection: Collection, accuracies: _Accuracies, seed: int) -> None:
     """DP-PGP by each of its epsilons; and by the last one with line 21 as printed."""
-    points = []
     draw, cluster, shift = plan.fixed
     base = DpPgp(
         resolution=plan.resolution,
@@ -169,26 +221,27 @@ def _sweeps(plan: QualityPlan, collection: Collection, epoch: int, accuracies: _
             ("shift, as printed", replace(base, epsilon_shift=epsilon, as_printed=True)),
         ):
             enough = 2 * max(*plan.fixed, epsilon)
-            points.append(_published(curve, method, enough, epsilon, plan, collection, epoch, accuracies, seed))
-    return points
+            drawn = partial(_drawn, method, enough, plan, collection, accuracies, seed)
+            points.measure(curve, plan.stages[-1], epsilon, drawn)
 
 
-def _published(
-    curve: str,
+def _drawn(
     method: PublishingMethod,
     budget: float,
-    epsilon: float,
     plan: QualityPlan,
     collection: Collection,
-    epoch: int,
     accuracies: _Accuracies,
     seed: int,
-) -> Point:
+) -> list[float]:
     """The mean accuracies of several draws."""
     rng = Reproducible(seed)
-    drawn = [method.draw(collection, Budget(budget), rng.spawn(turn)).values for turn in range(plan.repeats)]
-    train, test = torch.tensor([accuracies(values) for values in drawn], dtype=torch.float64).mean(0).tolist()
-    return Point(curve, epoch, epsilon, train, test)
+    return _mean(
+        [accuracies(method.draw(collection, Budget(budget), rng.spawn(turn)).values) for turn in range(plan.repeats)]
+    )
+
+
+def _mean(accuracies: Sequence[tuple[float, float]]) -> list[float]:
+    return torch.tensor(accuracies, dtype=torch.float64).mean(0).tolist()
 
 
 def _dp_sgd(plan: QualityPlan, whole: Plan, network: Network, train: Dataset, test: Dataset, seed: int) -> list[Point]:

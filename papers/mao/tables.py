@@ -9,6 +9,7 @@ from scipy import stats
 
 from noiseproof.methods.parameters import DpPg, published_sensitivity, true_sensitivity
 from noiseproof.methods.parameters.density import sheather_jones
+from papers.mao.averaging import Averaging
 from papers.mao.leakage import Leak
 from papers.mao.plans import ATTACK, MODELS, PARAMETERS, QUALITY, SWEEPS, TEST_ACCURACY, AttackPlan, Plan
 from papers.mao.quality import Quality
@@ -18,7 +19,7 @@ _EPSILON = 1.0
 
 
 def every_table(
-    found: Sequence[Quality], leaks: Sequence[Leak], plan: Plan, missing: Sequence[str]
+    found: Sequence[Quality], leaks: Sequence[Leak], averaged: Sequence[Averaging], plan: Plan, missing: Sequence[str]
 ) -> tuple[Table, ...]:
     """All tables, in the order of the paper's figures."""
     notes = plan.notes + tuple(f"{data} was not found, so its rows are missing." for data in missing)
@@ -29,6 +30,7 @@ def every_table(
         tables += [epoch_table(one, notes), epsilon_table(one, notes), sweep_table(one, notes)]
     if leaks and plan.attack is not None:
         tables.append(attack_table(leaks, plan.attack, notes))
+    tables += [averaging_table(one, notes) for one in averaged]
     return tuple(tables)
 
 
@@ -178,6 +180,23 @@ def sweep_table(one: Quality, notes: tuple[str, ...]) -> Table:
             f"Their baseline, the averaged network, has {mean.test:.4f} here.",
             f"Theirs on MNIST: {words}; on CIFAR-10 the Laplace mechanism's must be larger than 3.",
         ),
+    )
+
+
+def averaging_table(one: Averaging, notes: tuple[str, ...]) -> Table:
+    """The text on figure 4: with a large epsilon "publishing model will benefit from model aggregation"."""
+    return Table(
+        f"averaging-{one.data}",
+        f"{one.models} of {one.network} on {one.data} after {one.epochs} epoch at several rates: one, their mean, a draw",
+        (
+            Column("learning rate", None),
+            Column("none, test"),
+            Column("mean network, test"),
+            Column("DP-PG 5, test"),
+            Column("spread over distance from the start", 3),
+        ),
+        tuple((row.lr, row.none, row.mean, row.drawn, row.spread) for row in one.rows),
+        (*notes, "The spread is the root mean square of the networks' distances from their mean."),
     )
 
 

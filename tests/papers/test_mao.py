@@ -11,11 +11,14 @@ import torch
 import papers
 from noiseproof.data import load
 from noiseproof.errors import DataError, NoiseproofError, SettingError
+from noiseproof.methods.parameters import train_collection
+from noiseproof.networks import Network, Training
 from papers import mao as study
-from papers.mao import leakage, plans, quality
+from papers.mao import averaging, leakage, plans, quality, tables
 from papers.mao.leakage import METHODS, Leak
-from papers.mao.plans import PLANS, AttackPlan, Plan, QualityPlan
+from papers.mao.plans import PLANS, AttackPlan, AveragingPlan, Plan, QualityPlan
 from papers.mao.quality import Point, Quality
+from papers.mao.training import train_stages
 
 LINEAR = QualityPlan(
     "digits", "linear", models=4, records=200, tested=100, stages=(1, 3), batch_size=32, lr=0.5,
@@ -141,13 +144,80 @@ def test_points_are_what_was_measured_on_real_digits(tmp_path):
     for curve in ("draw", "cluster", "shift", "shift, as printed"):
         assert len(found.of(curve)) == 2
     # Trained stages are kept, and the same is measured from them again.
+    (tmp_path / "quality-digits.json").unlink()
     assert len(list(tmp_path.iterdir())) == 2
     assert quality.measure(LINEAR, TINY, tmp_path, seed=0) == found
 
 
-def test_every_way_of_publishing_is_attacked_by_class(tmp_path):
+def test_a_measurement_that_was_stopped_goes_on_after_its_last_point(monkeypatch, tmp_path):
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    found = quality.measure(LINEAR, TINY, tmp_path / "whole", seed=0)
+    drawn, left = quality._drawn, [4]
+
+    def stops(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return drawn(*arguments)
+
+    monkeypatch.setattr(quality, "_drawn", stops)
+    with pytest.raises(KeyboardInterrupt):
+        quality.measure(LINEAR, TINY, tmp_path / "stopped", seed=0)
+    left[0] = sum(point.curve not in ("none", "mean", "dp-sgd") for point in found.points) - 4
+    assert quality.measure(LINEAR, TINY, tmp_path / "stopped", seed=0) == found
+    assert left == [0]
+
+
+def test_networks_trained_in_bfloat16_are_near_those_of_float32_and_are_kept(tmp_path):
+    digits = load("digits").train
+    network, training = Network("mlp", (1, 8, 8), 10), Training(epochs=3, batch_size=32, lr=0.1, optimizer="sgd")
+    options = {"seed": 0, "path": tmp_path / "net", "stages": (1, 3)}
+    stages = train_stages(network, digits, 3, training, **options)
+    assert list(stages) == [1, 3]
+    module = network.build()
+    # As good as networks in float32.
+    plain = train_collection(network, digits, 3, training, seed=0)
+    rounded, exact = (
+        [quality.accuracy(each.layout.load(module, row), digits) for row in each.rows] for each in (stages[3], plain)
+    )
+    assert min(rounded) > 0.85
+    assert abs(sum(rounded) - sum(exact)) / 3 < 0.03
+    assert not torch.equal(stages[3].rows[0], stages[3].rows[1])
+    again = train_stages(network, digits, 2, training, **options)
+    assert torch.equal(again[3].rows, stages[3].rows[:2])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"net-{row}.safetensors" for row in range(3)]
+    (tmp_path / "net-0.safetensors").unlink()
+    assert torch.equal(train_stages(network, digits, 2, training, **options)[1].rows, stages[1].rows[:2])
+    with pytest.raises(SettingError, match="other records or settings"):
+        train_stages(network, digits, 2, training, **{**options, "seed": 1})
+
+
+def test_networks_trained_at_a_large_rate_lie_further_apart(tmp_path):
+    plan = AveragingPlan("digits", "mlp", rates=(1.0, 0.02), models=3, stages=(2,))
+    found = averaging.measure(plan, tmp_path, seed=0)
+    fast, slow = found.rows
+    assert (fast.lr, slow.lr) == plan.rates
+    assert fast.spread > 1.5 * slow.spread
+    for row in found.rows:
+        assert min(row.none, row.mean, row.drawn) > 0.2
+    (table,) = tables.every_table((), (), (found,), TINY, ())[1:]
+    assert [line[0] for line in table.rows] == list(plan.rates)
+
+
+def test_the_data_sets_to_run_can_be_chosen():
+    plan = PLANS["effect"]
+    chosen = papers.get("mao").only(["CIFAR-10"])
+    assert {part.data for part in chosen.cells(plan)} <= {"cifar10"}
+    with pytest.raises(SettingError, match="no data set 'svhn'; it has mnist, cifar10"):
+        papers.get("mao").only(["svhn"])
+
+
+@pytest.mark.parametrize("attack", [{"attack": "loss"}, {"attack": "shadow", "shadows": 2, "precision": "bfloat16"}])
+def test_every_way_of_publishing_is_attacked_by_class(attack, tmp_path):
     """How far the attack falls depends on sizes that a test cannot afford; the study shows it."""
-    leaks = {leak.method: leak for leak in leakage.measure(TINY.attack, TINY, tmp_path, seed=0)}
+    plan = dataclasses.replace(TINY.attack, **attack)
+    leaks = {leak.method: leak for leak in leakage.measure(plan, TINY, tmp_path, seed=0)}
     assert list(leaks) == list(METHODS)
     for leak in leaks.values():
         assert 0 <= leak.attack <= 1
@@ -169,5 +239,5 @@ def test_the_paper_scale_is_the_papers():
 
 def test_the_same_seed_draws_the_same_records():
     digits = load("digits").train
-    assert torch.equal(quality._some(digits, 50, 3).labels, quality._some(digits, 50, 3).labels)
-    assert len(quality._some(digits, None, 3)) == len(digits)
+    assert torch.equal(quality.some(digits, 50, 3).labels, quality.some(digits, 50, 3).labels)
+    assert len(quality.some(digits, None, 3)) == len(digits)

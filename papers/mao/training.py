@@ -1,0 +1,111 @@
+"""Training a collection of convolutional networks in bfloat16, at some 40% of the processor time that float32 takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import nn
+
+from noiseproof.data import Dataset
+from noiseproof.errors import SettingError
+from noiseproof.files import write_whole
+from noiseproof.methods.parameters import Collection
+from noiseproof.methods.parameters.collection import ParameterLayout
+from noiseproof.networks import Network, Training
+from noiseproof.releases.release import describe_network
+
+
+def train_one(
+    network: Network,
+    dataset: Dataset,
+    training: Training,
+    *,
+    seed: int,
+    row: int,
+    path: Path,
+    stages: Sequence[int] | None = None,
+    start: int | None = None,
+) -> dict[int, torch.Tensor]:
+    """One network's parameters after so many epochs, kept in a file of its own: what is there is not trained again.
+
+    Products and convolutions run under torch's autocast; weights, their updates and losses stay float32. What is rounded
+    differs from a training in float32, so that the same seed gives another network.
+
+    Args:
+        network: The architecture.
+        dataset: The private records.
+        training: Batch size, rate and momentum of SGD, and the epochs where there are no `stages`.
+        seed: Of all networks of a collection.
+        row: Which of them; its shuffles and dropout follow from seed and row.
+        path: Where it is kept.
+        stages: Epochs after which parameters are wanted, rising.
+        start: Seed of the initial weights; `seed` if None.
+
+    Returns:
+        The parameters by stage.
+    """
+    stages = (training.epochs,) if stages is None else stages
+    rest = {name: value for name, value in asdict(training).items() if name not in ("loss", "epochs")}
+    described = [dataset.fingerprint(), describe_network(network), rest, list(stages), seed, start]
+    belongs = json.dumps(described, sort_keys=True)
+    if path.exists():
+        with safe_open(path, "pt") as file:
+            if file.metadata()["belongs"] != belongs:
+                raise SettingError(f"{path} is a network from other records or settings; choose another folder.")
+            return {stage: file.get_tensor(str(stage)) for stage in stages}
+    found = _train(network.build(seed if start is None else start), dataset, training, stages, seed << 16 | row)
+    write_whole(path, save({str(stage): vector for stage, vector in found.items()}, {"belongs": belongs}))
+    return found
+
+
+def train_stages(
+    network: Network,
+    dataset: Dataset,
+    models: int,
+    training: Training,
+    *,
+    seed: int,
+    path: Path,
+    stages: Sequence[int] | None = None,
+) -> dict[int, Collection]:
+    """The collections of `models` networks from one start, by stage; files are named after `path` (see `train_one`)."""
+    layout = ParameterLayout.of(network.build())
+    rows = [
+        train_one(network, dataset, training, seed=seed, row=row, path=numbered(path, row), stages=stages)
+        for row in range(models)
+    ]
+    return {stage: Collection(torch.stack([row[stage] for row in rows]), layout) for stage in rows[0]}
+
+
+def numbered(path: Path, row: int) -> Path:
+    """The file of one network of many."""
+    return path.with_name(f"{path.name}-{row}.safetensors")
+
+
+def _train(
+    module: nn.Module, dataset: Dataset, training: Training, stages: Sequence[int], seed: int
+) -> dict[int, torch.Tensor]:
+    # oneDNN's convolutions are fastest with channels last.
+    module.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(module.parameters(), lr=training.lr, momentum=training.momentum, fused=True)
+    layout, found = ParameterLayout.of(module), {}
+    with torch.random.fork_rng([]):  # dropout draws from torch's own generator
+        torch.manual_seed(seed)
+        for epoch in range(max(stages)):
+            for batch in torch.randperm(len(dataset)).split(training.batch_size):
+                records = dataset.features[batch].contiguous(memory_format=torch.channels_last)
+                with torch.autocast("cpu", torch.bfloat16):
+                    logits = module(records)
+                loss = nn.functional.cross_entropy(logits.float(), dataset.labels[batch])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            if epoch + 1 in stages:
+                found[epoch + 1] = layout.flatten(module)
+    return found
