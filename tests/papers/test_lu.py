@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +15,12 @@ from noiseproof.data import load
 from noiseproof.errors import DataError, NoiseproofError, SettingError
 from papers import lu as study
 from papers.lu import plans, published, run
+from papers.lu.findings import findings_table
 from papers.lu.plans import PLANS, Plan
-from papers.lu.run import BASELINE, SIBLINGS, Point, RunResult
+from papers.lu.run import BASELINE, SIBLINGS, Point, Repeat, RunResult
 from papers.lu.summary import interpolated, summaries
+from papers.lu.tables import curve_table
+from papers.study import Setup
 
 TINY = Plan(
     "small", repeats=2, epochs=3, attack_epochs=2, most_records=150, shadows=2, epsilons=(0.5, 1.0, 10.0, 1000.0)
@@ -48,6 +52,8 @@ def invented(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResu
         dict.fromkeys(("original", "paper", "code"), (0.9, 0.8)),
         0.2,
         0.3,
+        2,
+        0.2,
         0.4,
         points,
         1.0,
@@ -193,6 +199,31 @@ def test_the_same_seed_gives_the_same_run(digits_run):
     assert dataclasses.replace(again, seconds=0.0) == dataclasses.replace(digits_run, seconds=0.0)
 
 
+def test_dp_sgd_may_be_run_at_some_epsilons_and_on_the_programs_loss_and_the_weak_attack_stands_beside():
+    found = load("digits").train
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "everyone", lambda name: found)
+        plan = dataclasses.replace(
+            TINY,
+            accountings=("rdp",),
+            rival_epsilons=(1.0, 1000.0),
+            program_epsilons=(1000.0,),
+            more_shadows={"Location": 4},
+            siblings=False,
+        )
+        result = run.run("Location", "digits", 0, plan, seed=3)
+    rivals = [(point.curve, point.epsilon) for point in result.points if point.curve.startswith("dp-sgd")]
+    assert rivals == [("dp-sgd-rdp", 1.0), ("dp-sgd-rdp", 1000.0), ("dp-sgd-rdp-program", 1000.0)]
+    assert (result.shadows, plan.shadow_count("MNIST")) == (4, 2)
+    (one,) = summaries([result])
+    assert list(one.losses("dp-sgd-rdp")) == [1.0, 1000.0]
+    table = curve_table(one, plan)
+    names = [column.name for column in table.columns]
+    by_epsilon = {row[0]: row[names.index("loss, dp-sgd-rdp")] for row in table.rows}
+    assert [by_epsilon[epsilon] is None for epsilon in plan.epsilons] == [True, False, True, False]
+    assert "of 2 epsilons" in str(findings_table([one]).rows[2][3])
+
+
 def test_the_plans_are_the_paper_s():
     paper = PLANS["paper"]
     assert (paper.repeats, paper.epochs, paper.batch_size) == (10, 100, 100)
@@ -263,3 +294,18 @@ def test_every_finding_is_checked_by_a_number_for_every_set(two_sets, no_figures
     assert "too few" in table.rows[0][3]
     by_rho, by_size = (float(part.split()[-1]) for part in table.rows[-1][3].split(","))
     assert table.rows[-1][4] is (abs(by_size) > abs(by_rho))
+
+
+def test_the_stored_runs_are_those_of_todays_plan():
+    """Whoever resumes from the repository trains nothing twice."""
+    stored = Path(__file__).parents[2] / "papers/results/lu-effect"
+    plan, files = PLANS["effect"], sorted((stored / "runs").glob("*.json"))
+    assert files
+    found = papers.get("lu").store(Setup(plan, stored))
+    for file in files:
+        data, _, repeat = file.stem.rpartition("-")
+        row = next(row for row, names in plans.CANDIDATES.items() if data in names)
+        result = found.load(Repeat(row, data, int(repeat)))
+        assert result is not None
+        assert (result.row, result.data) == (row, data)
+        assert result.shadows == plan.shadow_count(row)
