@@ -24,6 +24,7 @@ class Lin(Study[Plan, Cell, CellResult]):
     title: ClassVar[str] = "Noise first, clip second: which factors matter?"
     paper: ClassVar[str] = published.PAPER
     on_clusters: ClassVar[bool] = True
+    partial: ClassVar[bool] = True
     plans = PLANS
 
     def __init__(self, sets: Sequence[str] = FACTORS["data"]) -> None:

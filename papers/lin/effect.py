@@ -103,12 +103,13 @@ def distances_table(results: Results, plan: Plan) -> Table:
 
 
 def _compared(results: Results) -> dict[Cell, dict[str, list[CellResult]]]:
-    """The runs of each sequence over seeds, by AC's first cell of the setting."""
+    """The runs of each sequence over the seeds that have all three, by AC's first cell of the setting."""
     found: dict[Cell, dict[str, list[CellResult]]] = {}
     for cell in results:
-        if cell.sequence == "AC":
+        three = {"AC": cell, "CA": cell.as_sequence("CA"), "none": cell.reference}
+        if cell.sequence == "AC" and all(one in results for one in three.values()):
             runs = found.setdefault(replace(cell, repeat=0), {"AC": [], "CA": [], "none": []})
-            for sequence, one in (("AC", cell), ("CA", cell.as_sequence("CA")), ("none", cell.reference)):
+            for sequence, one in three.items():
                 runs[sequence].append(results[one])
     return found
 
@@ -144,6 +145,8 @@ def quantiles_table(results: Results, plan: Plan) -> Table:
     rows: list[tuple[Value, ...]] = []
     for sequence, share in design.QUANTILES:
         runs = [result for cell, result in results.items() if (cell.sequence, cell.share) == (sequence, share)]
+        if not runs:
+            continue
         theirs = printed[sequence]
         rows.append(
             (

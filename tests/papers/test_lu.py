@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,10 +16,9 @@ from papers import lu as study
 from papers.lu import plans, published, run
 from papers.lu.findings import findings_table
 from papers.lu.plans import PLANS, Plan
-from papers.lu.run import BASELINE, SIBLINGS, Point, Repeat, RunResult
+from papers.lu.run import BASELINE, SIBLINGS, Point, RunResult
 from papers.lu.summary import interpolated, summaries
 from papers.lu.tables import curve_table
-from papers.study import Setup
 
 TINY = Plan(
     "small", repeats=2, epochs=3, attack_epochs=2, most_records=150, shadows=2, epsilons=(0.5, 1.0, 10.0, 1000.0)
@@ -126,6 +124,19 @@ def test_a_study_is_taken_up_where_it_was_left(two_sets, no_figures, tmp_path):
     again.clear()
     run_invented(tmp_path, runner=counting)
     assert len(again) == 4  # without resume everything is run again
+
+
+def test_tables_are_made_of_what_is_finished_and_the_rest_is_named(two_sets, no_figures, tmp_path):
+    run_invented(tmp_path)
+    for path in (tmp_path / "runs").glob("retail-10-*"):
+        path.unlink()
+
+    def refuse(*_):
+        raise AssertionError("run")
+
+    found = {table.name: table for table in run_invented(tmp_path, runner=refuse, finished=True).tables}
+    assert [row[0] for row in found["table-5"].rows] == ["location"]
+    assert "Purchase-10" in " ".join(found["table-5"].notes)
 
 
 def test_runs_of_another_seed_or_broken_ones_are_not_mixed_in(two_sets, no_figures, tmp_path):
@@ -294,18 +305,3 @@ def test_every_finding_is_checked_by_a_number_for_every_set(two_sets, no_figures
     assert "too few" in table.rows[0][3]
     by_rho, by_size = (float(part.split()[-1]) for part in table.rows[-1][3].split(","))
     assert table.rows[-1][4] is (abs(by_size) > abs(by_rho))
-
-
-def test_the_stored_runs_are_those_of_todays_plan():
-    """Whoever resumes from the repository trains nothing twice."""
-    stored = Path(__file__).parents[2] / "papers/results/lu-effect"
-    plan, files = PLANS["effect"], sorted((stored / "runs").glob("*.json"))
-    assert files
-    found = papers.get("lu").store(Setup(plan, stored))
-    for file in files:
-        data, _, repeat = file.stem.rpartition("-")
-        row = next(row for row, names in plans.CANDIDATES.items() if data in names)
-        result = found.load(Repeat(row, data, int(repeat)))
-        assert result is not None
-        assert (result.row, result.data) == (row, data)
-        assert result.shadows == plan.shadow_count(row)
