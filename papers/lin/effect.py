@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import fmean
 
+import pandas as pd
+
 from papers.lin import design, published
 from papers.lin.design import Cell, Plan
 from papers.lin.results import CellResult
@@ -120,22 +122,19 @@ def _setting(cell: Cell, plan: Plan) -> tuple[Value, ...]:
 
 def _printed(cell: Cell) -> dict[str, float]:
     """What the paper's tables print of a cell at sigma 0.5."""
-    if cell.sequence == "none":
-        rows = published.baselines().to_dict("records")
-        return next(
-            row for row in rows if all(row[key] == getattr(cell, key) for key in ("data", "model", "optimizer"))
-        )
-    found: dict[str, float] = {}
-    for rows, fixed in (
-        (published.table12(), {"data": "mnist", "optimizer": "adam"}),
-        (published.table7(), {"model": "cnn", "optimizer": "adam"}),
+    adam = {"optimizer": "adam"}
+    tables: tuple[tuple[pd.DataFrame, dict[str, str]], ...] = (
+        (published.table12(), {"data": "mnist", **adam}),
+        (published.table7(), {"model": "cnn", **adam}),
         (published.cells(), {}),
-    ):
-        keys = [key for key in ("data", "model", "optimizer", "sequence", "sigma", "clip") if key in rows]
-        matches = all(getattr(cell, key) == value for key, value in fixed.items())
-        for row in rows.to_dict("records") if matches else ():
-            if all(row[key] == getattr(cell, key) for key in keys):
-                found |= {key: row[key] for key in ("accuracy", "convergence", "tpvd") if key in row}
+    )
+    found: dict[str, float] = {}
+    for table, fixed in ((published.baselines(), {}),) if cell.sequence == "none" else tables:
+        keys = [key for key in ("data", "model", "optimizer", "sequence", "sigma", "clip") if key in table.columns]
+        for row in table.to_dict("records"):
+            printed = {**fixed, **{key: row[key] for key in keys}}
+            if all(getattr(cell, key) == value for key, value in printed.items()):
+                found |= {key: float(row[key]) for key in ("accuracy", "convergence", "tpvd") if key in row}
     return found
 
 
