@@ -157,6 +157,8 @@ class Study(ABC, Generic[P, C, R]):
     folder: ClassVar[str] = "cells"
     growing: ClassVar[bool] = False
     """Whether finished cells are of use to a plan with more repeats."""
+    partial: ClassVar[bool] = False
+    """Whether its tables can be made of some of the plan's cells."""
 
     def run(
         self,
@@ -169,11 +171,12 @@ class Study(ABC, Generic[P, C, R]):
         workers: int | None = None,
         runner: Callable[..., Any] | None = None,
         plan: P | None = None,
+        finished: bool = False,
     ) -> StudyResult:
         """Run every cell of the data that is there, or with `resume` those that `out` does not hold yet.
 
-        Tables and figures are written to `out`. `workers` are processes, one a core if None; `runner` stands in for what
-        runs one cell, `plan` for the scale's.
+        With `finished` nothing is run, and the tables are of the cells that `out` holds. Tables and figures are written to
+        `out`. `workers` are processes, one a core if None; `runner` stands in for what runs one cell, `plan` for the scale's.
         """
         if plan is None and scale not in self.plans:
             raise SettingError(f"the study {self.name} has no scale {scale}; it has {', '.join(self.plans)}.")
@@ -181,7 +184,9 @@ class Study(ABC, Generic[P, C, R]):
         cells = self.cells(plan)
         if not cells:
             raise DataError(f"none of the paper's data sets was found; {WHERE}")
-        setup = Setup(plan, prepare(out), seed, progress, resume, workers, runner)
+        setup = Setup(plan, prepare(out), seed, progress, resume or finished, workers, runner)
+        if finished:
+            cells = self.finished(cells, setup)
         tables, figures = self.report(self.results(cells, setup), setup)
         for table in tables:
             table.write(out)
@@ -202,6 +207,16 @@ class Study(ABC, Generic[P, C, R]):
                 results[cell] = result
                 task.advance(cell=cell.key)
         return {cell: results[cell] for cell in cells}
+
+    def finished(self, cells: Sequence[C], setup: Setup[P]) -> Sequence[C]:
+        """Those of the cells whose results are kept."""
+        store = self.store(setup)
+        there = [cell for cell in cells if store.load(cell) is not None]
+        if len(there) < len(cells) and not self.partial:
+            raise SettingError(f"the tables of the study {self.name} need all of its {len(cells)} cells; use --resume.")
+        if not there:
+            raise SettingError(f"{setup.out} holds no finished cells of this plan and seed.")
+        return there
 
     @abstractmethod
     def cells(self, plan: P) -> Sequence[C]:

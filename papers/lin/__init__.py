@@ -24,6 +24,7 @@ class Lin(Study[Plan, Cell, CellResult]):
     title: ClassVar[str] = "Noise first, clip second: which factors matter?"
     paper: ClassVar[str] = published.PAPER
     on_clusters: ClassVar[bool] = True
+    partial: ClassVar[bool] = True
     plans = PLANS
 
     def __init__(self, sets: Sequence[str] = FACTORS["data"]) -> None:
@@ -39,7 +40,7 @@ class Lin(Study[Plan, Cell, CellResult]):
 
     def cells(self, plan: Plan) -> tuple[Cell, ...]:
         """Every training of the data sets; the plan says how large they are, or that initial weights are compared."""
-        compared = (*design.starts(plan.repeats), *design.quantiles(plan.repeats))
+        compared = (*design.sequences(plan.repeats), *design.quantiles(plan.repeats))
         cells = compared if plan.repeats else design.every_cell()
         return tuple(cell for cell in cells if cell.data in self._sets)
 

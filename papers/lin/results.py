@@ -35,6 +35,13 @@ class CellResult:
     ran: Mapping[str, Any]
     seconds: float
 
+    @property
+    def proven(self) -> str | float:
+        """The epsilon that is proven, or that none is."""
+        if self.epsilon is not None:
+            return self.epsilon
+        return "no privacy" if self.cell.sequence == "none" else "nothing proven"
+
 
 Weights = Mapping[str, torch.Tensor]
 
@@ -70,12 +77,6 @@ class Store(store.Store[Cell, CellResult]):
         self.references = References(out)
         belongs = {**store.settings(plan, seed), "lrs": rates}
         super().__init__(out / "cells", belongs, CellResult, self.references.folder)
-
-    def load(self, cell: Cell) -> CellResult | None:
-        """The cell's result, if it is finished and what others need of it is there."""
-        result = super().load(cell)
-        lost = result is not None and result.tpvd is None and not self.references.file(cell).exists()
-        return None if lost else result
 
 
 def frame(results: Mapping[Cell, CellResult]) -> pd.DataFrame:

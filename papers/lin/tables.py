@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import pandas as pd
 
 from papers.lin import design, published
 from papers.lin.design import Cell, Plan
+from papers.lin.effect import effect_tables
 from papers.lin.results import CellResult, frame
 from papers.lin.slips import slips
 from papers.lin.statistics import FACTORS, Measure, normality, significance
@@ -25,9 +25,7 @@ _EPSILON = Column("proven epsilon", 3)
 def every_table(results: Results, plan: Plan) -> tuple[Table, ...]:
     """All tables of the cells that were run, in the paper's order, then what it got wrong; statistics need every set."""
     if plan.repeats:
-        settings = dict.fromkeys((cell.model, cell.clip) for cell in results if cell.clip is not None)
-        compared = (starts_table(results, plan, model, clip) for model, clip in settings)
-        return *compared, quantiles_table(results, plan), slips_table()
+        return *effect_tables(results, plan), slips_table()
     sets = tuple(data for data in FACTORS["data"] if any(cell.data == data for cell in results))
     measures: tuple[Measure, ...] = ("accuracy", "convergence") if sets == FACTORS["data"] else ()
     mnist = (tpvd_table(results), sweep_table(results)) if "mnist" in sets else ()
@@ -40,92 +38,6 @@ def every_table(results: Results, plan: Plan) -> tuple[Table, ...]:
         *(significance_table(results, measure) for measure in measures),
         *mnist[1:],
         slips_table(),
-    )
-
-
-def starts_table(results: Results, plan: Plan, model: str, clip: float) -> Table:
-    """Whether the sequence's effect depends on the initial weights: means over seeds, and the seeds' gains."""
-    rows: list[tuple[Value, ...]] = []
-    printed = published.table12().set_index(["model", "sequence", "clip"]).to_dict("index")
-    for start in dict.fromkeys(cell.start for cell in results if (cell.model, cell.clip) == (model, clip)):
-        found = {
-            sequence: [
-                result
-                for cell, result in results.items()
-                if (cell.model, cell.start, cell.sequence) == (model, start, sequence) and cell.clip in (clip, None)
-            ]
-            for sequence in ("AC", "CA", "none")
-        }
-        gains = [100 * (ac.accuracy - ca.accuracy) for ac, ca in zip(found["AC"], found["CA"], strict=True)]
-        for sequence, runs in found.items():
-            theirs = printed.get((model, sequence, clip), {})
-            rows.append(
-                (
-                    start,
-                    sequence,
-                    None if sequence == "none" else clip,
-                    statistics.fmean(run.accuracy for run in runs),
-                    ", ".join(f"{run.accuracy:.4f}" for run in runs),
-                    theirs.get("accuracy"),
-                    None if sequence == "none" else statistics.fmean(run.tpvd or 0.0 for run in runs),
-                    theirs.get("tpvd"),
-                    ", ".join(f"{gain:+.1f}" for gain in gains) if sequence == "AC" else None,
-                    _proven(runs[0]),
-                    statistics.fmean(run.seconds for run in runs),
-                )
-            )
-    return Table(
-        f"starts-{model}-{clip:g}",
-        f"MNIST, the paper's {model.upper()}, Adam, sigma 0.5, C = {clip:g}: the sequence from two starts",
-        (
-            *(Column(text, None) for text in ("start", "sequence", "C")),
-            Column("accuracy"),
-            Column("of each seed"),
-            Column("accuracy, theirs", theirs=True),
-            Column("TPVD"),
-            Column("TPVD, theirs", theirs=True),
-            Column("AC over CA, points"),
-            _EPSILON,
-            Column("CPU seconds", 0),
-        ),
-        tuple(rows),
-        plan.notes,
-    )
-
-
-def quantiles_table(results: Results, plan: Plan) -> Table:
-    """Table 7's quantile clippings on MNIST with the paper's CNN: how much the reading of a layer's part decides."""
-    printed = published.table7().query("data == 'mnist' and clip.isna()").set_index("sequence").to_dict("index")
-    rows: list[tuple[Value, ...]] = []
-    for sequence, share in design.QUANTILES:
-        runs = [result for cell, result in results.items() if (cell.sequence, cell.share) == (sequence, share)]
-        theirs = printed[sequence]
-        rows.append(
-            (
-                sequence,
-                share,
-                statistics.fmean(run.accuracy for run in runs),
-                ", ".join(f"{run.accuracy:.4f}" for run in runs),
-                theirs["accuracy"],
-                statistics.fmean(run.tpvd or 0.0 for run in runs),
-                theirs["tpvd"],
-                statistics.fmean(run.seconds for run in runs),
-            )
-        )
-    return Table(
-        "quantiles",
-        "MNIST, the paper's CNN, Adam, sigma 0.5: quantile clipping by the reading of a layer's part",
-        (
-            *(Column(text, None) for text in ("method", "share")),
-            Column("accuracy"),
-            Column("of each seed"),
-            Column("accuracy, theirs", theirs=True),
-            Column("TPVD"),
-            Column("TPVD, theirs", theirs=True),
-            Column("CPU seconds", 0),
-        ),
-        tuple(rows),
-        plan.notes,
     )
 
 
@@ -155,7 +67,7 @@ def cells_table(results: Results, plan: Plan, data: str) -> Table:
                 float(printed["accuracy"]),
                 result.convergence,
                 float(printed["convergence"]),
-                _proven(result),
+                result.proven,
             )
         )
     ran = next(result.ran for cell, result in results.items() if cell.data == data)
@@ -370,13 +282,7 @@ _MEASURED = (
 
 def _beside(result: CellResult, row: Mapping[Any, Any], keys: Sequence[Value]) -> tuple[Value, ...]:
     """A row of `keys`, both accuracies, both TPVDs and what is proven."""
-    return (*keys, result.accuracy, float(row["accuracy"]), result.tpvd, _absent(row["tpvd"]), _proven(result))
-
-
-def _proven(result: CellResult) -> Value:
-    if result.epsilon is not None:
-        return result.epsilon
-    return "no privacy" if result.cell.sequence == "none" else "nothing proven"
+    return (*keys, result.accuracy, float(row["accuracy"]), result.tpvd, _absent(row["tpvd"]), result.proven)
 
 
 def _factorial(results: Results) -> pd.DataFrame:

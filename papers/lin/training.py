@@ -79,24 +79,25 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     name, options = plan.networks[cell.model]
     chosen = options if cell.start is None else {**options, "start": cell.start}
     module = Network(name, train.public.shape, train.classes, chosen).build(cell.initial_seed(seed))
-    every = max(1, plan.steps // plan.looks)
+    steps = plan.steps_of(cell)
+    every = max(1, steps // plan.looks)
     curves = Curves(module, _first(train, plan.watched), _first(test, plan.watched), every=every)
     rate = min(1.0, plan.batch_size / len(train))
     if cell.sequence == "none":
         parameters = list(module.parameters())
         step = make_optimizer(_optimizer(cell), parameters, plan.lr(cell))
-        descend_plainly(module, step, train, sample_rate=rate, steps=plan.steps, rng=rng, watch=curves)
+        descend_plainly(module, step, train, sample_rate=rate, steps=steps, rng=rng, watch=curves)
         epsilon = None
     else:
         gradients = _gradients(cell, module, sample_rate=rate, rng=rng)
         parameters = list(gradients.parameters)
         step = make_optimizer(_optimizer(cell), parameters, plan.lr(cell))
         try:
-            descend(module, gradients, step, train, plan.steps, rng=rng, after_step=curves)
+            descend(module, gradients, step, train, steps, rng=rng, after_step=curves)
         finally:
             gradients.close()
         epsilon = gradients.epsilon(plan.delta) if isinstance(gradients, PrivateGradients) else None
-    curves.look(plan.steps)
+    curves.look(steps)
     weights = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     result = CellResult(
         cell=cell,
@@ -113,7 +114,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
             "records": len(train),
             "test": len(test),
             "rate": rate,
-            "steps": plan.steps,
+            "steps": steps,
             "parameters": sum(parameter.numel() for parameter in parameters),
             "network": name,
             "lr": plan.lr(cell),
@@ -197,15 +198,18 @@ def train_cells(cells: Sequence[Cell], setup: Setup[Plan]) -> Iterator[tuple[Cel
     cores.
     """
     references, train = References(setup.out), setup.runner or train_cell
+    plain = dict.fromkeys(cell.reference for cell in cells)
     for wave in (
-        [cell for cell in cells if cell.sequence == "none"],
+        # Weights are not kept where results are: a training that others are measured from is run again where it must be.
+        [cell for cell in plain if cell in cells or not references.file(cell).exists()],
         [cell for cell in cells if cell.sequence != "none"],
     ):
         todo, common = _Todo(wave, references), (setup.plan, setup.seed, train)
         for _, (result, weights) in tasks.run(_work, todo, common=common, jobs=setup.workers):
             if weights is not None:
                 references.save(result.cell, weights)
-            yield result.cell, result
+            if result.cell in cells:
+                yield result.cell, result
 
 
 class _Todo(Sequence[tuple[Cell, "Weights | None"]]):

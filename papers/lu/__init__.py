@@ -23,6 +23,7 @@ class Lu(Study[Plan, Repeat, RunResult]):
     title: ClassVar[str] = "Private predictions from a convexified network"
     paper: ClassVar[str] = published.PAPER
     on_clusters: ClassVar[bool] = True
+    partial: ClassVar[bool] = True
     plans, kind, folder, growing = PLANS, RunResult, "runs", True
 
     def __init__(self, rows: Sequence[str] = tuple(CANDIDATES)) -> None:

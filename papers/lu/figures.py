@@ -18,6 +18,7 @@ _LOOKS = {
     "dp-sgd-advanced": ("#999999", ":", "", "DP-SGD, advanced"),
     "dp-sgd-zcdp": ("#666666", "--", "", "DP-SGD, zCDP"),
     "dp-sgd-rdp": (BLACK, "-", "", "DP-SGD, RDP"),
+    "dp-sgd-rdp-program": (BLACK, ":", "x", "DP-SGD, RDP, program's loss"),
     "logits": (RED, "-", "^", "logits (proven)"),
     "teachers": (ORANGE, "-", "v", "teachers (proven)"),
     "votes": (PURPLE, "-", "D", "votes (proven)"),

@@ -107,21 +107,22 @@ def _trade_off(one: Summary) -> tuple[Value, ...]:
     said = "Algorithm 1 loses less than DP-SGD at the same epsilon, where the baseline leaks .02 or more"
     if not rivals:
         return "3", said, one.label, "DP-SGD was not run", None
-    ours = {curve: one.losses(curve) for curve in _ALGORITHM_1}
-    theirs = {curve: one.losses(curve) for curve in rivals}
-    better = [
-        epsilon
-        for epsilon in one.epsilons
-        if min(losses[epsilon] for losses in ours.values()) <= min(losses[epsilon] for losses in theirs.values())
-    ]
+    ours, theirs = (_least(one, curves) for curves in (_ALGORITHM_1, rivals))
+    better = [epsilon for epsilon in theirs if ours[epsilon] <= theirs[epsilon]]
     shown = [
-        f"{min(losses[epsilon] for losses in ours.values()):.3f} against "
-        f"{min(losses[epsilon] for losses in theirs.values()):.3f} at {epsilon:g}"
-        for epsilon in _SHOWN
-        if epsilon in one.epsilons
+        f"{ours[epsilon]:.3f} against {theirs[epsilon]:.3f} at {epsilon:g}" for epsilon in _SHOWN if epsilon in theirs
     ]
-    text = f"at {len(better)} of {len(one.epsilons)} epsilons ({', '.join(shown)}); the baseline leaks {one.leak:.3f}"
-    return "3", said, one.label, text, None if one.leak < _LEAKS else len(better) == len(one.epsilons)
+    text = f"at {len(better)} of {len(theirs)} epsilons ({', '.join(shown)}); the baseline leaks {one.leak:.3f}"
+    return "3", said, one.label, text, None if one.leak < _LEAKS else len(better) == len(theirs)
+
+
+def _least(one: Summary, curves: Sequence[str]) -> dict[float, float]:
+    """The least loss of the curves, by epsilon."""
+    found: dict[float, float] = {}
+    for curve in curves:
+        for epsilon, loss in one.losses(curve).items():
+            found[epsilon] = min(loss, found.get(epsilon, math.inf))
+    return found
 
 
 def _laws(one: Summary) -> tuple[Value, ...]:

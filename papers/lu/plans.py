@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import torch
@@ -28,11 +28,17 @@ class Plan:
     batch_size: int = 100
     most_records: int | None = None
     shadows: int | None = None
+    more_shadows: Mapping[str, int] = field(default_factory=dict)
+    """Rows with another number of shadow models."""
     epsilons: tuple[float, ...] = published.EPSILONS
     delta: float = 1e-5
     """Of the proven siblings."""
     accountings: tuple[AccountingName, ...] = NAMES
     """Of the DP-SGD that is run beside Algorithm 1."""
+    rival_epsilons: tuple[float, ...] | None = None
+    """Its epsilons; None is all of them."""
+    program_epsilons: tuple[float, ...] = ()
+    """Its epsilons on the program's form of the convexified loss, which for a single record is not eq. 22's."""
     siblings: bool = True
     """Whether the proven siblings are run beside Algorithm 1."""
     notes: tuple[str, ...] = ()
@@ -46,8 +52,12 @@ class Plan:
 
     def shadow_count(self, row: str) -> int:
         """How many shadow models."""
-        return int(published.number(row, "shadows")) if self.shadows is None else self.shadows
+        planned = int(published.number(row, "shadows")) if self.shadows is None else self.shadows
+        return self.more_shadows.get(row, planned)
 
+
+FEW_SHADOWS = 2
+"""Shadow models of a weak attack, which is measured beside one with more."""
 
 PLANS: Mapping[Scale, Plan] = {
     "small": Plan(
@@ -61,13 +71,16 @@ PLANS: Mapping[Scale, Plan] = {
     "effect": Plan(
         scale="effect",
         repeats=1,
-        shadows=2,
+        shadows=FEW_SHADOWS,
+        more_shadows={"Location": 30, "Purchase-100": 5},
         accountings=("rdp",),
+        rival_epsilons=(0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
+        program_epsilons=(1.0, 10.0),
         siblings=False,
         notes=(
-            "scale effect: the paper's numbers of records and epochs, one repeat where the paper has ten and 2 shadow models "
-            "where it has 10 to 100; DP-SGD by RDP alone, which has the least noise of the four accountings; left out: the "
-            "siblings.",
+            "scale effect: the paper's numbers of records and epochs, one repeat where the paper has ten, 2 shadow models (30 on "
+            "Location, 5 on Purchase-100) where it has 10 to 100; DP-SGD by RDP alone, which has the least noise of the four "
+            "accountings, at six of the eleven epsilons, and on the program's form of the loss at two; left out: the siblings.",
         ),
     ),
     "paper": Plan(scale="paper", repeats=10),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +29,7 @@ from noiseproof.networks import Network, StackedNetwork, Training, fit_stack
 from noiseproof.privacy import Budget, Reproducible
 from papers.lu import published
 from papers.lu.accountings import accounting, limit_accuracy
-from papers.lu.plans import Plan, everyone
+from papers.lu.plans import FEW_SHADOWS, Plan, everyone
 from papers.lu.stacked_dp_sgd import fit_noise_levels
 
 if TYPE_CHECKING:
@@ -89,6 +89,10 @@ class RunResult:
     """Of the baseline, under the paper's attack: shadow models, and one attack network for all classes."""
     leak_by_class: float
     """The same with an attack network for each class, as Shokri et al. have it."""
+    shadows: int
+    """Shadow models of both."""
+    leak_by_few: float
+    """The leak by the attack of the first two of them."""
     limit: float
     """The accuracy that Algorithm 1 goes to as epsilon goes to 0."""
     points: tuple[Point, ...]
@@ -116,13 +120,16 @@ def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:
     baseline = networks[BASELINE]
     shadows = _shadows(network, split, plan, row, losses[BASELINE], own)
     attack, by_class = (_attack(shadows, plan, own, by_class=by_class) for by_class in (False, True))
+    few = attack
+    if plan.shadow_count(row) > FEW_SHADOWS:
+        few = _attack(_first(shadows, FEW_SHADOWS), plan, own, by_class=False)
     logits = baseline.logits(split.records.features)[0]
     tested = logits[size:]
     accuracies = {name: tuple(_accuracies(trained, split)) for name, trained in networks.items()}
     best = tested.topk(2, dim=1).indices == split.nonmembers.labels[:, None]
     top, second = best.double().mean(0).tolist()
     curves = [_neuron_points(logits, split, attack, plan, own)]
-    curves.append(_dp_sgd_points(network, split, attack, plan, own))
+    curves.append(_dp_sgd_points(network, split, attack, plan, alpha, own))
     if plan.siblings:
         curves.append(_sibling_points(network, split, attack, plan, own))
     return RunResult(
@@ -136,6 +143,8 @@ def run(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResult:
         accuracies=accuracies,  # type: ignore[arg-type]
         leak=_leak(attack, logits.softmax(1), split),
         leak_by_class=_leak(by_class, logits.softmax(1), split),
+        shadows=plan.shadow_count(row),
+        leak_by_few=_leak(few, logits.softmax(1), split),
         limit=limit_accuracy(top, second, dataset.classes),
         points=tuple(point for curve in curves for point in curve),
         seconds=time.process_time() - started,
@@ -163,6 +172,17 @@ def _shadows(
         size=len(split.members),
         training=_training(plan, loss),
         seed=seed,
+    )
+
+
+def _first(shadows: ShadowModels, count: int) -> ShadowModels:
+    assert isinstance(shadows.networks, StackedNetwork)
+    parameters = {name: value[:count] for name, value in shadows.networks.parameters.items()}
+    return replace(
+        shadows,
+        networks=StackedNetwork(shadows.networks.network, parameters),
+        inside=shadows.inside[:count],
+        outside=shadows.outside[:count],
     )
 
 
@@ -237,27 +257,31 @@ def _neuron_points(
 
 
 def _dp_sgd_points(
-    network: Network, split: AttackSplit, attack: ShadowAttack, plan: Plan, seed: int
+    network: Network, split: AttackSplit, attack: ShadowAttack, plan: Plan, alpha: float, seed: int
 ) -> Iterator[Point]:
     """DP-SGD at the noise of each of the paper's accountings, all trained at once."""
+    epsilons = plan.epsilons if plan.rival_epsilons is None else plan.rival_epsilons
+    sizes = {"records": len(split.members), "batch_size": plan.batch_size, "epochs": plan.epochs}
     planned = [
-        accounting(name, epsilon, records=len(split.members), batch_size=plan.batch_size, epochs=plan.epochs)
+        (f"dp-sgd-{name}{on}", risk, accounting(name, epsilon, **sizes))
+        for on, risk, those in (("", 0.0, epsilons), ("-program", alpha, plan.program_epsilons))
         for name in plan.accountings
-        for epsilon in plan.epsilons
+        for epsilon in those
     ]
     stack = fit_noise_levels(
         network,
         split.members,
-        [one.sigma for one in planned],
+        [one.sigma for _, _, one in planned],
+        alphas=[risk for _, risk, _ in planned] if plan.program_epsilons else None,
         epochs=plan.epochs,
         batch_size=plan.batch_size,
         seed=seed,
         rng=Reproducible(seed).spawn(2),
     )
     logits = stack.logits(split.records.features)
-    for one, answers in zip(planned, logits.softmax(2).nan_to_num_(1 / network.classes), strict=True):
+    for (curve, _, one), answers in zip(planned, logits.softmax(2).nan_to_num_(1 / network.classes), strict=True):
         yield _point(
-            f"dp-sgd-{one.name}",
+            curve,
             one.epsilon,
             answers,
             attack,

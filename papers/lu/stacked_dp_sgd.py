@@ -28,6 +28,7 @@ def fit_noise_levels(
     *,
     epochs: int,
     batch_size: int,
+    alphas: Sequence[float] | None = None,
     clip: float = 1.0,
     lr: float = 1e-3,
     l2: float = 1e-3,
@@ -37,8 +38,9 @@ def fit_noise_levels(
 ) -> StackedNetwork:
     """One `lu-mlp` for every noise multiplier, by DP-SGD with Adam on Poisson batches of expected size `batch`.
 
-    A record's loss is its cross-entropy, which is what the convexified loss of a single record is. The L2 term depends
-    on no record and is added after the noise.
+    A record's loss is its cross-entropy, which is what eq. 22, the convexified loss, is of a single record. A network with
+    one of `alphas` above 0 has the authors' program's form of it instead, with that risk factor. The L2 term depends on no
+    record and is added after the noise.
 
     Formal guarantee
     ----------------
@@ -51,13 +53,14 @@ def fit_noise_levels(
     hidden_bias, output_bias = (stack.parameters[name] for name in ("1.bias", "3.bias"))
     weights = [hidden, hidden_bias, output, output_bias]
     levels = torch.tensor(list(sigmas)) * clip
+    risks = None if alphas is None else torch.tensor(list(alphas))
     optimizer = torch.optim.Adam(weights, lr=lr, fused=True)
     features, labels = dataset.features.flatten(1), functional.one_hot(dataset.labels, dataset.classes).float()
     steps = math.ceil(epochs / rate)
     with torch.no_grad(), progress.task("DP-SGD", steps) as task:
         for _ in range(steps):
             index = rng.poisson_sample(len(dataset), rate)
-            sums = clipped_sums(features[index], labels[index], weights, clip)
+            sums = clipped_sums(features[index], labels[index], weights, clip, risks)
             for weight, total in zip(weights, sums, strict=True):
                 draws = rng.add_gaussian(torch.zeros_like(weight[0]), 1.0)
                 total.add_(levels.view(-1, *[1] * draws.ndim) * draws).div_(batch_size)
@@ -70,11 +73,16 @@ def fit_noise_levels(
 
 
 def clipped_sums(
-    features: torch.Tensor, targets: torch.Tensor, weights: Sequence[torch.Tensor], clip: float
+    features: torch.Tensor,
+    targets: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    clip: float,
+    alphas: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """The sums over records of each network's clipped gradients, from activations and errors alone.
 
-    A dense layer's gradient of one record is an outer product, so its norm is the product of two vectors' norms.
+    A dense layer's gradient of one record is an outer product, so its norm is the product of two vectors' norms. Where
+    `alphas` is above 0 the loss is the program's, log((exp(alpha l) + C - 1) / C) / alpha of a cross-entropy l.
     """
     hidden, hidden_bias, output, output_bias = weights
     count, width, inputs = hidden.shape
@@ -83,6 +91,10 @@ def clipped_sums(
     active = first.tanh_().view(-1, count, width).transpose(0, 1)
     logits = torch.baddbmm(output_bias[:, None], active, output.transpose(1, 2))
     outer = torch.softmax(logits, dim=2) - targets
+    if alphas is not None:
+        likely = 1 + (outer * targets).sum(2, keepdim=True)  # the label's probability, exp(-l)
+        weight = 1 / (1 + (targets.shape[1] - 1) * likely ** alphas[:, None, None])
+        outer = torch.where(alphas[:, None, None] > 0, weight * outer, outer)
     inner = torch.bmm(outer, output) * (1 - active.square())
     squares = outer.square().sum(2) * (active.square().sum(2) + 1)
     squares += inner.square().sum(2) * (features.square().sum(1) + 1)

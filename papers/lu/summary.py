@@ -70,6 +70,11 @@ class Summary:
         return fmean(run.leak for run in self.runs)
 
     @property
+    def leak_by_few(self) -> float:
+        """What the attack of two of the shadow models gains."""
+        return fmean(run.leak_by_few for run in self.runs)
+
+    @property
     def leak_by_class(self) -> float:
         """What it gains with an attack network for each class."""
         return fmean(run.leak_by_class for run in self.runs)
@@ -86,28 +91,22 @@ class Summary:
         return fmean(1 - run.limit / run.accuracies[BASELINE][1] for run in self.runs)
 
     def losses(self, curve: str) -> dict[float, float]:
-        """Mean accuracy loss 1 - accuracy / baseline's, by epsilon."""
-        return {
-            epsilon: fmean(
-                1 - point.accuracy / run.accuracies[BASELINE][1]
-                for run in self.runs
-                for point in run.points
-                if (point.curve, point.epsilon) == (curve, epsilon)
-            )
-            for epsilon in self.epsilons
-        }
+        """Mean accuracy loss 1 - accuracy / baseline's, by the epsilons at which the curve was measured."""
+        found: dict[float, list[float]] = {}
+        for run in self.runs:
+            for point in run.points:
+                if point.curve == curve:
+                    found.setdefault(point.epsilon, []).append(1 - point.accuracy / run.accuracies[BASELINE][1])
+        return {epsilon: fmean(found[epsilon]) for epsilon in sorted(found)}
 
     def leaks(self, curve: str) -> dict[float, float]:
-        """Mean leakage by epsilon."""
-        return {
-            epsilon: fmean(
-                point.leak
-                for run in self.runs
-                for point in run.points
-                if (point.curve, point.epsilon) == (curve, epsilon) and point.leak is not None
-            )
-            for epsilon in self.epsilons
-        }
+        """Mean leakage, by the same epsilons."""
+        found: dict[float, list[float]] = {}
+        for run in self.runs:
+            for point in run.points:
+                if point.curve == curve and point.leak is not None:
+                    found.setdefault(point.epsilon, []).append(point.leak)
+        return {epsilon: fmean(found[epsilon]) for epsilon in sorted(found)}
 
     def ran(self, curve: str, epsilon: float) -> dict[str, float | str]:
         """What was noted about the first repeat's point."""

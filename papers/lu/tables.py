@@ -54,7 +54,9 @@ def table5(found: Summaries, plan: Plan, missing: Sequence[str]) -> Table:
             *_theirs(one.row, "convexified_gap"),
             one.leak,
             *_theirs(one.row, "leak"),
+            one.leak_by_few,
             one.leak_by_class,
+            one.runs[0].shadows,
             one.sensitivity.stability,
             *_theirs(one.row, "oaro"),
             sum(run.seconds for run in one.runs),
@@ -93,7 +95,9 @@ def table5(found: Summaries, plan: Plan, missing: Sequence[str]) -> Table:
             Column("gap, theirs", theirs=True),
             Column("leak"),
             Column("leak, theirs", theirs=True),
+            Column("leak, 2 shadows"),
             Column("leak, by class"),
+            Column("shadows"),
             Column("OARO"),
             Column("OARO, theirs", theirs=True),
             Column("CPU seconds", 0),
@@ -201,8 +205,8 @@ def curve_table(one: Summary, plan: Plan) -> Table:
     rows: list[tuple[Value, ...]] = [
         (
             epsilon,
-            *(losses[curve][epsilon] for curve in one.curves),
-            *(leaks[curve][epsilon] for curve in one.curves),
+            *(losses[curve].get(epsilon) for curve in one.curves),
+            *(leaks[curve].get(epsilon) for curve in one.curves),
             one.theory(epsilon),
         )
         for epsilon in one.epsilons

@@ -14,9 +14,11 @@ from noiseproof.data import load
 from noiseproof.errors import DataError, NoiseproofError, SettingError
 from papers import lu as study
 from papers.lu import plans, published, run
+from papers.lu.findings import findings_table
 from papers.lu.plans import PLANS, Plan
 from papers.lu.run import BASELINE, SIBLINGS, Point, RunResult
 from papers.lu.summary import interpolated, summaries
+from papers.lu.tables import curve_table
 
 TINY = Plan(
     "small", repeats=2, epochs=3, attack_epochs=2, most_records=150, shadows=2, epsilons=(0.5, 1.0, 10.0, 1000.0)
@@ -48,6 +50,8 @@ def invented(row: str, data: str, repeat: int, plan: Plan, seed: int) -> RunResu
         dict.fromkeys(("original", "paper", "code"), (0.9, 0.8)),
         0.2,
         0.3,
+        2,
+        0.2,
         0.4,
         points,
         1.0,
@@ -122,6 +126,19 @@ def test_a_study_is_taken_up_where_it_was_left(two_sets, no_figures, tmp_path):
     assert len(again) == 4  # without resume everything is run again
 
 
+def test_tables_are_made_of_what_is_finished_and_the_rest_is_named(two_sets, no_figures, tmp_path):
+    run_invented(tmp_path)
+    for path in (tmp_path / "runs").glob("retail-10-*"):
+        path.unlink()
+
+    def refuse(*_):
+        raise AssertionError("run")
+
+    found = {table.name: table for table in run_invented(tmp_path, runner=refuse, finished=True).tables}
+    assert [row[0] for row in found["table-5"].rows] == ["location"]
+    assert "Purchase-10" in " ".join(found["table-5"].notes)
+
+
 def test_runs_of_another_seed_or_broken_ones_are_not_mixed_in(two_sets, no_figures, tmp_path):
     run_invented(tmp_path)
     with pytest.raises(SettingError, match="another scale or seed"):
@@ -191,6 +208,31 @@ def test_the_same_seed_gives_the_same_run(digits_run):
         plan = dataclasses.replace(TINY, epochs=15, attack_epochs=5, epsilons=(0.01, 1.0, 1e5))
         again = run.run("Location", "digits", 0, plan, seed=3)
     assert dataclasses.replace(again, seconds=0.0) == dataclasses.replace(digits_run, seconds=0.0)
+
+
+def test_dp_sgd_may_be_run_at_some_epsilons_and_on_the_programs_loss_and_the_weak_attack_stands_beside():
+    found = load("digits").train
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "everyone", lambda name: found)
+        plan = dataclasses.replace(
+            TINY,
+            accountings=("rdp",),
+            rival_epsilons=(1.0, 1000.0),
+            program_epsilons=(1000.0,),
+            more_shadows={"Location": 4},
+            siblings=False,
+        )
+        result = run.run("Location", "digits", 0, plan, seed=3)
+    rivals = [(point.curve, point.epsilon) for point in result.points if point.curve.startswith("dp-sgd")]
+    assert rivals == [("dp-sgd-rdp", 1.0), ("dp-sgd-rdp", 1000.0), ("dp-sgd-rdp-program", 1000.0)]
+    assert (result.shadows, plan.shadow_count("MNIST")) == (4, 2)
+    (one,) = summaries([result])
+    assert list(one.losses("dp-sgd-rdp")) == [1.0, 1000.0]
+    table = curve_table(one, plan)
+    names = [column.name for column in table.columns]
+    by_epsilon = {row[0]: row[names.index("loss, dp-sgd-rdp")] for row in table.rows}
+    assert [by_epsilon[epsilon] is None for epsilon in plan.epsilons] == [True, False, True, False]
+    assert "of 2 epsilons" in str(findings_table([one]).rows[2][3])
 
 
 def test_the_plans_are_the_paper_s():

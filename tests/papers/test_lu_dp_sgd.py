@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from noiseproof.data import Dataset, Public
 from noiseproof.engine.private_gradients import PrivateGradients
+from noiseproof.methods.predictions import Convexified
 from noiseproof.networks import Network, StackedNetwork
 from noiseproof.privacy import Reproducible
 from papers.lu.stacked_dp_sgd import clipped_sums, fit_noise_levels
@@ -38,6 +39,29 @@ def test_sums_of_clipped_gradients_are_those_of_single_records():
             for total, gradient in zip(sums, gradients, strict=True):
                 total += gradient * min(1.0, clip / float(norm))
         assert min(norms) < clip < max(norms) or min(norms) > clip  # clipping is really tested
+        for part, total in zip(found, sums, strict=True):
+            torch.testing.assert_close(part[index], total, rtol=1e-4, atol=1e-5)
+
+
+def test_on_the_programs_form_of_the_loss_a_record_s_gradient_is_that_loss_s_own():
+    data, clip, alphas = records(20), 0.05, (0.0, 1.0, 5.0)
+    stack = StackedNetwork.of(NETWORK, [1, 1, 1])
+    order = ("1.weight", "1.bias", "3.weight", "3.bias")
+    targets = functional.one_hot(data.labels, 4).float()
+    weights = [stack.parameters[name] for name in order]
+    found = clipped_sums(data.features, targets, weights, clip, torch.tensor(alphas))
+    module = stack.module(0)
+    for index, alpha in enumerate(alphas):
+        sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
+        for record, label in zip(data.features, data.labels, strict=True):
+            logits, whole = module(record[None])[None], torch.ones(1, 1)
+            loss = functional.cross_entropy(logits[0], label[None])
+            if alpha:
+                loss = Convexified(alpha, "code")(logits, label[None, None], whole)[0]
+            gradients = torch.autograd.grad(loss, list(module.parameters()))
+            norm = float(torch.sqrt(sum(gradient.square().sum() for gradient in gradients)))
+            for total, gradient in zip(sums, gradients, strict=True):
+                total += gradient * min(1.0, clip / norm)
         for part, total in zip(found, sums, strict=True):
             torch.testing.assert_close(part[index], total, rtol=1e-4, atol=1e-5)
 

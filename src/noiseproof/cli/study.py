@@ -37,6 +37,9 @@ def study(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for tables, figures and finished cells.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the cells that are finished in --out.")] = False,
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Run nothing: make the tables of the cells that are finished in --out.")
+    ] = False,
     jobs: Jobs = None,
     ray: RayOption = None,
     seed: Seed = 0,
@@ -56,7 +59,8 @@ def study(
         )
     folder = out or Path("runs") / f"{paper}-{scale}"
     with asked(jobs, ray):
-        result = chosen.run(scale, folder, seed=seed, progress=output.RichProgress(), resume=resume, workers=jobs)
+        how = {"resume": resume, "workers": jobs, "finished": finished}
+        result = chosen.run(scale, folder, seed=seed, progress=output.RichProgress(), **how)
     if json:
         output.emit(result.to_json())
         return

@@ -70,12 +70,19 @@ def test_references_are_trained_first_and_handed_to_the_cells_measured_from_them
             assert 0 <= result.tpvd - 4 * (cell.initial_seed(0) % 7) < 1
 
 
-def test_a_reference_whose_weights_were_lost_is_trained_again(tmp_path, plan, pretend):
+def test_a_reference_whose_weights_were_lost_is_trained_again_for_those_measured_from_it_and_for_nobody_else(
+    tmp_path, plan, pretend
+):
+    ac = Cell("mnist", "cnn", "adam", "AC", 0.5, 1.4)
+    whole = run_cells((ac.reference, ac), plan, tmp_path, pretend)
+    for path in (tmp_path / "references").iterdir():
+        path.unlink()
     train = Counting(pretend)
-    run_cells(CELLS, plan, tmp_path, pretend)
-    (tmp_path / "references" / f"{CELLS[0].key}.safetensors").unlink()
-    run_cells(CELLS, plan, tmp_path, train)
-    assert train.trained == [CELLS[0]]
+    assert run_cells((ac.reference, ac), plan, tmp_path, train) == whole
+    assert train.trained == []
+    (tmp_path / "cells" / f"{ac.key}.json").unlink()
+    assert run_cells((ac.reference, ac), plan, tmp_path, train) == whole
+    assert train.trained == [ac.reference, ac]
 
 
 def test_cells_of_another_seed_or_plan_are_refused_not_mixed_in(tmp_path, plan, pretend):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from papers.lin import Lin, design, tables
@@ -96,3 +98,43 @@ def test_gains_are_of_ac_over_ca(found):
         assert 10 < points < 30
         assert wins == "8 of 8"
     assert [theirs for (theirs,) in columns(found["gains"], "AC wins, their cells")].count("8 of 8") == 4
+
+
+@pytest.fixture(scope="module")
+def effect(tmp_path_factory, plan, pretend):
+    several = replace(
+        plan,
+        repeats=3,
+        lrs={(model, optimizer, "none"): 1.0 for model in plan.networks for optimizer in ("adam", "sgd")},
+    )
+    setup = Setup(several, tmp_path_factory.mktemp("effect"), runner=pretend, workers=1)
+    return {table.name: table for table in tables.every_table(Lin().results(Lin().cells(several), setup), several)}
+
+
+def test_the_tables_of_scale_effect_have_what_was_printed_beside_each_setting(effect):
+    assert set(effect) == {"sequences", "distances", "quantiles", "slips"}
+    names = ("data", "model", "optimizer", "C", "AC, theirs", "CA, theirs", "no noise, theirs")
+    found = columns(effect["sequences"], *names)
+    for row in (
+        ("mnist", "cnn", "adam", 1.4, 0.9432, 0.8595, 0.9794),
+        ("mnist", "lstm", "adam", 0.04, 0.8906, 0.5781, 0.9843),
+        ("cifar10", "cnn", "sgd", 1.4, 0.2794, 0.1705, 0.313),
+        # Table 7 has AC at this norm on every set, and nothing has CA.
+        ("svhn", "cnn", "adam", 0.04, 0.8443, None, 0.6172),
+    ):
+        assert row in found
+    assert ("mnist", "cnn", 1.4, 2.2032, 2.3716, 0.1881, 0.2149) in columns(
+        effect["distances"],
+        "data",
+        "model",
+        "C",
+        *(f"{kind}, theirs" for kind in ("TPVD, AC", "TPVD, CA", "loss, AC", "loss, CA")),
+    )
+
+
+def test_gains_are_by_seed_with_as_many_as_were_run(effect):
+    gains = columns(effect["sequences"], "data", "optimizer", "steps", "AC over CA, points of each seed")
+    for data, _, steps, text in gains:
+        each = [float(gain) for gain in text.split(", ")]
+        assert len(each) == (1 if data != "mnist" or steps == 2_000 else 3)
+        assert all(10 <= gain <= 30 for gain in each)
