@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
+
 from noiseproof.audits import AuditResult, audit
 from noiseproof.data.library import find
 from noiseproof.data.named import named_sets
@@ -141,6 +143,8 @@ def _settings(cells: Collection[Cell], plan: Plan) -> list[Setting]:
 def _train_network(setting: Setting, setup: Setup[Plan]) -> None:
     """Train without noise, for relevances and as the baseline; kept as a bundle that the cells read."""
     train, test = records(setting)
+    if setting.relevance_records is not None:
+        train = train.take(torch.arange(setting.relevance_records))
     release = Baseline(epochs=setting.relevance_epochs, batch_size=128).fit(
         setting.recipe(train.public.shape, train.classes),
         train,
@@ -149,8 +153,7 @@ def _train_network(setting: Setting, setup: Setup[Plan]) -> None:
         progress=setup.progress,
     )
     release.save(relevance_bundle(setup.out, setting))
-    features = train.features[: setting.relevance_records]
-    mean = average(release.module, features)
+    mean = average(release.module, train.features)
     MeanRelevances(accuracy(release, test), mean.tolist()).write(relevance_file(setup.out, setting))
 
 
