@@ -150,7 +150,7 @@ def test_the_first_public_program_divides_by_10000_and_leaves_the_loss_alone(tmp
     first, now = (method(f"ilm, {reading}", setting, tmp_path) for reading in ("first program", "program"))
     assert (first.batch_size, now.batch_size) == (10_000, 1_800)
     assert (first.coefficients, now.coefficients) == ("plain", "matrix")
-    assert first.steps(60_000) == now.steps(60_000) == 12_000
+    assert first.steps(60_000) == now.steps(60_000) == 8_000
 
 
 def test_the_programs_relevances_are_stretched_and_what_noise_made_negative_gets_the_floor(tmp_path):
