@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from noiseproof import methods
 from noiseproof.methods.losses import rdp_gan as claims
-from noiseproof.methods.losses.gan import Gan, count_correct, fit_classifier
+from noiseproof.methods.losses.gan import Gan, Model, count_correct, fit_classifier
 from noiseproof.methods.losses.quality import pmf, quality
 from noiseproof.methods.losses.rdp_gan import RdpGan, Reading
 from noiseproof.networks import suggest
@@ -20,6 +21,7 @@ from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases.release import DataRelease
 from papers.ma.judges import sigmoid_accuracy
 from papers.ma.plans import DATA, EPSILONS, TUNINGS, Plan, joined, pair, parted
+from papers.ma.privacy import FORMULAS, lasting_rate
 from papers.ma.published import DECAYS
 
 NOISES = (0.5, 5.0, 10.0)
@@ -38,16 +40,20 @@ class Cell:
     decay: float | None = None
     noise_on: Reading | None = None
     """Where rdp-gan's noise goes; None is the method's own reading."""
+    model: Model | None = None
+    """Its pair of networks; None is the plan's."""
+    lr: float | None = None
+    """Its learning rate; None is the plan's."""
     repeat: int = 0
 
     @property
     def key(self) -> str:
         """Its name in file names."""
         parts = [self.data, self.method, self.tuning]
-        for letter, value in (("e", self.epsilon), ("s", self.sigma), ("k", self.decay)):
+        for letter, value in (("e", self.epsilon), ("s", self.sigma), ("k", self.decay), ("lr", self.lr)):
             if value is not None:
                 parts.append(f"{letter}{value:g}")
-        parts += [self.noise_on] if self.noise_on else []
+        parts += [word for word in (self.noise_on, self.model) if word]
         return "-".join([*parts, *([f"run{self.repeat}"] if self.repeat else [])])
 
 
@@ -91,33 +97,39 @@ def named(data: str, tuning: str = "constant", repeat: int = 0, noise_on: Readin
     return Cell(data, "rdp-gan", sigma=NAMED_SIGMA, tuning=tuning, decay=decay, noise_on=noise_on, repeat=repeat)
 
 
-def readings(plan: Plan) -> tuple[Cell, ...]:
-    """The noise that the paper names, over seeds: MNIST in both readings, then both sets by every schedule, and none.
+PAIRS: Mapping[str, tuple[tuple[Model, float], ...]] = {
+    "adult": (("conv", 2e-4), ("conv", 1e-3), ("dense", 5e-5), ("dense", 1e-3)),
+    "mnist": (("dense", 5e-5), ("conv", 5e-5), ("conv", 1e-3)),
+}
+"""Pairs of networks and learning rates beside the plan's: the paper's pair is convolutional, its rate 5e-5."""
 
-    Then what figures 5, 6, 9 and 10 ask for beside it, with one seed.
+
+def lasting(data: str, tuning: str, repeat: int = 0) -> Cell:
+    """A schedule that falls as slowly as it must to last as long as the paper prints."""
+    return replace(named(data, tuning, repeat), decay=lasting_rate(data, tuning))
+
+
+def readings(plan: Plan) -> tuple[Cell, ...]:
+    """The noise that the paper names, over seeds: MNIST in both readings, both sets by every schedule, and none.
+
+    Then what the figures ask for beside it; other pairs of networks, and decay rates, with one seed.
     """
-    seeds = range(plan.repeats)
-    cells = [
-        cell
-        for repeat in seeds
-        for cell in (
-            *(named("mnist", repeat=repeat, noise_on=reading) for reading in READINGS),
-            Cell("mnist", "none", repeat=repeat),
-        )
-    ]
-    cells += [
-        cell for repeat in seeds for cell in (named("adult", repeat=repeat), Cell("adult", "none", repeat=repeat))
-    ]
-    cells += [named(data, tuning, repeat) for repeat in seeds for tuning in TUNINGS for data in DATA]
-    cells += [
-        Cell("adult", "rdp-gan", epsilon, noise_on="sum", repeat=repeat) for repeat in seeds for epsilon in EPSILONS
-    ]
-    cells += [Cell("mnist", "rdp-gan", sigma=sigma, noise_on="sum") for sigma in NOISES[:-1]]
-    cells += [Cell("mnist", "rdp-gan", epsilon, noise_on="sum") for epsilon in EPSILONS]
-    cells += [Cell("mnist", "dp-gan", epsilon) for epsilon in EPSILONS]
+    cells: list[Cell] = []
+    for repeat in range(plan.repeats):
+        cells += [Cell(data, "none", repeat=repeat) for data in DATA]
+        cells += [named(data, repeat=repeat) for data in DATA]
+        cells += [named(data, tuning, repeat) for tuning in TUNINGS for data in DATA]
+        cells += [Cell("adult", "rdp-gan", epsilon, noise_on="sum", repeat=repeat) for epsilon in EPSILONS]
+        cells += [Cell("adult", "dp-gan", epsilon, repeat=repeat) for epsilon in EPSILONS]
+        cells += [lasting(data, tuning, repeat) for tuning in FORMULAS for data in DATA]
+        cells += [Cell("mnist", "rdp-gan", sigma=sigma, noise_on="sum", repeat=repeat) for sigma in NOISES[:-1]]
+        cells += [Cell("mnist", "rdp-gan", epsilon, noise_on="sum", repeat=repeat) for epsilon in EPSILONS]
+        cells += [named("mnist", repeat=repeat, noise_on="error")]
+    cells += [Cell(data, "none", model=model, lr=lr) for data in DATA for model, lr in PAIRS[data]]
     cells += [
         replace(named(data, tuning), decay=rate) for data in DATA for tuning in TUNINGS for rate in plan.decays[tuning]
     ]
+    cells += [Cell("mnist", "dp-gan", epsilon) for epsilon in EPSILONS]
     return tuple(cells)
 
 
@@ -217,8 +229,8 @@ def method_for(cell: Cell, plan: Plan) -> Any:
     if cell.method in ("none", "rdp-gan"):
         settings: dict[str, Any] = {
             "iterations": plan.iterations,
-            "model": plan.networks[cell.data],
-            "lr": plan.lrs[cell.data],
+            "model": cell.model or plan.networks[cell.data],
+            "lr": cell.lr or plan.lrs[cell.data],
             "every": max(1, plan.iterations // 10),
             # A schedule that is to end with a budget is given the budget, not the noise.
             "sigma": 0.0 if cell.method == "none" else cell.sigma if cell.tuning == "constant" else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +27,14 @@ def sigmoid_accuracy(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> fl
         asked: Records that are labelled.
         seed: Of initial weights and shuffles.
     """
+    network = _taught(taught_by, seed)
+    with torch.no_grad():
+        return float((network(asked.features.flatten(1)).argmax(1) == asked.labels).double().mean())
+
+
+@lru_cache(maxsize=4)
+def _taught(taught_by: Dataset, seed: int) -> nn.Module:
+    """The perceptron, which judges many cells."""
     features, labels = taught_by.features.flatten(1), taught_by.labels
     with seeded(seed):
         network = nn.Sequential(
@@ -40,5 +49,4 @@ def sigmoid_accuracy(taught_by: Dataset, asked: Dataset, *, seed: int = 0) -> fl
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
-    with torch.no_grad():
-        return float((network(asked.features.flatten(1)).argmax(1) == asked.labels).double().mean())
+    return network

@@ -1,17 +1,16 @@
-"""The paper's tables with ours beside theirs."""
+"""The paper's tables with ours beside theirs, at scales small and paper; `papers.ma.effect` has those of scale effect."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 
 from noiseproof.methods.losses import rdp_gan as claims
 from noiseproof.methods.losses.rdp_gan import Reading
 from papers.ma import published
-from papers.ma.cells import NAMED_SIGMA, NOISES, READINGS, Cell, CellResult, named
-from papers.ma.plans import DATA, EPSILONS, TUNINGS, Plan
+from papers.ma.cells import Cell, CellResult
+from papers.ma.plans import EPSILONS, TUNINGS, Plan
 from papers.ma.privacy import Level
 from papers.study import Column, Table, Value
 
@@ -22,18 +21,6 @@ def every_table(
     results: Results, levels: tuple[Level, ...], largest: Mapping[tuple[str, int], float], plan: Plan
 ) -> tuple[Table, ...]:
     """All tables."""
-    if plan.repeats:
-        return (
-            readings_table(results, plan),
-            named_table(results, plan, "mnist", "table-4-sum"),
-            named_table(results, plan, "adult", "table-5-sum"),
-            pmf_table(results, plan, "table-3-sum", noise_on="sum"),
-            curves_table(results, plan),
-            digits_table(results, plan, "fig-6-sum", noise_on="sum"),
-            decays_table(results, plan),
-            sensitivity_table(largest),
-            levels_table(levels),
-        )
     return (
         sensitivity_table(largest),
         levels_table(levels),
@@ -42,164 +29,6 @@ def every_table(
         schedules_table(results, plan, "adult", "table-5"),
         releases_table(results, plan),
         digits_table(results, plan),
-    )
-
-
-def readings_table(results: Results, plan: Plan) -> Table:
-    """Noise of 10 in both readings, beside what the paper states for it, and what theorem 4 makes of it."""
-    rows: list[tuple[Value, ...]] = []
-    for reading in (*READINGS, None):
-        wanted = ("mnist", "none", None) if reading is None else ("mnist", "rdp-gan", NAMED_SIGMA)
-        runs = [
-            result
-            for cell, result in results.items()
-            if (cell.data, cell.method, cell.sigma) == wanted and (cell.noise_on, cell.tuning) == (reading, "constant")
-        ]
-        rows.append(
-            (
-                reading or "no noise",
-                NAMED_SIGMA if reading else 0.0,
-                runs[0].iterations,
-                statistics.fmean(run.accuracy for run in runs),
-                ", ".join(f"{run.accuracy:.3f}" for run in runs),
-                statistics.fmean(run.by_sigmoids for run in runs),
-                published.SCHEDULES["mnist"]["constant" if reading else "none"][1],
-                statistics.fmean(run.synthetic_to_real for run in runs),
-                runs[0].claimed,
-                0.5 if reading else None,
-                statistics.fmean(run.seconds for run in runs),
-            )
-        )
-    return Table(
-        "readings",
-        f"MNIST at the noise that the paper names, {plan.repeats} seeds",
-        (
-            Column("noise on"),
-            Column("sigma", None),
-            Column("iterations", None),
-            Column("real to synthetic"),
-            Column("of each seed"),
-            Column("by their judge"),
-            Column("accuracy, theirs", 3, theirs=True),
-            Column("synthetic to real"),
-            Column("epsilon by theorem 4"),
-            Column("epsilon, theirs", None, theirs=True),
-            Column("CPU seconds", 0),
-        ),
-        tuple(rows),
-        plan.notes,
-    )
-
-
-def named_table(results: Results, plan: Plan, data: str, name: str) -> Table:
-    """Tables IV and V in the reading of eq. 8: noise of 10 at the start, until what 1,000 iterations of it cost is spent."""
-    theirs = published.SCHEDULES[data]
-    rows: list[tuple[Value, ...]] = []
-    for tuning in ("none", "constant", *TUNINGS):
-        runs = [
-            results[Cell(data, "none", repeat=repeat) if tuning == "none" else named(data, tuning, repeat)]
-            for repeat in range(plan.repeats)
-        ]
-        rows.append(
-            (
-                tuning,
-                published.DECAYS[data].get(tuning),
-                statistics.fmean(run.iterations for run in runs),
-                theirs[tuning][0],
-                statistics.fmean(run.accuracy for run in runs),
-                ", ".join(f"{run.accuracy:.3f}" for run in runs),
-                statistics.fmean(run.by_sigmoids for run in runs),
-                theirs[tuning][1],
-                statistics.fmean(run.synthetic_to_real for run in runs),
-                runs[0].claimed,
-                statistics.fmean(run.seconds for run in runs),
-            )
-        )
-    return Table(
-        name,
-        f"{'Table IV' if data == 'mnist' else 'Table V'} on {data}: one draw on a batch's sum, sigma 10 at the start",
-        (
-            Column("schedule"),
-            Column("k", None),
-            Column("iterations", 0),
-            Column("iterations, theirs", theirs=True),
-            Column("real to synthetic", 3),
-            Column("of each seed"),
-            Column("by their judge", 3),
-            Column("accuracy, theirs", 3, theirs=True),
-            Column("synthetic to real", 3),
-            Column("epsilon by theorem 4", 3),
-            Column("CPU seconds", 0),
-        ),
-        tuple(rows),
-        plan.notes,
-    )
-
-
-def curves_table(results: Results, plan: Plan) -> Table:
-    """Figure 5 as numbers: what a classifier of real digits reads while the pair is trained, by the noise on a batch's sum."""
-    cells = {0.0: Cell("mnist", "none"), **{s: Cell("mnist", "rdp-gan", sigma=s, noise_on="sum") for s in NOISES}}
-    rows: list[tuple[Value, ...]] = []
-    for sigma, cell in cells.items():
-        curve = dict(results[cell].curve)
-        late = [value for at, value in curve.items() if 2 * at > plan.iterations]
-        falls = max((before - after for before, after in pairwise(late)), default=0.0)
-        rows.append(
-            (
-                sigma,
-                *(curve.get(part * plan.iterations // 5) for part in range(1, 6)),
-                min(late, default=None),
-                falls,
-                _FLUCTUATION[sigma],
-            )
-        )
-    return Table(
-        "fig-5-sum",
-        "Figure 5: share of 500 samples that show their digit, as training goes on",
-        (
-            Column("sigma", None),
-            *(Column(f"after {part * plan.iterations // 5}", 3) for part in range(1, 6)),
-            Column("least in the second half", 3),
-            Column("largest fall between two looks", 3),
-            Column("theirs", theirs=True),
-        ),
-        tuple(rows),
-        (f"{plan.looks} looks at each training, one seed.", *plan.notes),
-    )
-
-
-_FLUCTUATION = {
-    0.0: "relatively high",
-    0.5: "begins to fluctuate",
-    5.0: "begins to fluctuate",
-    10.0: "suddenly drops to .3 or less",
-}
-"""What the text says of figure 5."""
-
-
-def decays_table(results: Results, plan: Plan) -> Table:
-    """Figures 9 and 10 as numbers: every schedule at several decay rates, from sigma 10 until its budget is spent."""
-    rows: list[tuple[Value, ...]] = []
-    for data in DATA:
-        for tuning in TUNINGS:
-            best = published.DECAYS[data][tuning]
-            for rate in sorted({best, *plan.decays[tuning]}):
-                found = results[replace(named(data, tuning), decay=rate)]
-                rows.append((data, tuning, rate, found.iterations, found.accuracy, found.by_sigmoids, rate == best))
-    return Table(
-        "fig-9-10-sum",
-        "Figures 9 and 10: accuracy by decay rate, one draw on a batch's sum, sigma 10 at the start, one seed",
-        (
-            Column("data"),
-            Column("schedule"),
-            Column("k", None),
-            Column("iterations"),
-            Column("real to synthetic", 3),
-            Column("by their judge", 3),
-            Column("best k, theirs", theirs=True),
-        ),
-        tuple(rows),
-        plan.notes,
     )
 
 
@@ -253,14 +82,14 @@ def pmf_table(results: Results, plan: Plan, name: str = "table-3", noise_on: Rea
     for method, epsilon in (
         ("none", None),
         *(("rdp-gan", e) for e in EPSILONS[::-1]),
-        *(("dp-gan", e) for e in EPSILONS[::-1] if not plan.repeats),
+        *(("dp-gan", e) for e in EPSILONS[::-1]),
     ):
         cell = Cell("adult", method, epsilon, noise_on=noise_on if method == "rdp-gan" else None)
-        ours = [results[replace(cell, repeat=repeat)].pmf_errors for repeat in range(plan.repeats or 1)]
+        ours = [run.pmf_errors for run in seeds(results, cell)]
         means = (statistics.fmean(errors[name] for errors in ours) for name in published.ATTRIBUTES)
-        rows.append((_label(method, epsilon), "ours", *means))
+        rows.append((label(method, epsilon), "ours", *means))
         if method != "dp-gan":
-            rows.append((_label(method, epsilon), "theirs", *published.PMF_ERRORS[epsilon]))
+            rows.append((label(method, epsilon), "theirs", *published.PMF_ERRORS[epsilon]))
     names = tuple(Column(name, 3) for name in published.ATTRIBUTES)
     return Table(
         name,
@@ -369,25 +198,28 @@ def releases_table(results: Results, plan: Plan) -> Table:
 
 
 def digits_table(results: Results, plan: Plan, name: str = "fig-6", noise_on: Reading | None = None) -> Table:
-    """Figure 6 as numbers: how often a sample shows its digit."""
+    """Figure 6 as numbers: how often a sample shows its digit, on average over the seeds that were run."""
     cells = [Cell("mnist", "none"), *(Cell("mnist", "rdp-gan", e, noise_on=noise_on) for e in EPSILONS)]
     cells += [Cell("mnist", "dp-gan", e) for e in EPSILONS]
     digits = tuple(str(digit) for digit in range(10))
-    rows = tuple(
-        (
-            _label(cell.method, cell.epsilon),
-            results[cell].accuracy,
-            *(results[cell].by_class.get(digit) for digit in digits),
-        )
-        for cell in cells
-    )
+    rows: list[tuple[Value, ...]] = []
+    for cell in cells:
+        runs = seeds(results, cell)
+        shown = [[run.by_class[digit] for run in runs if digit in run.by_class] for digit in digits]
+        means = [statistics.fmean(each) if each else None for each in shown]
+        rows.append((label(cell.method, cell.epsilon), len(runs), statistics.fmean(r.accuracy for r in runs), *means))
     return Table(
         name,
         "Figure 6: share of the samples of a digit that a classifier of real digits reads as it",
-        (Column("method"), Column("all", 2), *(Column(digit, 2) for digit in digits)),
-        rows,
+        (Column("method"), Column("seeds", None), Column("all", 2), *(Column(digit, 2) for digit in digits)),
+        tuple(rows),
         plan.notes,
     )
+
+
+def seeds(results: Results, cell: Cell) -> list[CellResult]:
+    """The cell's results, of every seed that was run."""
+    return [result for found, result in results.items() if replace(found, repeat=cell.repeat) == cell]
 
 
 def _schedule_cell(data: str, tuning: str) -> Cell:
@@ -398,5 +230,6 @@ def _schedule_cell(data: str, tuning: str) -> Cell:
     return Cell(data, "rdp-gan", 0.5, tuning=tuning, decay=published.DECAYS[data][tuning])
 
 
-def _label(method: str, epsilon: float | None) -> str:
+def label(method: str, epsilon: float | None) -> str:
+    """A method's name in tables."""
     return "no noise" if epsilon is None else f"{method}, {epsilon:g}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import torch
 
 from noiseproof.audits import AuditResult, audit
 from noiseproof.data.library import find
@@ -12,13 +14,23 @@ from noiseproof.errors import SettingError
 from noiseproof.methods.baseline import Baseline
 from noiseproof.methods.inputs import Adlm, Ilm
 from noiseproof.methods.inputs.adlm import PAPER
+from noiseproof.methods.inputs.relevance import average
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases import bundles
 from noiseproof.releases.release import ModelRelease, accuracy
 from papers.phan import lemma7
-from papers.phan.cells import Cell, CellResult, averaged, every_cell, records, relevance_bundle, run
-from papers.phan.figures import accuracy_figure, measure_relevances, relevance_figure
-from papers.phan.plans import PLANS, Plan, Setting
+from papers.phan.cells import (
+    Cell,
+    CellResult,
+    MeanRelevances,
+    every_cell,
+    records,
+    relevance_bundle,
+    relevance_file,
+    run,
+)
+from papers.phan.figures import accuracy_figure, noised_relevances, relevance_figure
+from papers.phan.plans import PLANS, TRAINED, Plan, Setting
 from papers.phan.tables import (
     accuracy_table,
     audits_table,
@@ -28,10 +40,26 @@ from papers.phan.tables import (
     promises_table,
     relevances_table,
 )
+from papers.store import Store, settings
 from papers.study import Report, Setup, Study, register
 
 SETS = ("mnist", "cifar10")
 _TRIALS = 500
+
+
+class _Cells(Store[Cell, CellResult]):
+    """Finished cells: each belongs to its own data set's setting, whichever others, and whichever curves, the plan has."""
+
+    def __init__(self, setup: Setup[Plan]) -> None:
+        super().__init__(setup.out / "cells", {"delta": setup.plan.delta, "points": setup.plan.points}, CellResult)
+        self._setup = setup
+
+    def belongs(self, cell: Cell) -> dict[str, Any]:
+        setting = next(one for one in self._setup.plan.settings if one.data == cell.data)
+        aside = ["curves", "maps"]
+        if cell.curve in TRAINED:
+            aside += ["epsilons", "over_epochs"]
+        return {**super().belongs(cell), **settings(setting, self._setup.seed, but=aside)}
 
 
 @register
@@ -41,7 +69,7 @@ class Phan(Study[Plan, Cell, CellResult]):
     name: ClassVar[str] = "phan"
     title: ClassVar[str] = "The adaptive Laplace mechanism"
     paper: ClassVar[str] = PAPER
-    plans, kind, growing = PLANS, CellResult, True
+    plans, kind = PLANS, CellResult
 
     def __init__(self, sets: Sequence[str] | None = None) -> None:
         """`sets` are the data sets to run, all of the plan's if None."""
@@ -63,9 +91,13 @@ class Phan(Study[Plan, Cell, CellResult]):
     def results(self, cells: Sequence[Cell], setup: Setup[Plan]) -> dict[Cell, CellResult]:
         """As for every study, with the networks trained first that give cells their relevances."""
         for setting in _settings(cells, setup.plan):
-            if not (setup.resume and relevance_bundle(setup.out, setting).exists()):
+            if not (setup.resume and relevance_file(setup.out, setting).exists()):
                 _train_network(setting, setup)
         return super().results(cells, setup)
+
+    def store(self, setup: Setup[Plan]) -> Store[Cell, CellResult]:
+        """Where the results are kept."""
+        return _Cells(setup)
 
     def work(self, setup: Setup[Plan], cell: Cell) -> CellResult:
         """One cell."""
@@ -78,18 +110,20 @@ class Phan(Study[Plan, Cell, CellResult]):
         points = [point for result in results.values() for point in result.points]
         tables, figures = [], []
         for setting in there:
-            network = bundles.load(relevance_bundle(out, setting))
-            assert isinstance(network, ModelRelease)
-            baseline = accuracy(network, records(setting)[1])
-            tables.append(accuracy_table(points, setting, plan, baseline))
+            kept = MeanRelevances.read(relevance_file(out, setting))
+            tables.append(accuracy_table(points, setting, plan, kept.accuracy))
             tables.append(gains_table(points, setting))
-            figures.append(accuracy_figure(points, setting, baseline, out))
+            figures.append(accuracy_figure(points, setting, kept.accuracy, out))
             if setting.over_epochs:
                 tables.append(epochs_table(points, setting))
             share = setting.shares[0] / sum(setting.shares)
-            found = measure_relevances(setting, network, share, setting.epsilons[:4], seed)
-            tables.append(relevances_table(setting.data, found.plain, found.private))
-            figures.append(relevance_figure(found, out))
+            private = noised_relevances(setting, kept.tensor, share, setting.epsilons[:4], seed)
+            tables.append(relevances_table(setting.data, kept.tensor, private))
+            # A folder that others computed holds no network.
+            if (bundle := relevance_bundle(out, setting)).exists():
+                network = bundles.load(bundle)
+                assert isinstance(network, ModelRelease)
+                figures.append(relevance_figure(setting, network, kept.tensor, private, out))
         tables.append(promises_table(points, plan))
         if plan.audits:
             tables.append(audits_table(_audits(seed)))
@@ -108,7 +142,9 @@ def _settings(cells: Collection[Cell], plan: Plan) -> list[Setting]:
 
 def _train_network(setting: Setting, setup: Setup[Plan]) -> None:
     """Train without noise, for relevances and as the baseline; kept as a bundle that the cells read."""
-    train, _ = records(setting)
+    train, test = records(setting)
+    if setting.relevance_records is not None:
+        train = train.take(torch.arange(setting.relevance_records))
     release = Baseline(epochs=setting.relevance_epochs, batch_size=128).fit(
         setting.recipe(train.public.shape, train.classes),
         train,
@@ -116,9 +152,9 @@ def _train_network(setting: Setting, setup: Setup[Plan]) -> None:
         rng=Reproducible(setup.seed),
         progress=setup.progress,
     )
-    bundle = relevance_bundle(setup.out, setting)
-    release.save(bundle)
-    averaged(bundle).unlink(missing_ok=True)
+    release.save(relevance_bundle(setup.out, setting))
+    mean = average(release.module, train.features)
+    MeanRelevances(accuracy(release, test), mean.tolist()).write(relevance_file(setup.out, setting))
 
 
 def _audits(seed: int) -> dict[str, AuditResult]:

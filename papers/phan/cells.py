@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from noiseproof.data import Dataset, load
 from noiseproof.data.features import Chain, GroupNormMap, ScatteringMap, apply
-from noiseproof.files import whole_file
+from noiseproof.files import write_whole
 from noiseproof.methods.gradients import DpSgd
 from noiseproof.methods.inputs import Adlm, Functional, Ilm
 from noiseproof.methods.inputs.adlm import InputMethod
 from noiseproof.methods.inputs.perturbation import Look
 from noiseproof.methods.inputs.quadratic import solve
-from noiseproof.methods.inputs.relevance import Relevance, split
+from noiseproof.methods.inputs.relevance import Relevance, RelevanceNetwork, split
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases.release import ModelRelease, accuracy, logits
 from papers.phan.plans import FIRST_PROGRAM, OWN_RELEVANCES, PROGRAM, Plan, Setting
 
+_NO_NOISE = 1e9
+"""An epsilon at which no noise is to be seen."""
 FIRST_BATCH = 10_000
 """|L| in the program's first public version."""
 
@@ -80,7 +82,7 @@ def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
             Cell(setting.data, curve, epsilon, repeat)
             for repeat in range(plan.repeats)
             for curve in setting.curves
-            for epsilon in setting.epsilons
+            for epsilon in ((None,) if curve.startswith("no noise") else setting.epsilons)
             if not repeat or curve.endswith(PROGRAM)
         ]
     return found
@@ -152,7 +154,7 @@ def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
         common["batch_size"] = FIRST_BATCH
     if name == "adlm":
         # The program's floor, and its own network's relevances.
-        common |= {"relevance": str(relevance_bundle(folder, setting)), "floor": 1e-5}
+        common |= {"relevance": str(relevance_file(folder, setting)), "floor": 1e-5}
     return kind(
         epochs=epochs,
         draw="batch",
@@ -165,14 +167,36 @@ def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
 
 
 class GivenAdlm(Adlm):
-    """AdLM with a network that is given, whose mean relevances are taken once and kept: they take as long as a training."""
+    """AdLM with mean relevances that a file has, since to take them takes as long as a training."""
+
+    def _network(self, *_: Any) -> RelevanceNetwork:
+        why = "The network whose relevances decide where noise goes was trained without noise."
+        return RelevanceNetwork(nn.Identity(), "trained without noise", why=why)
 
     def _average(self, module: nn.Module, dataset: Dataset) -> torch.Tensor:
-        kept = averaged(Path(self.relevance))
-        if not kept.exists():
-            with whole_file(kept) as file:
-                np.save(file, super()._average(module, dataset).numpy())
-        return torch.from_numpy(np.load(kept))
+        return MeanRelevances.read(Path(self.relevance)).tensor
+
+
+@dataclass(frozen=True)
+class MeanRelevances:
+    """What is kept of a network that was trained without noise: its accuracy, and its relevances' mean over records."""
+
+    accuracy: float
+    mean: list[float]
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The mean, flat."""
+        return torch.tensor(self.mean)
+
+    def write(self, file: Path) -> None:
+        """Keep it."""
+        write_whole(file, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> MeanRelevances:
+        """What was kept."""
+        return cls(**json.loads(file.read_bytes()))
 
 
 class ProgramAdlm(GivenAdlm):
@@ -191,9 +215,9 @@ class ProgramAdlm(GivenAdlm):
         return split(relevance.private.values.clamp(min=0.0), self.floor, self.power)
 
 
-def averaged(bundle: Path) -> Path:
-    """Where the mean relevances of a network are kept."""
-    return bundle.with_name(f"{bundle.name}-average.npy")
+def relevance_file(folder: Path, setting: Setting) -> Path:
+    """Where that network's accuracy and mean relevances are."""
+    return folder / f"relevances-{setting.data}.json"
 
 
 def relevance_bundle(folder: Path, setting: Setting) -> Path:
@@ -204,8 +228,8 @@ def relevance_bundle(folder: Path, setting: Setting) -> Path:
 def _trained(
     cell: Cell, setting: Setting, plan: Plan, train: Dataset, test: Dataset, folder: Path, seed: int
 ) -> list[Point]:
-    assert cell.epsilon is not None
-    epsilon = cell.epsilon
+    # Next to no noise where one training serves all epsilons.
+    epsilon = _NO_NOISE if cell.epsilon is None else cell.epsilon
     chosen = method(cell.curve, setting, folder)
     steps = chosen.steps(len(train))
     batch = min(chosen.batch_size, len(train))
@@ -223,11 +247,16 @@ def _trained(
         train,
         Budget(claimed, plan.delta),
         rng=Reproducible(seed),
-        look=Look(max(1, steps // plan.points), look),
+        look=Look(max(1, steps // (setting.points or plan.points)), look),
     )
     if not seen or seen[-1][0] < steps * batch / len(train):
         seen.append((steps * batch / len(train), accuracy(release, test)))
-    return [Point(cell.data, cell.curve, epsilon, epochs, right, **_promises(release)) for epochs, right in seen]
+    stated = setting.epsilons if cell.epsilon is None else (cell.epsilon,)
+    return [
+        Point(cell.data, cell.curve, each, epochs, right, **_promises(release))
+        for each in stated
+        for epochs, right in seen
+    ]
 
 
 def _dp_sgd(cell: Cell, setting: Setting, plan: Plan, train: Dataset, test: Dataset, seed: int) -> list[Point]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from noiseproof.methods.inputs.relevance import average, release_relevance, relevances
+from noiseproof.methods.inputs.relevance import release_relevance, relevances
 from noiseproof.privacy import Reproducible
 from noiseproof.releases.release import ModelRelease
 from papers import pictures
 from papers.phan.cells import Point, records
-from papers.phan.plans import OWN_RELEVANCES, PROGRAMS, Setting, printed_accuracy
+from papers.phan.plans import FIRST_PROGRAM, OWN_RELEVANCES, PROGRAM, PROGRAMS, Setting, printed_accuracy
 from papers.phan.tables import last
 from papers.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 
@@ -25,36 +24,15 @@ if TYPE_CHECKING:
 _EXAMPLES = 5
 
 
-@dataclass(frozen=True, eq=False)
-class Relevances:
-    """Pictures: records and their relevances, and averages without and with noise by the epsilon of the whole budget."""
-
-    data: str
-    examples: torch.Tensor
-    single: torch.Tensor
-    plain: torch.Tensor
-    private: dict[float, torch.Tensor]
-
-
-def measure_relevances(
-    setting: Setting, network: ModelRelease, share: float, epsilons: tuple[float, ...], seed: int
-) -> Relevances:
-    """The relevances of a trained network on its training records; a quarter of epsilon is epsilon_1, as in the program."""
-    train, test = records(setting)
-    shape = train.public.shape
-    examples = test.features[:_EXAMPLES]
-    plain = average(network.module, train.features)
-    private = {
-        epsilon: release_relevance(plain, len(train), share * epsilon, Reproducible(seed).spawn(number)).values
+def noised_relevances(
+    setting: Setting, mean: torch.Tensor, share: float, epsilons: tuple[float, ...], seed: int
+) -> dict[float, torch.Tensor]:
+    """Mean relevances with the noise that they are released with, by the epsilon of which `share` is epsilon_1."""
+    count = len(records(setting)[0])
+    return {
+        epsilon: release_relevance(mean, count, share * epsilon, Reproducible(seed).spawn(number)).values
         for number, epsilon in enumerate(epsilons)
     }
-    return Relevances(
-        setting.data,
-        examples,
-        relevances(network.module, examples),
-        plain.view(shape),
-        {epsilon: value.view(shape) for epsilon, value in private.items()},
-    )
 
 
 # Published in blues, DP-SGD in black, proven in warm colours.
@@ -64,6 +42,7 @@ _LOOKS = {
     "adlm, first program": (BLUE, "--", "o"),
     "ilm, first program": (SKY, "--", "s"),
     OWN_RELEVANCES: (BLUE, "--", "D"),
+    **{f"no noise, {reading}": (GREEN, ":", ".") for reading in (PROGRAM, FIRST_PROGRAM)},
     "adlm, algorithm 1": (BLUE, ":", "o"),
     "ilm, algorithm 1": (SKY, ":", "s"),
     "dp-sgd": (BLACK, "-", "x"),
@@ -106,26 +85,26 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
     return pictures.save(figure, folder, f"accuracy-{setting.data}")
 
 
-def relevance_figure(found: Relevances, folder: Path) -> Path:
+def relevance_figure(
+    setting: Setting, network: ModelRelease, mean: torch.Tensor, private: Mapping[float, torch.Tensor], folder: Path
+) -> Path:
     """Figures 1 and 3: records with their relevances, then the average without noise and with it."""
-    columns = max(len(found.examples), 1 + len(found.private))
+    examples = records(setting)[1].features[:_EXAMPLES]
+    columns = max(len(examples), 1 + len(private))
     figure, axes = pictures.figure(columns, 3, width=1.9, height=2.0)
     for axis in axes:
         axis.set_axis_off()
     tops, middles, bottoms = axes[:columns], axes[columns : 2 * columns], axes[2 * columns :]
-    for column, (picture, relevance) in enumerate(zip(found.examples, found.single, strict=True)):
+    for column, (picture, relevance) in enumerate(zip(examples, relevances(network.module, examples), strict=True)):
         tops[column].imshow(picture.mean(0).numpy(), cmap="gray_r")
         extent = float(relevance.sum(0).abs().max()) or 1.0
         middles[column].imshow(relevance.sum(0).numpy(), cmap="RdYlGn_r", vmin=-extent, vmax=extent)
-    averages = {
-        "average": found.plain,
-        **{f"private, ε = {epsilon:g}": value for epsilon, value in found.private.items()},
-    }
+    averages = {"average": mean, **{f"private, ε = {epsilon:g}": value for epsilon, value in private.items()}}
     for column, (title, value) in enumerate(averages.items()):
-        bottoms[column].imshow(value.mean(0).numpy(), cmap="viridis")
+        bottoms[column].imshow(value.view(examples.shape[1:]).mean(0).numpy(), cmap="viridis")
         bottoms[column].set_title(title, fontsize=7)
-    figure.suptitle(f"{found.data}: records, their relevances, and the average relevance without and with noise")
-    return pictures.save(figure, folder, f"relevances-{found.data}")
+    figure.suptitle(f"{setting.data}: records, their relevances, and the average relevance without and with noise")
+    return pictures.save(figure, folder, f"relevances-{setting.data}")
 
 
 def _plot(axis: Axes, x: Sequence[float], y: Sequence[float | None], curve: str) -> None:

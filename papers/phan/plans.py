@@ -19,6 +19,8 @@ normalisation and clipping of the last hidden layer, a constant learning rate, a
 noise. `first program`: its first public version, which divides the noise by a batch of 10,000 where the paper and later
 versions have 1,800, and whose training gets no noise on the loss. `algorithm 1`: noise of its own for every record and its
 label, eq. 22's bounds, and relevances under DP."""
+NOISELESS = f"no noise, {FIRST_PROGRAM}"
+"""The same training with next to no noise: what the steps and the polynomial loss leave to be had."""
 OWN_RELEVANCES = f"adlm, its relevances, {FIRST_PROGRAM}"
 """The first program with relevances as its own script makes them; all others have them as eqs 4 to 8 print them."""
 
@@ -48,6 +50,11 @@ class Setting:
     printed_epochs: float = 10.0
     """Of the trainings by Algorithm 1 as printed, from which nothing is learned at these epsilons however long they are."""
     relevance_epochs: int = 3
+    relevance_records: int | None = None
+    """Records that the relevances' network is trained on, and that they are averaged over; all of them if None. Their noise
+    is that of all records either way."""
+    points: int | None = None
+    """Places of a training at which its accuracy is noted; None are the plan's."""
     epsilons: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 8.0)
     over_epochs: tuple[float, ...] = (0.5, 2.0)
     """Epsilons whose accuracy is also shown against epochs."""
@@ -133,20 +140,36 @@ PLANS: Mapping[Scale, Plan] = {
                 "phan-mnist",
                 {"start": "truncated-normal"},
                 step_records=32,
-                epochs=120.0,
-                lr=1e-3,
+                epochs=240.0,
+                lr=5e-4,
+                relevance_records=10_000,
                 epsilons=(0.25, 0.5, 2.0),
                 maps=(),
-                curves=(*PROGRAMS[2:], *PROGRAMS[:2], OWN_RELEVANCES),
+                curves=(*PROGRAMS[2:], NOISELESS),
+            ),
+            Setting(
+                "cifar10",
+                "phan-cifar",
+                step_records=32,
+                epochs=144.0,
+                lr=1e-3,
+                relevance_epochs=2,
+                relevance_records=10_000,
+                points=1,
+                epsilons=(2.5, 8.0),
+                over_epochs=(),
+                maps=(),
+                curves=(*PROGRAMS[:2], f"no noise, {PROGRAM}"),
+                **_CIFAR,  # type: ignore[arg-type]
             ),
         ),
         repeats=3,
         points=8,
         audits=False,
         notes=(
-            "scale effect: MNIST, the paper's convolutions with the program's head and start, 4,000 steps of 32 records at a "
-            "learning rate of 1e-3 with the noise of 1,800 (the program: 80,001 steps of 1,800 at 3e-4; its first version: "
-            "14,401 steps of 10,000 at 5e-4).",
+            "scale effect: the paper's convolutions. MNIST: the program's first version, 8,000 steps of 32 records at its "
+            "rate of 5e-4, with the noise of 10,000 (the program: 14,401 steps of 10,000). CIFAR-10: 1,000 steps of 32 records "
+            "at 1e-3, with the noise of 7,200 (the paper: some 5,600 steps of 7,200).",
         ),
     ),
     "paper": Plan(

@@ -69,12 +69,53 @@ def test_one_call_writes_every_table_and_figure(tmp_path, without_data):
 def test_scale_effect_has_the_schedules_in_the_reading_of_eq_8(tmp_path, without_data):
     tables = {table.name: table for table in Ma().run("effect", tmp_path, runner=pretend, workers=1).tables}
     assert list(tables)[:4] == ["readings", "table-4-sum", "table-5-sum", "table-3-sum"]
-    assert list(tables)[4:] == ["fig-5-sum", "fig-6-sum", "fig-9-10-sum", "table-2", "fig-3"]
+    assert list(tables)[4:9] == ["fig-5-sum", "fig-6-sum", "fig-7-sum", "fig-8-sum", "fig-9-10-sum"]
+    assert list(tables)[9:] == ["lengths", "lasting", "orders", "pairs", "table-2", "fig-3"]
     assert [row[0] for row in tables["fig-5-sum"].rows] == [0, 0.5, 5, 10]
     best = [row[:3] for row in tables["fig-9-10-sum"].rows if row[-1]]
     assert best == [(data, tuning, published.DECAYS[data][tuning]) for data in DATA for tuning in TUNINGS]
     assert [row[0] for row in tables["table-5-sum"].rows] == ["none", "constant", *TUNINGS]
     assert all(row[5].count(",") == PLANS["effect"].repeats - 1 for row in tables["table-4-sum"].rows)
+    # Real shares are .4 and .6 here, all generated ones .5.
+    assert all(row[2:7] == pytest.approx((0.1,) * 5) for row in tables["fig-7-sum"].rows)
+    assert [row[3] for row in tables["fig-8-sum"].rows] == [0.964, 0.825, None, 0.784, None]
+
+
+def test_schedules_last_as_long_as_their_costs_allow():
+    # Noise that halves after 100 iterations costs four times as much, or twice by formula (23).
+    assert privacy.lasts("step", 0.5, budget=300) == 100 + 50
+    assert privacy.lasts("step", 0.5, budget=300, power=1.0) == 100 + 100
+    assert privacy.lasts("exp", 0.0) == 1000
+    assert privacy.lasts("time", 1.0, budget=1 + 4 + 9) == 3
+    assert privacy.lasts("time", 1.0, budget=5 * (1 + 4), clock=5) == 10
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("tuning", privacy.FORMULAS)
+def test_no_formula_of_the_paper_gives_its_iterations_and_another_rate_would(data, tuning):
+    printed, rate = published.SCHEDULES[data][tuning][0], published.DECAYS[data][tuning]
+    assert printed > 1.4 * privacy.lasts(tuning, rate, power=1.0) > 1.4 * privacy.lasts(tuning, rate)
+    assert privacy.lasts(tuning, privacy.lasting_rate(data, tuning)) == pytest.approx(printed, abs=1)
+    power = privacy.lasting_power(data, tuning)
+    assert privacy.lasts(tuning, rate, power=power) == pytest.approx(printed, abs=1)
+    assert power < 0.5  # where Theorem 4 has 2 and formula (23) has 1
+
+
+def test_the_printed_iterations_contradict_each_other_whatever_an_iteration_costs():
+    assert published.DECAYS["adult"]["exp"] == published.DECAYS["mnist"]["exp"]
+    assert published.SCHEDULES["adult"]["exp"][0] != published.SCHEDULES["mnist"]["exp"][0]
+    for power in (0.1, 0.5, 1.0, 2.0, 4.0):
+        assert privacy.lasts("time", 0.04, power=power) > privacy.lasts("time", 0.05, power=power)
+    assert published.SCHEDULES["adult"]["time"][0] < published.SCHEDULES["mnist"]["time"][0]
+
+
+def test_the_named_noise_claims_a_half_at_another_order_than_two():
+    at_two = privacy.named_epsilon("mnist", 10.0, 25 / 64)
+    assert at_two == pytest.approx(0.1397, abs=1e-4)
+    order = privacy.order_for(0.5, at_two)
+    assert order == pytest.approx(13.2, abs=0.1)
+    assert privacy.named_epsilon("mnist", 10.0, 25 / 64, order) == pytest.approx(0.5)
+    assert privacy.order_for(0.1, at_two) is None
 
 
 def test_a_schedule_at_the_named_noise_starts_there_and_may_spend_what_it_would_cost_held(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,7 +13,7 @@ import papers
 from noiseproof.errors import DataError, NoiseproofError, SettingError
 from noiseproof.methods.inputs.relevance import PrivateRelevance, Relevance, RelevanceNetwork
 from papers import phan as study
-from papers.phan.cells import Cell, CellResult, Point, ProgramAdlm, averaged, every_cell, method, records, run
+from papers.phan.cells import Cell, CellResult, MeanRelevances, Point, ProgramAdlm, every_cell, method, records, run
 from papers.phan.lemma7 import measure
 from papers.phan.plans import PLANS, TRAINED, Plan, Setting, printed_accuracy
 from papers.phan.tables import last, relevances_table
@@ -142,7 +141,7 @@ def test_the_last_accuracy_is_that_of_the_longest_training():
 def test_readings_are_what_their_names_say(tmp_path):
     program, algorithm = (method(f"adlm, {reading}", DIGITS, tmp_path) for reading in ("program", "algorithm 1"))
     assert (program.draw, program.coefficients) == ("batch", "matrix")
-    assert program.relevance == str(tmp_path / "relevance-digits")
+    assert program.relevance == str(tmp_path / "relevances-digits.json")
     assert (algorithm.draw, algorithm.coefficients, algorithm.relevance) == ("record", "first-order", "functional")
 
 
@@ -151,12 +150,12 @@ def test_the_first_public_program_divides_by_10000_and_leaves_the_loss_alone(tmp
     first, now = (method(f"ilm, {reading}", setting, tmp_path) for reading in ("first program", "program"))
     assert (first.batch_size, now.batch_size) == (10_000, 1_800)
     assert (first.coefficients, now.coefficients) == ("plain", "matrix")
-    assert first.steps(60_000) == now.steps(60_000) == 4_000
+    assert first.steps(60_000) == now.steps(60_000) == 8_000
 
 
 def test_the_programs_relevances_are_stretched_and_what_noise_made_negative_gets_the_floor(tmp_path):
-    adlm = ProgramAdlm(relevance=str(tmp_path / "network"), floor=1e-5)
-    np.save(averaged(tmp_path / "network"), np.array([0.2, 0.3, 0.4]))
+    adlm = ProgramAdlm(relevance=str(tmp_path / "kept.json"), floor=1e-5)
+    MeanRelevances(0.9, [0.2, 0.3, 0.4]).write(tmp_path / "kept.json")
     mean = adlm._average(nn.Identity(), records(DIGITS)[0])
     assert mean.tolist() == pytest.approx([0, 1 / 16, 1])
     noised = Relevance(PrivateRelevance(torch.tensor([-3.0, 1.0, 1.0]), 1.0), RelevanceNetwork(nn.Identity(), "given"))
@@ -178,6 +177,23 @@ def test_relevances_drown_in_their_noise_as_it_grows():
     little, much = relevances_table("d", plain, {8.0: plain + noise, 0.1: plain + 1000 * noise}).rows
     assert little[3] > 0.99
     assert abs(much[3]) < 0.5
+
+
+def test_cells_of_another_plan_are_of_use_where_their_own_setting_is_the_same(tmp_path):
+    store = study.Phan().store(Setup(TINY, tmp_path))
+    cell = Cell("digits", "ilm, program", 0.5, 0)
+    store.save(cell, invented(cell, TINY, tmp_path, 0))
+    more = dataclasses.replace(DIGITS, epsilons=(0.5, 2.0, 8.0), curves=("ilm, program",))
+    assert study.Phan().store(Setup(dataclasses.replace(TINY, settings=(more,), repeats=5), tmp_path)).load(cell)
+    longer = dataclasses.replace(TINY, settings=(dataclasses.replace(DIGITS, epochs=5.0),))
+    with pytest.raises(SettingError, match="another scale or seed"):
+        study.Phan().store(Setup(longer, tmp_path)).load(cell)
+
+
+def test_a_training_without_noise_serves_all_epsilons(tmp_path):
+    points = run(Cell("digits", "no noise, program", None, 0), TINY, tmp_path, 0).points
+    assert {point.epsilon for point in points} == {0.5, 2.0}
+    assert all(point.ran["scale on the bias"] < 1e-6 for point in points)
 
 
 def test_lemma_7_holds_where_it_was_measured():

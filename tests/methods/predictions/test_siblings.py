@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from noiseproof import methods
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods.predictions import Logits, Teachers, Votes
@@ -56,6 +57,15 @@ def test_one_record_moves_a_regression_s_logits_no_further_than_proven(seed, cou
     assert float(change.norm()) <= bound.l2
     assert float(change.abs().sum()) <= bound.l1
     assert float(change.max() - change.min()) <= bound.span
+
+
+def test_few_records_of_classes_get_a_shorter_kernel_unless_one_is_given():
+    public = Public((8,), ("a", "b"))
+    assert methods.build("logits", {}, records=9_999, public=public).length == 0.4
+    assert methods.build("logits", {}, records=10_000, public=public).length == Logits().length == 0.6
+    assert methods.build("logits", {"length": 1.0}, records=100, public=public).length == 1.0
+    numbers = replace(public, classes=(), task="regression", target_bounds=(0.0, 1.0))
+    assert methods.build("logits", {}, records=100, public=numbers).length == 0.6
 
 
 def test_the_bound_is_the_note_s_under_replace_one():

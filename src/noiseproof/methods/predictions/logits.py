@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import nn
 
-from noiseproof.data import Dataset
+from noiseproof.data import Dataset, Public
 from noiseproof.data.features import Chain, FeatureMap, GroupNormMap, RandomFourierMap, ScatteringMap, UnitNormMap
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods import register
@@ -24,6 +24,9 @@ from noiseproof.tensors import default_device
 
 _LENGTH = 1 + 1e-9
 """The mapped features' norm, with room for the rounding of their normalisation."""
+
+_FEW, _SHORT = 10_000, 0.4
+"""Below so many records random Fourier features get this length scale."""
 
 MapName = Literal["auto", "raw", "fourier", "scattering"]
 """`raw`: the features themselves. `fourier`: random Fourier features. `scattering`: wavelets, for pictures."""
@@ -154,6 +157,11 @@ class Logits(ScoreMethod):
     """Number of random Fourier features, for `features="fourier"`."""
     length: Positive = 0.6
     """Length scale of their Gaussian kernel, between records of norm 1."""
+
+    def for_records(self, records: int, public: Public) -> Self:
+        """A shorter kernel for few records: L is large for them, and what is left are the classes' means, apart in it."""
+        suited = super().for_records(records, public)
+        return replace(suited, length=_SHORT) if records < _FEW and public.task == "classification" else suited
 
     def score_change(
         self, regularisation: float, neighbours: Neighbours, classes: int, *, numeric: bool = False
