@@ -1,12 +1,20 @@
-"""`python -m bench.synthetic RUNS PAGE.md PICTURE.png`: the page of results, from what was kept of runs."""
+"""Runs of the grid, and the page of results from what was kept of them.
+
+`python -m bench.synthetic run --tables visits,tails --methods marginals,mst --seeds 0 --minutes 10` runs what is missing of
+a part of the grid, cell by cell, and starts none after so many minutes. `python -m bench.synthetic page` writes the page.
+"""
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
+import time
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
-from bench.synthetic import EPSILONS, HIGHER, OURS, PEERS, Runs, best, seeds
+from bench.synthetic import EPSILONS, HIGHER, OURS, PATIENCE, PEERS, RESULTS, SEEDS, Runs, best, kept, seeds
 from bench.synthetic.tables import TABLES
 from noiseproof.files import write_whole
 
@@ -86,11 +94,15 @@ def everything(found: Kept, epsilon: float) -> str:
 
 
 def given_up(folder: Path) -> str:
-    """Runs that did not end within the time that they were given."""
-    names = [path.stem for path in sorted(folder.glob("*.json")) if path.read_text().strip() == "{}"]
-    cells = [name.rsplit("-", 2)[:2] for name in names]
+    """Runs that did not end within the processor time that they were given."""
+    cells = [
+        (name, way, f"{epsilon:g}", json.loads(path.read_text())["given up after"])
+        for name, way, epsilon, seed in product(TABLES, PEERS, EPSILONS, SEEDS)
+        if kept(folder, name, way, epsilon, seed, run=False) == {}
+        for path in [folder / f"{name}-{way}-{epsilon:g}-{seed}.json"]
+    ]
     listed = ", ".join(
-        f"{which.rsplit('-', 1)[1]} on {which.rsplit('-', 1)[0]} at {epsilon}" for which, epsilon in cells
+        f"{way} on {name} at {epsilon} ({limit} s)" for name, way, epsilon, limit in dict.fromkeys(cells)
     )
     return f"Given up: {listed or 'none'}."
 
@@ -129,18 +141,47 @@ def draw(found: Kept, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main(folder: str, page: str, picture: str) -> None:
+def page(folder: Path, page: Path, picture: Path) -> None:
     """Write both."""
-    found = read(Path(folder))
-    draw(found, Path(picture))
-    text = Path(page).read_text(encoding="utf-8")
-    parts = {"compared": compared(found), "given up": given_up(Path(folder)), "everything": everything(found, 1.0)}
+    found = read(folder)
+    draw(found, picture)
+    text = page.read_text(encoding="utf-8")
+    parts = {"compared": compared(found), "given up": given_up(folder), "everything": everything(found, 1.0)}
     for name, part in parts.items():
         start, end = f"<!-- synthetic: {name} -->\n", "<!-- end of synthetic -->"
         before, rest = text.split(start)
         text = f"{before}{start}\n{part}\n\n{end}{rest.split(end, 1)[1]}"
-    write_whole(Path(page), text)
+    write_whole(page, text)
+
+
+def _listed(kind: Callable[[str], object]) -> Callable[[str], list[object]]:
+    return lambda text: [kind(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """Run a part of the grid, or write the page."""
+    parser = argparse.ArgumentParser(prog="python -m bench.synthetic", description=__doc__)
+    parser.add_argument("what", choices=("run", "page"))
+    parser.add_argument("--folder", type=Path, default=RESULTS)
+    parser.add_argument("--tables", type=_listed(str), default=[*TABLES])
+    parser.add_argument("--methods", type=_listed(str), default=["marginals", *PEERS])
+    parser.add_argument("--epsilons", type=_listed(float), default=[*EPSILONS])
+    parser.add_argument("--seeds", type=_listed(int), default=[*SEEDS])
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--patience", type=int, default=PATIENCE, help="seconds of processor time that a run may take")
+    parser.add_argument("--page", type=Path, default=Path("docs/synthetic.md"))
+    parser.add_argument("--picture", type=Path, default=Path("docs/synthetic.png"))
+    asked = parser.parse_args()
+    if asked.what == "page":
+        page(asked.folder, asked.page, asked.picture)
+        return
+    end = time.monotonic() + 60 * asked.minutes
+    for seed, name, epsilon, way in product(asked.seeds, asked.tables, asked.epsilons, asked.methods):
+        if time.monotonic() < end:
+            found = kept(asked.folder, name, way, epsilon, seed, patience=asked.patience)
+            shown = {what: found[what] for what in ("tv2", "trees_auc", "seconds")} if found else found
+            print(name, way, epsilon, seed, shown, flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
