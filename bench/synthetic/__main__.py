@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
-from bench.synthetic import EPSILONS, HIGHER, OURS, PATIENCE, PEERS, RESULTS, SEEDS, Runs, best, kept, seeds
+from bench.synthetic import EPSILONS, HIGHER, OURS, PATIENCE, PEERS, RESULTS, SEEDS, SHOWN, Runs, best, kept, seeds
 from bench.synthetic.tables import TABLES
 from noiseproof.files import write_whole
 
@@ -55,13 +55,34 @@ def compared(found: Kept) -> str:
         if not any(runs[way] for way in OURS):
             continue
         cells = []
-        for what in ("tv2", "trees_auc", "seconds"):
+        for what in SHOWN:
             ours, theirs = best(runs, OURS, what), best(runs, PEERS, what)
             assert ours is not None
-            cells.append(_told(ours, what, runs, bold=theirs is not None and _ahead(ours[1], theirs[1], what, runs)))
+            cells.append(_told(ours, what, runs, bold=_leads(runs, what)))
             cells.append("—" if theirs is None else _told(theirs, what, runs))
         lines.append(f"| {name} | {epsilon:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def held(found: Kept) -> str:
+    """At every epsilon: on how many of the tables that a peer ran on ours is at or ahead of the best of them."""
+    lines = ["| ε | pairs’ variation | trees’ AUC | seconds | all three |", "| --- " * 5 + "|"]
+    for epsilon in EPSILONS:
+        both = [
+            runs
+            for (_, at), runs in found.items()
+            if at == epsilon and best(runs, OURS, "tv2") and best(runs, PEERS, "tv2")
+        ]
+        by_table = [[_leads(runs, what) for what in SHOWN] for runs in both]
+        cells = [sum(column) for column in zip(*by_table, strict=True)] if both else [0] * len(SHOWN)
+        told = [f"{count} of {len(both)}" for count in (*cells, sum(map(all, by_table)))]
+        lines.append(f"| {epsilon:g} | {' | '.join(told)} |")
+    return "\n".join(lines)
+
+
+def _leads(runs: dict[str, Runs], what: str) -> bool:
+    ours, theirs = best(runs, OURS, what), best(runs, PEERS, what)
+    return ours is not None and theirs is not None and _ahead(ours[1], theirs[1], what, runs)
 
 
 def _ahead(ours: float, theirs: float, what: str, runs: dict[str, Runs]) -> bool:
@@ -114,14 +135,13 @@ def draw(found: Kept, path: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    shown = ("tv2", "trees_auc", "seconds")
     tables = [name for name in TABLES if any(runs for at in EPSILONS for runs in found[name, at].values())]
     methods = [way for way in (*OURS, *PEERS) if any(runs[way] for runs in found.values())]
     figure, axes = plt.subplots(
-        len(shown), len(tables), figsize=(15, 7), sharex=True, squeeze=False, layout="constrained"
+        len(SHOWN), len(tables), figsize=(15, 7), sharex=True, squeeze=False, layout="constrained"
     )
     for column, name in enumerate(tables):
-        for row, what in enumerate(shown):
+        for row, what in enumerate(SHOWN):
             axis = axes[row][column]
             for place, way in enumerate(methods):
                 points = [(epsilon, found[name, epsilon][way]) for epsilon in EPSILONS if found[name, epsilon][way]]
@@ -146,7 +166,12 @@ def page(folder: Path, page: Path, picture: Path) -> None:
     found = read(folder)
     draw(found, picture)
     text = page.read_text(encoding="utf-8")
-    parts = {"compared": compared(found), "given up": given_up(folder), "everything": everything(found, 1.0)}
+    parts = {
+        "held": held(found),
+        "compared": compared(found),
+        "given up": given_up(folder),
+        "everything": everything(found, 1.0),
+    }
     for name, part in parts.items():
         start, end = f"<!-- synthetic: {name} -->\n", "<!-- end of synthetic -->"
         before, rest = text.split(start)
@@ -179,7 +204,7 @@ def main() -> None:
     for seed, name, epsilon, way in product(asked.seeds, asked.tables, asked.epsilons, asked.methods):
         if time.monotonic() < end:
             found = kept(asked.folder, name, way, epsilon, seed, patience=asked.patience)
-            shown = {what: found[what] for what in ("tv2", "trees_auc", "seconds")} if found else found
+            shown = {what: found[what] for what in SHOWN} if found else found
             print(name, way, epsilon, seed, shown, flush=True)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bench.synthetic import RESULTS, best, kept, rows
-from bench.synthetic.__main__ import MEASURES, compared, everything, given_up, read
+from bench.synthetic.__main__ import MEASURES, compared, everything, given_up, held, read
 from bench.synthetic.measures import measure
 from bench.synthetic.tables import named
 
@@ -72,6 +72,7 @@ def test_the_best_of_ours_stands_beside_the_best_peer_and_what_was_given_up_is_l
     assert "**0.041 ± 0.001** marginals | 0.060 mst" in line
     assert "| 0.800 ± 0.000 marginals | 0.950 mst |" in line
     assert "| visits | mst | 1 |" in everything(found, 1.0)
+    assert "| 1 | 1 of 1 | 0 of 1 | 1 of 1 | 0 of 1 |" in held(found)
     assert given_up(tmp_path) == "Given up: aim on visits at 1 (240 s)."
 
 
