@@ -1,17 +1,22 @@
 """Synthetic tables: ours beside dpmm's AIM, MST and PrivBayes, on six tables, at five budgets, over three seeds.
 
-`noiseproof bench --only synthetic` runs what is not yet under `runs/synthetic` and says how all of it compares. The peers
-run in an environment of their own: `NOISEPROOF_PEERS` names its Python (`pip install dpmm` there); without it, what was
-kept of them is read and nothing of theirs is run. `python -m bench.synthetic` writes the page of results.
+Every run is kept as a small file in `bench/synthetic/results`, so that what is there is never run again; a file that is
+deleted is. `noiseproof bench --only synthetic` runs what is missing and says how all of it compares; `python -m
+bench.synthetic run` does so for a part of it or for some minutes, and `python -m bench.synthetic page` writes the page.
+The peers run in an environment of their own: `NOISEPROOF_PEERS` names its Python (`pip install dpmm` there); without it,
+what was kept of them is read and nothing of theirs is run.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -27,13 +32,15 @@ SEEDS = (0, 1, 2)
 SHOWN = ("tv2", "trees_auc", "seconds")
 HIGHER = ("trees_auc", "trees_accuracy", "logistic_auc", "logistic_accuracy")
 """Measures that are better if higher; of the others lower is better."""
-PATIENCE = float(os.environ.get("NOISEPROOF_PATIENCE", "1200"))
-"""Seconds after which a run is given up; that is kept, and its row stays empty."""
+RESULTS = Path(__file__).with_name("results")
+"""Where runs are kept."""
+PATIENCE = 240
+"""Seconds of processor time after which a run is given up; that is kept, and its row stays empty."""
 
 Runs = list[dict[str, float]]
 
 
-def rows(folder: str | Path = "runs/synthetic", tables: tuple[str, ...] = tuple(TABLES)) -> list[dict[str, Any]]:
+def rows(folder: str | Path = RESULTS, tables: tuple[str, ...] = tuple(TABLES)) -> list[dict[str, Any]]:
     """Our best method beside the best peer for every table, budget and shown measure: means over the seeds."""
     found: list[dict[str, Any]] = []
     for name in tables:
@@ -67,35 +74,47 @@ def seeds(folder: Path, name: str, way: str, epsilon: float, *, run: bool = True
     return [one for one in found if one]
 
 
-def kept(folder: Path, name: str, way: str, epsilon: float, seed: int, *, run: bool = True) -> dict[str, float] | None:
+def kept(
+    folder: Path, name: str, way: str, epsilon: float, seed: int, *, run: bool = True, patience: int = PATIENCE
+) -> dict[str, float] | None:
     """One run's measures from its file, or made now and kept there; empty if it was given up, None if it never ran."""
     path = folder / f"{name}-{way}-{epsilon:g}-{seed}.json"
-    if path.exists():
-        return dict(json.loads(path.read_text()))
-    if not run or (way in PEERS and "NOISEPROOF_PEERS" not in os.environ):
-        return None
-    found = _made(name, way, epsilon, seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(found, indent=1))
-    return found
+    if not path.exists():
+        if not run or (way in PEERS and "NOISEPROOF_PEERS" not in os.environ):
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(_made(name, way, epsilon, seed, patience), indent=1) + "\n")
+    found = json.loads(path.read_text())
+    return {} if "given up after" in found else dict(found)
 
 
-def _made(name: str, way: str, epsilon: float, seed: int) -> dict[str, float]:
+_named = cache(named)
+
+
+def _made(name: str, way: str, epsilon: float, seed: int, patience: int) -> dict[str, float]:
+    """One run in a process of its own with one thread, so that seconds of processor time are those of a core."""
     import pandas as pd
 
-    table = named(name)
+    table = _named(name)
     python, script = (os.environ["NOISEPROOF_PEERS"], "peer.py") if way in PEERS else (sys.executable, "ours.py")
+    environment = {key: value for key, value in os.environ.items() if way not in PEERS or key != "PYTHONPATH"}
+    environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     with tempfile.TemporaryDirectory() as scratch:
         files = [str(Path(scratch, part)) for part in ("train.csv", "schema.json", "made.csv")]
         table.train.to_csv(files[0], index=False)
         Path(files[1]).write_text(json.dumps(table.schema))
         command = [python, str(Path(__file__).with_name(script)), way, str(epsilon), "1e-5", str(seed), *files]
-        environment = {key: value for key, value in os.environ.items() if way not in PEERS or key != "PYTHONPATH"}
-        try:
-            said = subprocess.run(
-                command, env=environment, timeout=PATIENCE, check=True, text=True, stdout=subprocess.PIPE
-            ).stdout
-        except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
-            return {}
+        said = subprocess.run(
+            command,
+            env=environment,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (patience, patience)),
+        )
+        if said.returncode in (-signal.SIGKILL, -signal.SIGXCPU):
+            return {"given up after": patience}
+        said.check_returncode()
         made = pd.read_csv(files[2], keep_default_na=False, na_values=[""])
-    return {**measure(table, made), **json.loads(said.splitlines()[-1])}
+    found = {**measure(table, made), **json.loads(said.stdout.splitlines()[-1])}
+    return {what: float(f"{value:.5g}") for what, value in found.items()}

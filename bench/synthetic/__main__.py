@@ -1,12 +1,20 @@
-"""`python -m bench.synthetic RUNS PAGE.md PICTURE.png`: the page of results, from what was kept of runs."""
+"""Runs of the grid, and the page of results from what was kept of them.
+
+`python -m bench.synthetic run --tables visits,tails --methods marginals,mst --seeds 0 --minutes 10` runs what is missing of
+a part of the grid, cell by cell, and starts none after so many minutes. `python -m bench.synthetic page` writes the page.
+"""
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
+import time
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
-from bench.synthetic import EPSILONS, HIGHER, OURS, PEERS, Runs, best, seeds
+from bench.synthetic import EPSILONS, HIGHER, OURS, PATIENCE, PEERS, RESULTS, SEEDS, SHOWN, Runs, best, kept, seeds
 from bench.synthetic.tables import TABLES
 from noiseproof.files import write_whole
 
@@ -47,13 +55,34 @@ def compared(found: Kept) -> str:
         if not any(runs[way] for way in OURS):
             continue
         cells = []
-        for what in ("tv2", "trees_auc", "seconds"):
+        for what in SHOWN:
             ours, theirs = best(runs, OURS, what), best(runs, PEERS, what)
             assert ours is not None
-            cells.append(_told(ours, what, runs, bold=theirs is not None and _ahead(ours[1], theirs[1], what, runs)))
+            cells.append(_told(ours, what, runs, bold=_leads(runs, what)))
             cells.append("—" if theirs is None else _told(theirs, what, runs))
         lines.append(f"| {name} | {epsilon:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def held(found: Kept) -> str:
+    """At every epsilon: on how many of the tables that a peer ran on ours is at or ahead of the best of them."""
+    lines = ["| ε | pairs’ variation | trees’ AUC | seconds | all three |", "| --- " * 5 + "|"]
+    for epsilon in EPSILONS:
+        both = [
+            runs
+            for (_, at), runs in found.items()
+            if at == epsilon and best(runs, OURS, "tv2") and best(runs, PEERS, "tv2")
+        ]
+        by_table = [[_leads(runs, what) for what in SHOWN] for runs in both]
+        cells = [sum(column) for column in zip(*by_table, strict=True)] if both else [0] * len(SHOWN)
+        told = [f"{count} of {len(both)}" for count in (*cells, sum(map(all, by_table)))]
+        lines.append(f"| {epsilon:g} | {' | '.join(told)} |")
+    return "\n".join(lines)
+
+
+def _leads(runs: dict[str, Runs], what: str) -> bool:
+    ours, theirs = best(runs, OURS, what), best(runs, PEERS, what)
+    return ours is not None and theirs is not None and _ahead(ours[1], theirs[1], what, runs)
 
 
 def _ahead(ours: float, theirs: float, what: str, runs: dict[str, Runs]) -> bool:
@@ -86,11 +115,15 @@ def everything(found: Kept, epsilon: float) -> str:
 
 
 def given_up(folder: Path) -> str:
-    """Runs that did not end within the time that they were given."""
-    names = [path.stem for path in sorted(folder.glob("*.json")) if path.read_text().strip() == "{}"]
-    cells = [name.rsplit("-", 2)[:2] for name in names]
+    """Runs that did not end within the processor time that they were given."""
+    cells = [
+        (name, way, f"{epsilon:g}", json.loads(path.read_text())["given up after"])
+        for name, way, epsilon, seed in product(TABLES, PEERS, EPSILONS, SEEDS)
+        if kept(folder, name, way, epsilon, seed, run=False) == {}
+        for path in [folder / f"{name}-{way}-{epsilon:g}-{seed}.json"]
+    ]
     listed = ", ".join(
-        f"{which.rsplit('-', 1)[1]} on {which.rsplit('-', 1)[0]} at {epsilon}" for which, epsilon in cells
+        f"{way} on {name} at {epsilon} ({limit} s)" for name, way, epsilon, limit in dict.fromkeys(cells)
     )
     return f"Given up: {listed or 'none'}."
 
@@ -102,14 +135,13 @@ def draw(found: Kept, path: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    shown = ("tv2", "trees_auc", "seconds")
     tables = [name for name in TABLES if any(runs for at in EPSILONS for runs in found[name, at].values())]
     methods = [way for way in (*OURS, *PEERS) if any(runs[way] for runs in found.values())]
     figure, axes = plt.subplots(
-        len(shown), len(tables), figsize=(15, 7), sharex=True, squeeze=False, layout="constrained"
+        len(SHOWN), len(tables), figsize=(15, 7), sharex=True, squeeze=False, layout="constrained"
     )
     for column, name in enumerate(tables):
-        for row, what in enumerate(shown):
+        for row, what in enumerate(SHOWN):
             axis = axes[row][column]
             for place, way in enumerate(methods):
                 points = [(epsilon, found[name, epsilon][way]) for epsilon in EPSILONS if found[name, epsilon][way]]
@@ -129,18 +161,52 @@ def draw(found: Kept, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main(folder: str, page: str, picture: str) -> None:
+def page(folder: Path, page: Path, picture: Path) -> None:
     """Write both."""
-    found = read(Path(folder))
-    draw(found, Path(picture))
-    text = Path(page).read_text(encoding="utf-8")
-    parts = {"compared": compared(found), "given up": given_up(Path(folder)), "everything": everything(found, 1.0)}
+    found = read(folder)
+    draw(found, picture)
+    text = page.read_text(encoding="utf-8")
+    parts = {
+        "held": held(found),
+        "compared": compared(found),
+        "given up": given_up(folder),
+        "everything": everything(found, 1.0),
+    }
     for name, part in parts.items():
         start, end = f"<!-- synthetic: {name} -->\n", "<!-- end of synthetic -->"
         before, rest = text.split(start)
         text = f"{before}{start}\n{part}\n\n{end}{rest.split(end, 1)[1]}"
-    write_whole(Path(page), text)
+    write_whole(page, text)
+
+
+def _listed(kind: Callable[[str], object]) -> Callable[[str], list[object]]:
+    return lambda text: [kind(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """Run a part of the grid, or write the page."""
+    parser = argparse.ArgumentParser(prog="python -m bench.synthetic", description=__doc__)
+    parser.add_argument("what", choices=("run", "page"))
+    parser.add_argument("--folder", type=Path, default=RESULTS)
+    parser.add_argument("--tables", type=_listed(str), default=[*TABLES])
+    parser.add_argument("--methods", type=_listed(str), default=["marginals", *PEERS])
+    parser.add_argument("--epsilons", type=_listed(float), default=[*EPSILONS])
+    parser.add_argument("--seeds", type=_listed(int), default=[*SEEDS])
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--patience", type=int, default=PATIENCE, help="seconds of processor time that a run may take")
+    parser.add_argument("--page", type=Path, default=Path("docs/synthetic.md"))
+    parser.add_argument("--picture", type=Path, default=Path("docs/synthetic.png"))
+    asked = parser.parse_args()
+    if asked.what == "page":
+        page(asked.folder, asked.page, asked.picture)
+        return
+    end = time.monotonic() + 60 * asked.minutes
+    for seed, name, epsilon, way in product(asked.seeds, asked.tables, asked.epsilons, asked.methods):
+        if time.monotonic() < end:
+            found = kept(asked.folder, name, way, epsilon, seed, patience=asked.patience)
+            shown = {what: found[what] for what in SHOWN} if found else found
+            print(name, way, epsilon, seed, shown, flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

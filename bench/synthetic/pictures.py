@@ -1,6 +1,6 @@
 """Synthetic pictures: classifiers that they teach, tested on real ones, and a distance of fixed public features.
 
-`python -m bench.synthetic.pictures METHOD EPSILON SEED [RUNS]` trains on MNIST and keeps what it measured in the folder.
+`python -m bench.synthetic.pictures METHOD EPSILON SEED` trains on MNIST and keeps what it measured in `results/pictures`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def distance(one: Dataset, other: Dataset) -> float:
     return float((mean - mean_other).square().sum() + cov.trace() + cov_other.trace() - 2 * shared)
 
 
-def main(method: str, epsilon: str, seed: str, runs: str = "runs/synthetic-pictures") -> None:
+def main(method: str, epsilon: str, seed: str, runs: str = str(Path(__file__).with_name("results") / "pictures")) -> None:
     """One method at one budget; what was kept already is only printed."""
     from noiseproof.data import load
     from noiseproof.releases.release import DataRelease

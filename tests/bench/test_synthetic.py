@@ -8,8 +8,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from bench.synthetic import best, kept, rows
-from bench.synthetic.__main__ import compared, everything, given_up, read
+from bench.synthetic import RESULTS, best, kept, rows
+from bench.synthetic.__main__ import MEASURES, compared, everything, given_up, held, read
 from bench.synthetic.measures import measure
 from bench.synthetic.tables import named
 
@@ -62,7 +62,7 @@ def test_the_best_of_ours_stands_beside_the_best_peer_and_what_was_given_up_is_l
         _keep(tmp_path, "visits", "marginals", 1.0, seed, tv2=0.04 + 0.001 * seed)
         _keep(tmp_path, "visits", "dp-gan", 1.0, seed, tv2=0.2)
     _keep(tmp_path, "visits", "mst", 1.0, 0, tv2=0.06, trees_auc=0.95)
-    (tmp_path / "visits-aim-1-0.json").write_text("{}")
+    (tmp_path / "visits-aim-1-0.json").write_text('{"given up after": 240}')
     assert kept(tmp_path, "visits", "aim", 1.0, 0) == {}
     assert kept(tmp_path, "visits", "privbayes", 1.0, 0) is None
     found = read(tmp_path)
@@ -72,8 +72,15 @@ def test_the_best_of_ours_stands_beside_the_best_peer_and_what_was_given_up_is_l
     assert "**0.041 ± 0.001** marginals | 0.060 mst" in line
     assert "| 0.800 ± 0.000 marginals | 0.950 mst |" in line
     assert "| visits | mst | 1 |" in everything(found, 1.0)
-    assert given_up(tmp_path) == "Given up: aim on visits at 1."
+    assert "| 1 | 1 of 1 | 0 of 1 | 1 of 1 | 0 of 1 |" in held(found)
+    assert given_up(tmp_path) == "Given up: aim on visits at 1 (240 s)."
 
 
 def test_nothing_is_run_for_tables_that_nobody_asked_for():
     assert rows("nowhere", tables=()) == []
+
+
+def test_the_runs_that_are_kept_in_the_repository_have_every_measure_or_say_that_they_were_given_up():
+    kinds = {frozenset(json.loads(path.read_text())) for path in RESULTS.glob("*.json")}
+    assert all(kind == {"given up after"} or kind >= {*MEASURES} for kind in kinds)
+    assert len(kinds) > 0

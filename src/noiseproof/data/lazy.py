@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
+import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,11 +22,8 @@ LARGEST = 1 << 30
 SMALL = 1 << 28
 """Bytes up to which records that are picked out by their places are read at once; more of them stay on disk."""
 
-_HELD = 1 << 28
-"""Bytes of a file that may stay mapped into this process's memory."""
-
-_AROUND = 1 << 16
-"""Bytes that a system maps with a record, besides its own."""
+_PART = 1 << 22
+"""Bytes of a file that are read and scaled together: they are in memory three times over."""
 
 Rows = range | npt.NDArray[np.int64]
 
@@ -43,7 +41,10 @@ class Source(Protocol):
 
 
 class MappedArray:
-    """An .npy file of records, memory-mapped; each is scaled to [0, 1] by public bounds when it is read.
+    """An .npy file of records; each is read, and scaled to [0, 1] by public bounds, when it is looked at.
+
+    The file is mapped for its shape alone: a system may map megabytes around every record that is touched in it, and all of
+    them would count as this process's memory.
 
     Formal guarantee
     ----------------
@@ -56,33 +57,35 @@ class MappedArray:
 
     def _open(self) -> None:
         self._array = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        self._touched = 0
+        self._file = os.open(self.path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
         coded = record_array(self._array[:1], self.path.name)
         self.shape: tuple[int, ...] = (len(self._array), *coded.shape[1:])
-        # Samples are scattered: what lies next to a record is seldom wanted.
-        self._advise("MADV_RANDOM")
 
     def read(self, rows: Rows) -> torch.Tensor:
         """The records at these places, coded."""
-        taken = np.empty((len(rows), *self._array.shape[1:]), self._array.dtype)
-        each = self._array[:1].nbytes + (0 if isinstance(rows, range) else _AROUND)
-        size = max(1, _HELD // each)
+        found = torch.empty(len(rows), *self.shape[1:])
+        size = max(1, _PART // self._array[:1].nbytes)
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
-            taken[start : start + size] = self._array[
-                slice(part.start, part.stop, part.step) if isinstance(part, range) else part
-            ]
-            self._touched += len(part) * each
-            if self._touched >= _HELD:
-                # Pages that were read stay in the system's cache, but no longer count as this process's memory.
-                self._advise("MADV_DONTNEED")
-                self._touched = 0
-        return scaled(record_array(taken, self.path.name), self._low, self._high)
+            places = np.arange(part.start, part.stop, part.step) if isinstance(part, range) else part
+            coded = record_array(self._taken(places), self.path.name)
+            found[start : start + size] = scaled(coded, self._low, self._high)
+        return found
 
-    def _advise(self, advice: str) -> None:
-        mapped = getattr(self._array, "_mmap", None)
-        if isinstance(mapped, mmap.mmap) and hasattr(mmap, advice):
-            mapped.madvise(getattr(mmap, advice))
+    def _taken(self, places: npt.NDArray[np.int64]) -> Array:
+        """The records at these places as the file has them: one request for all that lie side by side."""
+        if not self._array.flags.c_contiguous:
+            return self._array[places]
+        taken = np.empty((len(places), *self._array.shape[1:]), self._array.dtype)
+        starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+        firsts, stops = places[starts].tolist(), [*starts[1:].tolist(), len(places)]
+        each, room = self._array[:1].nbytes, memoryview(taken).cast("B")
+        for start, stop, first in zip(starts.tolist(), stops, firsts, strict=True):
+            wanted = room[start * each : stop * each]
+            if os.preadv(self._file, [wanted], self._array.offset + first * each) != len(wanted):
+                raise DataError(f"{self.path.name} has become shorter since it was opened.")
+        return taken
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_low": self._low, "_high": self._high}

@@ -141,6 +141,46 @@ def test_a_mixture_takes_on_the_marginals_that_it_is_fitted_to():
     assert (counted - joint).abs().max() < 0.02
 
 
+def test_a_mixture_takes_on_triples_that_no_pair_shows():
+    # Whether the first two columns are equal is the third: every pair is independent.
+    joint = torch.zeros(2, 2, 2)
+    for one, other in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        joint[one, other, int(one == other)] = 0.25
+    mixture = Mixture((2, 2, 2), 64, torch.Generator().manual_seed(0))
+    mixture.start_at([torch.full((2,), 0.5)] * 3)
+    pairs = [Measurement(columns, torch.full((2, 2), 0.25), 1e-3) for columns in ((0, 1), (0, 2), (1, 2))]
+    mixture.fit(pairs, 100, 0.1)
+    drawn = mixture.sample(20_000)
+    assert abs(((drawn[:, 0] == drawn[:, 1]).long() == drawn[:, 2]).float().mean() - 0.5) < 0.1
+    mixture.fit([*pairs, Measurement((0, 1, 2), joint, 1e-3)], 400, 0.1)
+    drawn = mixture.sample(20_000)
+    assert ((drawn[:, 0] == drawn[:, 1]).long() == drawn[:, 2]).float().mean() > 0.97
+    assert all((table - 0.25).abs().max() < 0.02 for table in mixture.pairs().values())
+
+
+def test_triples_are_counted_where_noise_would_not_hide_them():
+    sizes = (24, 24, 24, 2)
+    triples = {
+        (records, epsilon): Marginals().plan(sizes, records, Budget(epsilon)).triples
+        for records, epsilon in ((500, 1.0), (20_000, 0.01), (20_000, 3.0))
+    }
+    assert triples == {(500, 1.0): 0, (20_000, 0.01): 0, (20_000, 3.0): 3}
+    assert Marginals(three_way=0.0).plan(sizes, 20_000, Budget(3.0)).triples == 0
+    assert Marginals().plan((24, 24, 24, 9), 10**6, Budget(3.0)).triples == 0
+
+
+def test_triples_are_within_the_budget_and_noted(table):
+    release = train("marginals", table, epsilon=100, seed=0, **QUICK)
+    assert release.card.ran["triples counted"] == 6
+    assert sum(count for _, count in release.event_log) == 5 + 10 + 6
+    assert 99 < release.card.proven.epsilon <= 100
+
+
+def test_few_records_have_few_components():
+    assert [Marginals()._components(records) for records in (100, 4_000, 10**6)] == [256, 500, 1024]
+    assert Marginals(components=7)._components(10**6) == 7
+
+
 def test_numbers_lie_evenly_within_each_stratum():
     strata = torch.tensor([0, 2, 2, 0, 2, 2, 0])
     drawn = evenly(strata, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""marginals: noisy counts of columns and pairs of columns, chosen by a private look, and a mixture fitted to them."""
+"""marginals: noisy counts of columns, pairs and triples of them, chosen by a private look, and a mixture fitted to them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ _ROWS = 1 << 15
 """Synthetic rows that are drawn at a time."""
 _MANY = 1 << 17
 """Synthetic rows of which chance makes no odds: their target is drawn with the rest."""
+_FEW, _CELLS = 4, 1 << 23
+"""Values of a target that is counted in triples, and cells of pairs of slots with it, at most: fitting looks at all of them."""
+_FEWEST_COMPONENTS, _MOST_COMPONENTS, _RECORDS_A_COMPONENT = 256, 1024, 8
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,10 @@ class NoiseLevels:
     """The same on pairs of columns."""
     target: float
     """The same on pairs with the target, of which there are one fewer than columns, or fewer where pairs are."""
+    triples: int
+    """Pairs of columns that are counted with the target: all or none."""
+    triple: float
+    """The noise on them."""
     choice: float
     """The epsilon of one choice."""
     neighbours: Neighbours
@@ -71,7 +78,12 @@ class NoiseLevels:
     def event(self) -> DpEvent:
         """All that is done to the records."""
         others = self.pairs - self.with_target
-        tables = (*((sigma, 1) for sigma in self.one_way), (self.target, self.with_target), (self.pair, others))
+        tables = (
+            *((sigma, 1) for sigma in self.one_way),
+            (self.target, self.with_target),
+            (self.pair, others),
+            (self.triple, self.triples),
+        )
         parts: list[DpEvent] = [
             SelfComposedDpEvent(count_event(sigma, self.neighbours), count) for sigma, count in tables if count
         ]
@@ -92,8 +104,9 @@ class Marginals(Synthesizer):
     """Noisy counts of columns and of pairs of columns; a mixture of simple distributions is fitted to all of them.
 
     Every column is counted by itself, and with the target. Which other pairs are counted is chosen in a few rounds, by the
-    exponential mechanism, where the model so far is most wrong; where the budget is ample, all are. Values that are too rare
-    for the noise are joined for counting pairs. What is fitted, sampled and joined follows from noisy counts alone.
+    exponential mechanism, where the model so far is most wrong; where the budget is ample, all are, and each with the target,
+    too. Values that are too rare for the noise are joined for counting pairs. What is fitted, sampled and joined follows from
+    noisy counts alone.
 
     Formal guarantee
     ----------------
@@ -130,12 +143,14 @@ class Marginals(Synthesizer):
     """The share of the budget (in zCDP) for counts of single columns."""
     choice: BelowOne = 0.1
     """The share for choosing pairs, where not all are counted."""
+    three_way: BelowOne = 0.25
+    """The share for counts of pairs with the target, where all pairs are counted and noise would not hide these; 0 for none."""
     emphasis: Positive = 3.0
     """How many times the budget of another pair one with the target has."""
     rounds: Count = 6
     """Rounds of choosing, counting and fitting, where not all pairs are counted."""
-    components: Count = 1024
-    """Product distributions that the mixture is made of."""
+    components: Count | None = None
+    """Product distributions that the mixture is made of; None for one of eight records, from 256 to 1,024."""
     values: Count = 24
     """Groups of a number's values that pairs are counted over, at most about so many."""
     steps: Count = 200
@@ -145,8 +160,10 @@ class Marginals(Synthesizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.one_way <= 0 or self.choice <= 0 or self.one_way + self.choice >= 1:
-            raise SettingError("marginals' shares one_way and choice must be above 0, and below 1 together.")
+        if self.one_way <= 0 or self.choice <= 0 or self.one_way + max(self.choice, self.three_way) >= 1:
+            raise SettingError(
+                "marginals' shares one_way and choice must be above 0, and one_way with choice or three_way below 1."
+            )
         Conditions.read(self.where)
 
     def fit(
@@ -164,13 +181,14 @@ class Marginals(Synthesizer):
         groups = Groups(noisy, view.widths, plan.one_way, counts.records, self.values)
         measured = groups.measured(counts.records)
         counts.group(groups)
-        mixture = Mixture(groups.sizes, self.components, seeded_generator(initial_seed(rng)))
+        mixture = Mixture(groups.sizes, self._components(dataset.persons), seeded_generator(initial_seed(rng)))
         mixture.start_at([one.shares for one in measured])
         with progress.task(self.name, self.rounds + 1) as task:
             for pairs in self._pairs(counts, plan, mixture):
                 measured += [counts.measure(pair, plan.sigma(pair)) for pair in pairs]
                 loss = mixture.fit(measured, self.steps, self.lr)
                 task.advance(pairs=len(measured) - plan.columns, loss=loss)
+            measured += [counts.measure(triple, plan.triple) for triple in _triples(plan)]
             task.advance(loss=mixture.fit(measured, 3 * self.steps, self.lr))
         spent = plan.spent(log.event, budget.delta)
         card = self.card(
@@ -185,11 +203,17 @@ class Marginals(Synthesizer):
                 "one-way sigmas": list(plan.one_way),
                 "pair sigma": plan.pair,
                 "target pair sigma": plan.target,
+                "triples counted": plan.triples,
+                "triple sigma": plan.triple,
             },
         )
         rows = dataset.persons if self.rows is None else self.rows
         synthetic = sample(mixture, groups, view, given, rows, conditions)
         return DataRelease(synthetic, card, self.settings()).logged(log.runs)
+
+    def _components(self, records: int) -> int:
+        """More than a fraction of the records learn nothing, and take their time."""
+        return self.components or min(_MOST_COMPONENTS, max(_FEWEST_COMPONENTS, records // _RECORDS_A_COMPONENT))
 
     def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent:
         """All counts and, where pairs are chosen, the choices."""
@@ -206,6 +230,14 @@ class Marginals(Synthesizer):
         pairs = min(everything, self.pairs or max(columns - 1, math.floor(min(affordable, 1e9))))
         chosen = 0 if pairs == everything else max(0, pairs - (columns - 1))
         choice = self.choice if chosen else 0.0
+        # All or no triples, by the same measure: then noise is all there is, which composes exactly.
+        small = sizes[-1] <= _FEW and sizes[-1] * sum(sizes) ** 2 <= _CELLS
+        triples = (columns - 1) * (columns - 2) // 2 if small and pairs == everything else 0
+        wide = sum(min(size, self.values) for size in sizes[:-1]) ** 2 / max(1, columns - 1) ** 2 * sizes[-1]
+        if triples > 2 * rho * self.three_way * (records / (2 * wide)) ** 2:
+            triples = 0
+        three_way = self.three_way if triples else 0.0
+        two_way = 1 - self.one_way - choice - three_way
         # Pairs with the target are what classifiers learn from: each has the budget of several others.
         shares = pairs + (self.emphasis - 1) * min(pairs, columns - 1)
 
@@ -218,8 +250,10 @@ class Marginals(Synthesizer):
                 pairs,
                 chosen,
                 one_way=tuple(noise * math.sqrt(sum(weights) / weight / self.one_way) for weight in weights),
-                pair=noise * math.sqrt(max(1, shares) / (1 - self.one_way - choice)),
-                target=noise * math.sqrt(max(1, shares) / (1 - self.one_way - choice) / self.emphasis),
+                pair=noise * math.sqrt(max(1, shares) / two_way),
+                target=noise * math.sqrt(max(1, shares) / two_way / self.emphasis),
+                triples=triples,
+                triple=noise * math.sqrt(triples / three_way) if triples else 0.0,
                 choice=2 / noise * math.sqrt(choice / max(1, chosen)),
                 neighbours=budget.neighbours,
             )
@@ -268,6 +302,7 @@ class Marginals(Synthesizer):
             tables += [((column, 3), plan.target) for column in range(plan.with_target)]
             others: list[Columns] = [(0, 1), (0, 2), (1, 2)]
             tables += [(pair, plan.pair) for pair in others[: plan.pairs - plan.with_target]]
+            tables += [(triple, plan.triple) for triple in _triples(plan)]
             score = torch.zeros(trials, dtype=torch.float64)
             for columns, sigma in tables:
                 cells = one.noised(columns, sigma, trials).flatten(1)
@@ -279,6 +314,12 @@ class Marginals(Synthesizer):
         spent = plan.spent(plan.event, budget.delta)
         name = f"{self.name}: a canary with values that nobody else has"
         return proven_game(name, play, budget, spent.proof(), source="the accountant", gaussian=True, canaries=canaries)
+
+
+def _triples(plan: NoiseLevels) -> list[Columns]:
+    """Every pair of columns with the target, if triples are counted."""
+    target = plan.columns - 1
+    return [(one, other, target) for one, other in combinations(range(target), 2)][: plan.triples]
 
 
 def sample(

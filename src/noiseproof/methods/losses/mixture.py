@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 Columns = tuple[int, ...]
-"""One column or two by their places, in rising order."""
+"""One column or two, or two and the last, by their places, in rising order."""
 
 _NOISE = 0.9
 """The share of the errors that noise alone would leave at which a marginal is fitted: the rest would be learned by heart."""
@@ -24,11 +24,19 @@ _FAR = 30.0
 
 @dataclass(frozen=True)
 class Measurement:
-    """A noised marginal: shares of the records in every cell of one or two columns, and the noise's standard deviation."""
+    """A noised marginal: shares of the records in every cell of some columns, and the noise's standard deviation."""
 
     columns: Columns
     shares: torch.Tensor
     sigma: float
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Measured shares, and the weight of each: 1 for the most exact, 0 for what was not measured."""
+
+    shares: torch.Tensor
+    weight: torch.Tensor
 
 
 class Mixture:
@@ -49,8 +57,8 @@ class Mixture:
         ends = torch.tensor(sizes).cumsum(0).tolist()
         self._slices = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
-    def start_at(self, shares: Sequence[torch.Tensor], spread: float = 1.0) -> None:
-        """Begin with all components near these one-way shares, so that nothing is dependent that was not measured."""
+    def start_at(self, shares: Sequence[torch.Tensor], spread: float = 0.3) -> None:
+        """Begin with all components near these one-way shares, so that little is dependent that was not measured."""
         likely = torch.cat([part.clamp_min(1e-4).log() for part in shares])
         with torch.no_grad():
             self._logits.mul_(spread).add_(likely)
@@ -72,38 +80,53 @@ class Mixture:
         """Fit all marginals by weighted least squares, from where the model stands, but not their noise; the loss at the end."""
         optimizer = torch.optim.Adam([self._logits], lr=lr, betas=(0.9, 0.99))
         finest = min(one.sigma for one in measurements)
-        single, single_weight, pair, pair_weight = self._targets(measurements, finest)
+        single, pair, triple = self._targets(measurements, finest)
         # Where a marginal's errors are as large as its noise alone would leave them, it is not fitted further.
         noise = _NOISE * finest**2
-        single_noise = noise * (single_weight > 0).float() @ self._member
-        pair_noise = noise * self._member.T @ (pair_weight > 0).float() @ self._member
+        single_noise = noise * (single.weight > 0).float() @ self._member
+        pair_noise = noise * self._by_pair((pair.weight > 0).float())
+        triple_noise = noise * len(triple.shares) * self._by_pair((triple.weight > 0).float())
         loss = torch.zeros(())
         for step in range(steps):
             for group in optimizer.param_groups:
                 group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
             optimizer.zero_grad(set_to_none=True)
             probabilities = self.probabilities()
-            singles = ((probabilities.mean(0) - single).square() * single_weight) @ self._member
+            singles = ((probabilities.mean(0) - single.shares).square() * single.weight) @ self._member
             joint = probabilities.T @ probabilities / len(probabilities)
-            pairs = self._member.T @ ((joint - pair).square() * pair_weight) @ self._member
+            pairs = self._by_pair((joint - pair.shares).square() * pair.weight)
             loss = (singles - single_noise).clamp_min(0).sum() + (pairs - pair_noise).clamp_min(0).sum()
+            if len(triple.shares):
+                joints = self._by_last(probabilities)
+                triples = self._by_pair((joints - triple.shares).square().sum(0) * triple.weight)
+                loss = loss + (triples - triple_noise).clamp_min(0).sum()
             if not float(loss.detach()):
                 break
             loss.backward()
             optimizer.step()
         return float(loss.detach())
 
-    def _targets(
-        self, measurements: Sequence[Measurement], finest: float
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What was measured of single slots and of pairs of slots, each with its weight: 1 for the most exact."""
+    def _by_pair(self, cells: torch.Tensor) -> torch.Tensor:
+        """Sums over the cells of every pair of columns, from those of every pair of slots."""
+        return self._member.T @ cells @ self._member
+
+    def _by_last(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """The model's shares of every pair of slots with every value of the last column, (values, slots, slots)."""
+        last = probabilities[:, self._slices[-1]].T
+        return (last.unsqueeze(2) * probabilities).transpose(1, 2) @ probabilities / len(probabilities)
+
+    def _targets(self, measurements: Sequence[Measurement], finest: float) -> tuple[_Target, _Target, _Target]:
+        """What was measured of slots, of pairs of slots, and of these with each value of the last column."""
         slots = sum(self.sizes)
-        single, pair = torch.zeros(2, slots), torch.zeros(2, slots, slots)
+        values = self.sizes[-1] if any(len(one.columns) == 3 for one in measurements) else 0
+        shapes = ((slots,), (slots, slots), (values, slots, slots))
+        found = tuple(_Target(torch.zeros(shape), torch.zeros(shape[-2:])) for shape in shapes)
         for one in measurements:
-            places = tuple(self._slices[column] for column in one.columns)
-            values, weights = single if len(places) == 1 else pair
-            values[places], weights[places] = one.shares, (finest / one.sigma) ** 2
-        return single[0], single[1], pair[0], pair[1]
+            places = tuple(self._slices[column] for column in one.columns[:2])
+            target = found[len(one.columns) - 1]
+            target.shares[..., *places] = one.shares.movedim(-1, 0) if len(one.columns) == 3 else one.shares
+            target.weight[places] = (finest / one.sigma) ** 2
+        return found[0], found[1], found[2]
 
     def sample(self, rows: int, *, even_target: bool = False) -> torch.Tensor:
         """Places of each column's value, (rows, columns), as evenly as whole numbers allow, so that little is left to chance.
