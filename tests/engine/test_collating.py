@@ -71,7 +71,7 @@ def test_what_mixes_records_is_refused(own):
 
 
 def padded(records):
-    lengths = [1 + int(4 * x[0]) for x, _ in records]
+    lengths = [1 + int(4 * x[0].nan_to_num()) for x, _ in records]
     return pad_sequence([x[:n] for (x, _), n in zip(records, lengths, strict=True)], batch_first=True)
 
 
@@ -140,3 +140,24 @@ def test_so_it_is_in_every_way_of_giving_a_loader():
         with pytest.raises(UnsupportedError, match="mixes the records"):
             next(batches)
     assert not len(sampled.events) + len(ordered.events) + training.gradients.steps
+
+
+def test_where_their_order_tells_whose_records_are_it_must_stay():
+    assert len(SeparateCollate(sorted_by_length)(RECORDS)[0]) == len(RECORDS)
+    with pytest.raises(UnsupportedError, match="must not sort them"):
+        SeparateCollate(sorted_by_length, ordered=True)(RECORDS)
+    for own in (masked, in_place, padded):
+        SeparateCollate(own, ordered=True)(
+            [(x.clone(), y) for x, y in RECORDS] + [(torch.full((4,), torch.nan), y) for _, y in RECORDS]
+        )
+    network, data = nn.Linear(4, 2), TensorDataset(*default_collate(RECORDS))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=10, collate_fn=sorted_by_length)
+    persons = {"groups": torch.arange(len(data)) // 4, "noise_multiplier": 1.0, "seed": 0}
+    training = make_private(network, optimizer, loader, **persons)
+    with pytest.raises(UnsupportedError, match="must not sort them"):
+        next(iter(loader))
+    training.close()
+    hasty = DataLoader(data, batch_size=10, num_workers=1, in_order=False)
+    with pytest.raises(UnsupportedError, match="in_order at True"):
+        make_private(network, optimizer, hasty, **persons)

@@ -30,10 +30,11 @@ class SeparateCollate:
 
     Args:
         own: The loader's `collate_fn`.
+        ordered: Whether records must stay in their order, since it tells whose they are.
     """
 
-    def __init__(self, own: Callable[[list[Any]], Any]) -> None:
-        self.own, self._checked = own, 0
+    def __init__(self, own: Callable[[list[Any]], Any], *, ordered: bool = False) -> None:
+        self.own, self.ordered, self._checked = own, ordered, 0
 
     def __call__(self, records: list[Any]) -> Any:
         """The batch.
@@ -48,10 +49,11 @@ class SeparateCollate:
         batch = self.own(records)
         end = _random_states()
         try:
-            if _mixes(*kept, batch, start, end):
+            if _mixes(*kept, batch, start, end, self.ordered):
                 raise UnsupportedError(
                     "the loader's collate_fn mixes the records of a batch (mixup, cutmix, statistics over the batch), so that "
                     "one record is in several losses and clipping bounds nothing; let it put each of them in by itself."
+                    + (" It must not sort them either: their order tells whose they are." if self.ordered else "")
                 )
         finally:
             _set_random_states(end)
@@ -59,35 +61,42 @@ class SeparateCollate:
         return batch
 
 
-def _mixes(own: Any, records: list[Any], batch: Any, start: tuple[Any, ...], end: tuple[Any, ...]) -> bool:
+def _mixes(
+    own: Any, records: list[Any], batch: Any, start: tuple[Any, ...], end: tuple[Any, ...], ordered: bool
+) -> bool:
     """Whether records are known to come out otherwise among others."""
     count = len(records)
-    found = record_tensors(batch, count)
+    found, drawn = record_tensors(batch, count), _told(start) != _told(end)
     for turn in range(_TRIES):
-        # First the first half: where records draw random numbers one after another, theirs stay the same.
+        # First the first half: where records draw random numbers one after another, theirs stay the same, and only theirs.
         places = list(range(count))
         kept = places[: count // 2] if turn == 0 else sorted(_SECRET.sample(places, count // 2))
-        asked, given = _copied(own), [_copied(records[place if place in kept else kept[0]]) for place in places]
+        stays = set(kept)
+        asked, given = _copied(own), [_copied(records[place if place in stays else kept[0]]) for place in places]
         _set_random_states(start)
         try:
             twin = asked(given)
         except Exception:  # it is the twin's own trouble
             continue
-        as_many = _told(_random_states()) == _told(end)  # random numbers were drawn
-        same = _same(found, record_tensors(twin, count), kept)
-        if same is False and (turn == 0 or as_many):
+        same = _same(found, record_tensors(twin, count), kept, ordered)
+        if same is False and (turn == 0 or not drawn):
             return True
         if same and turn:
             return False
     return False
 
 
-def _same(tensors: Sequence[torch.Tensor], twins: Sequence[torch.Tensor], kept: list[int]) -> bool | None:
-    """Whether kept records are the same in both, at their places or, sorted, at others; None if it cannot be told."""
+def _same(
+    tensors: Sequence[torch.Tensor], twins: Sequence[torch.Tensor], kept: list[int], ordered: bool
+) -> bool | None:
+    """Whether kept records are the same in both, at their places or (sorted) at others; None if it cannot be told."""
     if [tensor.shape for tensor in tensors] != [twin.shape for twin in twins]:
         return None
-    if all(torch.equal(one[kept], other[kept]) for one, other in zip(tensors, twins, strict=True)):
+    pairs = [(one[kept].nan_to_num(), other[kept].nan_to_num()) for one, other in zip(tensors, twins, strict=True)]
+    if all(torch.equal(one, other) for one, other in pairs):
         return True
+    if ordered:
+        return False
 
     def rows(all_of_them: Sequence[torch.Tensor]) -> set[tuple[bytes, ...]]:
         parts = [[row.numpy().tobytes() for row in one.detach().cpu().float()] for one in all_of_them]

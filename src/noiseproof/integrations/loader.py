@@ -118,6 +118,11 @@ def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
             "the loader's data set is iterable, so that no record can be drawn by chance, as the accounted sampling needs; make "
             "it a map-style data set with __len__ and __getitem__ (datasets: without streaming)."
         )
+    if not getattr(inner, "in_order", True):
+        raise UnsupportedError(
+            "the loader hands over batches as its workers finish them, so that nobody knows which sample they are of; leave "
+            "in_order at True."
+        )
     if inner.batch_sampler is None:
         raise UnsupportedError("the loader has no batch size, from which the sampling rate follows; give it one.")
     sampler = getattr(inner.batch_sampler, "sampler", inner.batch_sampler)
@@ -145,5 +150,5 @@ def convert_loader(loader: DataLoader[Any], sampler: LoopSampler | OrderSampler,
     # DataLoader forbids to change these once it is made; its batches have not begun.
     loader.__dict__["batch_sampler"] = sampler
     if loader.collate_fn is not default_collate:
-        loader.collate_fn = SeparateCollate(loader.collate_fn)
+        loader.collate_fn = SeparateCollate(loader.collate_fn, ordered=getattr(sampler, "persons", None) is not None)
     loader.__class__ = Private
