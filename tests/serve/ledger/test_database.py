@@ -8,12 +8,13 @@ import sqlite3
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
 from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Retry, Spend, spending
-from noiseproof.serve.ledger.database import parse_url
+from noiseproof.serve.ledger.database import LedgerAwayError, LedgerUnsureError, parse_url
 from noiseproof.serve.ledger.statements import Statement
 from noiseproof.serve.ledger.tables import VERSION
 from noiseproof.serve.ledger.tables import version as version_of
@@ -239,3 +240,42 @@ def test_a_flush_that_fails_leaves_no_connection_that_commits_half_of_a_transact
                 write_half(then)
         with database.reading() as connection:
             assert not connection.execute(text("SELECT name FROM properties WHERE name = 'half'")).all()
+
+
+@pytest.mark.slow
+def test_spends_whose_connection_is_cut_at_any_moment_are_made_once(postgres):
+    schema = "cut"
+    with psycopg.connect(postgres.get_uri(), autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    over, paid, cut = threading.Event(), [], 0
+
+    def cut_connections():
+        with psycopg.connect(postgres.get_uri(), autocommit=True) as connection:
+            while not over.wait(0.05):
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'noiseproof'"
+                )
+
+    with Database(f"{postgres.get_uri()}&options=-csearch_path%3D{schema}", deadline=10.0) as database:
+        ledger = Ledger(database)
+        ledger.open("m", release="r", capacity=EACH * 10**6)
+        cutting = threading.Thread(target=cut_connections)
+        cutting.start()
+        tried = None
+        while cut < 40:
+            try:
+                (outcome,) = ledger.spend_together([Spend("m", "ann", EACH, tried=tried)])
+                paid.append(outcome.receipt.id)
+                tried = None
+            except LedgerUnsureError as error:
+                cut += 1
+                tried = error.outcomes[0].receipt
+            except LedgerAwayError:
+                cut += 1
+        over.set()
+        cutting.join()
+        if tried is not None:
+            paid.append(ledger.spend_together([Spend("m", "ann", EACH, tried=tried)])[0].receipt.id)
+        kept = [line["receipt"] for line in History(database).export() if line["kind"] == "spend"]
+        assert sorted(paid) == sorted(kept)
+        assert all(result.holds for result in History(database).verify())
