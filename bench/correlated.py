@@ -51,7 +51,7 @@ def errors(kept: Path = ERRORS, steps: int = 1000, times: Sequence[int] = TIMES)
 
 
 def _rows(kept: Path) -> dict[int, dict[str, float]]:
-    found = json.loads(kept.read_text())["rows"] if kept.exists() else [{"k": k} for k in TIMES]
+    found: list[dict[str, float]] = json.loads(kept.read_text())["rows"] if kept.exists() else [{"k": k} for k in TIMES]
     return {int(row["k"]): row for row in found}
 
 
@@ -172,4 +172,10 @@ def optimisation(count: int = 10_000) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    {"errors": errors, "steps": steps, "optimisation": optimisation, "memory": memory}[sys.argv[1]]()
+    commands: dict[str, Callable[[], None]] = {
+        "errors": errors,
+        "steps": steps,
+        "optimisation": optimisation,
+        "memory": memory,
+    }
+    commands[sys.argv[1]]()

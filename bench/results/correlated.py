@@ -91,6 +91,22 @@ def table(store: Store) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- |"
     yield from lines
     yield ""
+    for way, than in (
+        ("fixed order", "shuffled"),
+        ("fixed order", "Poisson samples"),
+        ("sampled bands", "Poisson samples"),
+    ):
+        ahead = [f"{row.data} {gain:+.2f}" for row in DATA if (gain := _gain(store, row, 8.0, way, than)) is not None]
+        if ahead:
+            yield f"At epsilon 8, {way} less {than}, in points over the seeds that both have: {', '.join(ahead)}."
+            yield ""
+
+
+def _gain(store: Store, row: Row, epsilon: float, way: str, than: str) -> float | None:
+    """By how many points of accuracy one column is ahead of another, on average over the seeds that both were run with."""
+    one, other = ((_kept(store, row, epsilon, each) or {"runs": {}})["runs"] for each in (way, than))
+    both = one.keys() & other.keys()
+    return 100 * fmean(one[seed]["accuracy"] - other[seed]["accuracy"] for seed in both) if both else None
 
 
 def _key(row: Row, epsilon: float, way: str) -> str:

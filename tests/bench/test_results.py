@@ -108,6 +108,17 @@ def test_correlated_noise_is_shown_beside_independent_noise_as_it_ran(tmp_path):
     assert list(correlated.table(Store(tmp_path / "none"))) == []
 
 
+def test_columns_are_compared_over_the_seeds_that_both_have(tmp_path):
+    store = Store(tmp_path)
+    for way, accuracies in (("Poisson-samples", (0.5, 0.7)), ("sampled-bands", (0.52, 0.71, 0.1))):
+        runs = {str(seed): {"accuracy": accuracy} for seed, accuracy in enumerate(accuracies)}
+        store.save(f"correlated-mnist-8-{way}", {"runs": runs})
+    said = [line for line in correlated.table(store) if line.startswith("At epsilon 8")]
+    assert said == [
+        "At epsilon 8, sampled bands less Poisson samples, in points over the seeds that both have: mnist +1.50."
+    ]
+
+
 def test_rows_that_are_not_finished_are_named():
     assert "Not finished, so not shown: bits at 4." in render([], [ROW])
     assert "Not finished" not in render([])

@@ -135,7 +135,9 @@ class DpMf(DpSgd):
             plan = replace(tried, strategy="toeplitz", lr_schedule="constant").planned(steps)
             assert isinstance(plan, Banded)
             workload = Workload(self.momentum if self.optimizer == "sgd" else 0.0)
-            spread = plan.largest_column * math.sqrt(plan.variances(workload).mean())
+            # At rate 1 all steps are one mechanism, below each round is one of its own.
+            sensitivity = plan.largest_column if rate < 1 else plan.sensitivity
+            spread = sensitivity * math.sqrt(plan.variances(workload).mean())
             noise = spread * tried.calibrated(rate, tried.charged(rate, steps), budget)
             best, least = (tried, noise) if noise < least else (best, least)
         return best
