@@ -255,7 +255,7 @@ PLANS: Mapping[Scale, Plan] = {
         ),
         averaging=(
             AveragingPlan("mnist", "mnist-net", ((0.05, 1), (0.01, 1))),
-            AveragingPlan("cifar10", "cifar-net", ((0.03, 6), (0.03, 3), (0.01, 3), (0.004, 3)), tested=2000),
+            AveragingPlan("cifar10", "cifar-net", ((0.03, 6), (0.03, 3), (0.01, 3), (0.004, 3)), models=2, tested=2000),
         ),
         notes=(
             "Scale effect, MNIST: 50 MNIST-Nets, each trained for one epoch on all of MNIST at a rate of .05 (the paper: 60 at "
