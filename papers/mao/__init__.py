@@ -44,6 +44,7 @@ class Mao(Study[Plan, Part, Found]):
     name: ClassVar[str] = "mao"
     title: ClassVar[str] = "Publish a network drawn from many networks' parameters"
     paper: ClassVar[str] = PAPER
+    partial: ClassVar[bool] = True
     plans = PLANS
 
     def __init__(self, sets: Sequence[str] | None = None) -> None:

@@ -21,6 +21,7 @@ class Averaged:
     """Test accuracies of one collection's networks and of what is made of them."""
 
     lr: float
+    epochs: int
     none: float
     """The mean over the networks."""
     mean: float
@@ -33,27 +34,24 @@ class Averaged:
 
 @dataclass(frozen=True)
 class Averaging:
-    """Collections that differ in the learning rate alone."""
+    """Collections that differ in learning rate and epochs alone."""
 
     data: str
     network: str
     models: int
-    epochs: int
     rows: tuple[Averaged, ...]
 
 
 def measure(plan: AveragingPlan, folder: Path, *, seed: int) -> Averaging:
-    """Train a collection at each rate (kept in `folder`), and publish from it."""
+    """Train each collection (kept in `folder`), and publish from it."""
     found = load(plan.data)
     test = some(found.test, plan.tested, seed)
     network = Network(plan.network, test.public.shape, test.classes)
     rows = []
-    for lr in plan.rates:
+    for lr, epochs in plan.runs:
         path = folder / f"{plan.data}-{plan.network}-{lr:g}"
-        stages = train_stages(
-            network, found.train, plan.models, plan.training(lr), seed=seed, path=path, stages=plan.stages
-        )
-        collection = stages[plan.stages[-1]]
+        training = plan.training(lr, epochs)
+        (collection,) = train_stages(network, found.train, plan.models, training, seed=seed, path=path).values()
         layout, module, mean = collection.layout, network.build(seed), collection.mean()
         moved = float((mean - layout.flatten(module)).norm())
         apart = float((collection.rows - mean).square().sum(1).mean().sqrt())
@@ -61,5 +59,5 @@ def measure(plan: AveragingPlan, folder: Path, *, seed: int) -> Averaging:
         *own, averaged, published = (
             accuracy(layout.load(module, vector), test) for vector in (*collection.rows, mean, drawn)
         )
-        rows.append(Averaged(lr, sum(own) / len(own), averaged, published, apart / moved))
-    return Averaging(plan.data, plan.network, plan.models, plan.stages[-1], tuple(rows))
+        rows.append(Averaged(lr, epochs, sum(own) / len(own), averaged, published, apart / moved))
+    return Averaging(plan.data, plan.network, plan.models, tuple(rows))

@@ -104,8 +104,8 @@ def measure(
         layout = collection.layout
         _stage(points, plan, collection, epoch, accuracies, seed)
     _sweeps(points, plan, collection, accuracies, seed)
-    if not points.of("dp-sgd"):
-        points.add(*_dp_sgd(plan, whole, network, train, test, seed))
+    if plan.dp_sgd and not points.of("dp-sgd"):
+        points.add(*_dp_sgd(plan, whole, network, train, measured, test, seed))
     slices = _slices(collection)
     return Quality(plan.data, plan.network, collection.parameters, plan.models, len(train), points.all, slices)
 
@@ -244,7 +244,9 @@ def _mean(accuracies: Sequence[tuple[float, float]]) -> list[float]:
     return torch.tensor(accuracies, dtype=torch.float64).mean(0).tolist()
 
 
-def _dp_sgd(plan: QualityPlan, whole: Plan, network: Network, train: Dataset, test: Dataset, seed: int) -> list[Point]:
+def _dp_sgd(
+    plan: QualityPlan, whole: Plan, network: Network, train: Dataset, measured: Dataset, test: Dataset, seed: int
+) -> list[Point]:
     """DP-SGD at the same epochs; its epsilon grows with them."""
     method = DpSgd(
         noise_multiplier=whole.sigma,
@@ -272,7 +274,7 @@ def _dp_sgd(plan: QualityPlan, whole: Plan, network: Network, train: Dataset, te
             )
             taken = until
             spent = accountants.epsilon(gradients.events.event, whole.delta).epsilon
-            points.append(Point("dp-sgd", epoch, spent, accuracy(module, train), accuracy(module, test)))
+            points.append(Point("dp-sgd", epoch, spent, accuracy(module, measured), accuracy(module, test)))
     finally:
         gradients.close()
     return points

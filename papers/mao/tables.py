@@ -108,12 +108,13 @@ def epoch_table(one: Quality, notes: tuple[str, ...]) -> Table:
     # Those of every epoch: after the last one more of them were published.
     epsilons = one.epsilons("dp-pg", min(point.epoch for point in one.points))
     for epoch in sorted({point.epoch for point in one.of("none")}):
-        (none,), (mean,), (private,) = (one.of(curve, epoch) for curve in ("none", "mean", "dp-sgd"))
+        (none,), (mean,) = (one.of(curve, epoch) for curve in ("none", "mean"))
         row: list[Value] = [epoch, none.train, none.test, mean.test]
         for epsilon in epsilons:
             (point,) = one.of("dp-pg", epoch, epsilon)
             row += [point.train, point.test]
-        rows.append((*row, private.test, private.epsilon))
+        private = [(point.test, point.epsilon) for point in one.of("dp-sgd", epoch)]
+        rows.append((*row, *(private[0] if private else (None, None))))
     drawn = [Column(f"DP-PG {epsilon:g}, {part}") for epsilon in epsilons for part in ("train", "test")]
     return Table(
         f"figure-{_figure(one, 4)}",
@@ -187,15 +188,16 @@ def averaging_table(one: Averaging, notes: tuple[str, ...]) -> Table:
     """The text on figure 4: with a large epsilon "publishing model will benefit from model aggregation"."""
     return Table(
         f"averaging-{one.data}",
-        f"{one.models} of {one.network} on {one.data} after {one.epochs} epoch at several rates: one, their mean, a draw",
+        f"{one.models} of {one.network} on {one.data}, trained at several rates: one of them, their mean, and a draw",
         (
             Column("learning rate", None),
+            Column("epochs"),
             Column("none, test"),
             Column("mean network, test"),
             Column("DP-PG 5, test"),
             Column("spread over distance from the start", 3),
         ),
-        tuple((row.lr, row.none, row.mean, row.drawn, row.spread) for row in one.rows),
+        tuple((row.lr, row.epochs, row.none, row.mean, row.drawn, row.spread) for row in one.rows),
         (*notes, "The spread is the root mean square of the networks' distances from their mean."),
     )
 

@@ -52,16 +52,20 @@ def train_one(
     """
     stages = (training.epochs,) if stages is None else stages
     rest = {name: value for name, value in asdict(training).items() if name not in ("loss", "epochs")}
-    described = [dataset.fingerprint(), describe_network(network), rest, list(stages), seed, start]
-    belongs = json.dumps(described, sort_keys=True)
+    belongs = json.dumps([dataset.fingerprint(), describe_network(network), rest, seed, start], sort_keys=True)
+    kept: set[int] = set()
     if path.exists():
         with safe_open(path, "pt") as file:
             if file.metadata()["belongs"] != belongs:
                 raise SettingError(f"{path} is a network from other records or settings; choose another folder.")
-            return {stage: file.get_tensor(str(stage)) for stage in stages}
-    found = _train(network.build(seed if start is None else start), dataset, training, stages, seed << 16 | row)
+            kept = set(map(int, file.keys()))
+            if kept >= set(stages):
+                return {stage: file.get_tensor(str(stage)) for stage in stages}
+    # A training passes through the same stages whichever of them are kept.
+    wanted = sorted(kept | set(stages))
+    found = _train(network.build(seed if start is None else start), dataset, training, wanted, seed << 16 | row)
     write_whole(path, save({str(stage): vector for stage, vector in found.items()}, {"belongs": belongs}))
-    return found
+    return {stage: found[stage] for stage in stages}
 
 
 def train_stages(

@@ -189,20 +189,21 @@ def test_networks_trained_in_bfloat16_are_near_those_of_float32_and_are_kept(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"net-{row}.safetensors" for row in range(3)]
     (tmp_path / "net-0.safetensors").unlink()
     assert torch.equal(train_stages(network, digits, 2, training, **options)[1].rows, stages[1].rows[:2])
+    more = train_stages(network, digits, 2, training, **{**options, "stages": (1, 2)})
+    assert torch.equal(more[1].rows, stages[1].rows[:2])
     with pytest.raises(SettingError, match="other records or settings"):
         train_stages(network, digits, 2, training, **{**options, "seed": 1})
 
 
 def test_networks_trained_at_a_large_rate_lie_further_apart(tmp_path):
-    plan = AveragingPlan("digits", "mlp", rates=(1.0, 0.02), models=3, stages=(2,))
+    plan = AveragingPlan("digits", "mlp", ((1.0, 2), (0.02, 2)), models=3)
     found = averaging.measure(plan, tmp_path, seed=0)
     fast, slow = found.rows
-    assert (fast.lr, slow.lr) == plan.rates
     assert fast.spread > 1.5 * slow.spread
     for row in found.rows:
         assert min(row.none, row.mean, row.drawn) > 0.2
     (table,) = tables.every_table((), (), (found,), TINY, ())[1:]
-    assert [line[0] for line in table.rows] == list(plan.rates)
+    assert [line[:2] for line in table.rows] == list(plan.runs)
 
 
 def test_the_data_sets_to_run_can_be_chosen():
