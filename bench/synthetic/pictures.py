@@ -69,7 +69,9 @@ def distance(one: Dataset, other: Dataset) -> float:
     return float((mean - mean_other).square().sum() + cov.trace() + cov_other.trace() - 2 * shared)
 
 
-def main(method: str, epsilon: str, seed: str, runs: str = str(Path(__file__).with_name("results") / "pictures")) -> None:
+def main(
+    method: str, epsilon: str, seed: str, runs: str = str(Path(__file__).with_name("results") / "pictures")
+) -> None:
     """One method at one budget; what was kept already is only printed."""
     from noiseproof.data import load
     from noiseproof.releases.release import DataRelease
