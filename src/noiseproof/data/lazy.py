@@ -80,7 +80,7 @@ class MappedArray:
         taken = np.empty((len(places), *self._array.shape[1:]), self._array.dtype)
         starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
         firsts, stops = places[starts].tolist(), [*starts[1:].tolist(), len(places)]
-        each, room = self._array[:1].nbytes, memoryview(taken).cast("B")
+        each, room = self._array[:1].nbytes, taken.data.cast("B")
         for start, stop, first in zip(starts.tolist(), stops, firsts, strict=True):
             wanted = room[start * each : stop * each]
             if os.preadv(self._file, [wanted], self._array.offset + first * each) != len(wanted):

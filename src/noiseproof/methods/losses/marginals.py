@@ -319,7 +319,8 @@ class Marginals(Synthesizer):
 def _triples(plan: NoiseLevels) -> list[Columns]:
     """Every pair of columns with the target, if triples are counted."""
     target = plan.columns - 1
-    return [(one, other, target) for one, other in combinations(range(target), 2)][: plan.triples]
+    found: list[Columns] = [(one, other, target) for one, other in combinations(range(target), 2)]
+    return found[: plan.triples]
 
 
 def sample(

@@ -124,7 +124,10 @@ class Mixture:
         for one in measurements:
             places = tuple(self._slices[column] for column in one.columns[:2])
             target = found[len(one.columns) - 1]
-            target.shares[..., *places] = one.shares.movedim(-1, 0) if len(one.columns) == 3 else one.shares
+            if len(one.columns) == 3:
+                target.shares[(slice(None), *places)] = one.shares.movedim(-1, 0)
+            else:
+                target.shares[places] = one.shares
             target.weight[places] = (finest / one.sigma) ** 2
         return found[0], found[1], found[2]
 
