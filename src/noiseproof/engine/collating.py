@@ -45,11 +45,11 @@ class SeparateCollate:
         if self.own is default_collate or len(records) < 2 or not is_due(self._checked):
             return self.own(records)
         # It may change the records that it is given, or remember that it was asked.
-        kept, start = _copied((self.own, records)), _random_states()
+        (own, given), start = _copied((self.own, records)), _random_states()
         batch = self.own(records)
         end = _random_states()
         try:
-            if _mixes(*kept, batch, start, end, self.ordered):
+            if _mixes(own, given, batch, start, end, self.ordered):
                 raise UnsupportedError(
                     "the loader's collate_fn mixes the records of a batch (mixup, cutmix, statistics over the batch), so that "
                     "one record is in several losses and clipping bounds nothing; let it put each of them in by itself."
