@@ -143,7 +143,7 @@ def test_records_that_differ_in_a_numeric_label_are_told_apart():
     assert len({tuple(row) for row in made.identities()}) == 2
     grouped = Dataset("x", torch.zeros(2, 1), torch.tensor([0.25, 0.5]), public, torch.tensor([0, 0]))
     assert grouped.fingerprint() != made.fingerprint()
-    with pytest.raises(DataError, match="one part"):
+    with pytest.raises(DataError, match="at least 2"):
         split(grouped)
 
 

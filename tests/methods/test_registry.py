@@ -21,7 +21,7 @@ def test_every_method_can_say_what_suits_so_many_records(name, records):
     suited = usual.for_records(records, VECTORS)
     assert type(suited) is type(usual)
     changed = {key for key, value in suited.settings().items() if value != usual.settings()[key]}
-    assert changed <= {"epochs", "batch_size"}
+    assert changed <= {"epochs", "batch_size", "length"}
     if "epochs" in changed:
         assert 0 < suited.epochs < usual.epochs
 

@@ -151,7 +151,7 @@ def test_runs_of_another_seed_or_broken_ones_are_not_mixed_in(two_sets, no_figur
 def test_rows_that_are_not_the_paper_s_and_data_that_is_not_there_are_refused(monkeypatch, tmp_path):
     with pytest.raises(SettingError, match="Location"):
         papers.get("lu").only(["Iris"])
-    with pytest.raises(SettingError, match="run whole"):
+    with pytest.raises(SettingError, match="mnist, cifar10"):
         papers.get("mao").only(["Iris"])
     monkeypatch.setattr(study, "available", lambda row: None)
     with pytest.raises(DataError, match="NOISEPROOF_DATA"):

@@ -46,7 +46,9 @@ def summary(losses: dict[str, dict[float, float]]) -> Summary:
         for epsilon, loss in values.items()
     )
     accuracies = dict.fromkeys(("original", "paper", "code"), (0.5, 0.5))
-    return Summary((RunResult("Location", "location", 0, 100, 10, 3, 1.0, accuracies, 0.1, 0.2, 0.25, points, 1.0),))
+    return Summary(
+        (RunResult("Location", "location", 0, 100, 10, 3, 1.0, accuracies, 0.1, 0.2, 2, 0.1, 0.25, points, 1.0),)
+    )
 
 
 def test_answers_are_counted_until_dp_sgd_loses_less():
