@@ -227,7 +227,7 @@ import torch
 from noiseproof.data import load
 from noiseproof.run import train
 torch.set_num_threads(1)
-split = load(sys.argv[1])
+split = load(sys.argv[1], test_fraction=0.005)
 features = split.train.features
 started = time.perf_counter()
 release = train("dp-sgd", split.train, seed=0, epochs=0.01, batch_size=4096, micro_batch_size=512, noise_multiplier=1.0,
