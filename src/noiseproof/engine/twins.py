@@ -275,8 +275,8 @@ class TwinBatch(TorchDispatchMode):
     def _let_go(self, *_: Any) -> None:
         """Drop the twins of what nobody can compute with any more, though the graph keeps it for the backward pass.
 
-        Else a checked step would hold all activations twice. This is called where a layer begins or ends, when no operation that is
-        made of others holds what Python does not know of.
+        Else a checked step would hold all activations twice. This is called where a layer begins or ends, when no operation
+        that is made of others holds what Python does not know of.
         """
         for reference in self._twins.keyrefs():
             tensor = reference()

@@ -288,23 +288,24 @@ class _Walk:
         """Narrow places, with enough between them.
 
         What is met before one must not be met behind it too, or be part of what is: errors would arrive there that come later.
+        Nor may it be part of something else that is met in the same section, which errors would reach it through.
         """
         graph, visited = self._graph, self._visited
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
+        direct: dict[int, set[int]] = {}
+        through: dict[int, set[int]] = {}
+        """For what is shared the places at which it is met, itself or as a part."""
         for meeting in self._meetings:
-            place = visited[meeting.node]
             for which in meeting.wanted:
-                shared = graph.behind[meeting.node][which][0]
-                first[shared] = min(place, first.get(shared, place))
-                last[shared] = max(place, last.get(shared, place))
+                direct.setdefault(graph.behind[meeting.node][which][0], set()).add(visited[meeting.node])
         for number in order:
-            for other, _ in graph.behind[number] if number in last else ():
-                last[other] = max(last[number], last.get(other, 0))
+            if places := direct.get(number, set()) | through.get(number, set()):
+                for other, _ in graph.behind[number]:
+                    through.setdefault(other, set()).update(places)
         until = [0] * (len(visited) + 1)
         """For every place the last at which something is met that was met before it."""
-        for shared, place in first.items():
-            until[place + 1] = max(until[place + 1], last[shared])
+        for shared, places in direct.items():
+            place = min(places) + 1
+            until[place] = max(until[place], *places, *through.get(shared, ()))
         sizes = [sum(prod(shape) for shape in graph.shapes[number]) for number in visited]
         size, least = 0, sum(sizes) / SECTIONS
         narrow = {visited[candidate[0]]: candidate for candidate in self._narrow}
@@ -315,4 +316,11 @@ class _Walk:
                 found.append(narrow[place])
                 size = 0
             size += own
+        starts = [visited[number] for number, _, _ in found]
+        for shared in direct.keys() & through.keys():
+            own_sections, others = (
+                {bisect_right(starts, place) for place in kind[shared]} for kind in (direct, through)
+            )
+            if own_sections & others:
+                return []
         return found
