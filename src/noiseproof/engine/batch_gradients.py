@@ -258,6 +258,7 @@ class BatchGradients(ABC):
         if losses is not None and expected > 0:
             if twin is not None:
                 twin.check(losses)
+                twin.put_away()
                 self._checked += 1
             thoroughly = twin is not None and (self._checked == 1 or self._checked > FIRST)
             owners = None if owners is None else owners.to(losses.device)

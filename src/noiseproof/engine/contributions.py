@@ -128,6 +128,10 @@ class Contribution(ABC):
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
 
+    def some_rows(self, rows: slice) -> Contribution:
+        """The gradients of some of the parameter's rows; kinds that need not write out the others do not."""
+        return Explicit(self.explicit()[:, rows])
+
     @property
     @abstractmethod
     def size(self) -> tuple[int, int]:
