@@ -40,8 +40,7 @@ class Lin(Study[Plan, Cell, CellResult]):
 
     def cells(self, plan: Plan) -> tuple[Cell, ...]:
         """Every training of the data sets; the plan says how large they are, or that initial weights are compared."""
-        compared = (*design.sequences(plan.repeats), *design.quantiles(plan.repeats))
-        cells = compared if plan.repeats else design.every_cell()
+        cells = design.compared(plan.repeats) if plan.repeats else design.every_cell()
         return tuple(cell for cell in cells if cell.data in self._sets)
 
     def store(self, setup: Setup[Plan]) -> Store:

@@ -74,7 +74,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     is run on public data.
     """
     started = time.process_time()
-    train, test = records(cell.data, plan.records, plan.test)
+    train, test = records(cell.data, plan.records, plan.test_of(cell))
     rng = Reproducible(cell.seed(seed))
     name, options = plan.networks[cell.model]
     chosen = options if cell.start is None else {**options, "start": cell.start}
@@ -102,7 +102,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     result = CellResult(
         cell=cell,
         accuracy=accuracy(module, test),
-        convergence=_ranked(convergence(module, _first(train, plan.test))),
+        convergence=_ranked(convergence(module, _first(train, plan.test_of(cell)))),
         tpvd=None if reference is None else _ranked(tpvd(reference, weights)),
         epsilon=epsilon,
         delta=plan.delta,
@@ -149,7 +149,7 @@ def descend_plainly(
     module.eval()
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def records(name: str, most: int, test: int) -> tuple[Dataset, Dataset]:
     """The training and test records of a set as 28x28 grey images, at most so many of each."""
     found = load(name)
