@@ -88,7 +88,7 @@ class Store(store.Store[Cell, CellResult]):
             "network": plan.networks[cell.model],
             "lr": plan.lr(cell),
             "batch_size": plan.batch_size,
-            "watched": plan.watched,
+            "watched": plan.watched_of(cell),
             "delta": plan.delta,
         }
 

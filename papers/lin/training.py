@@ -81,7 +81,8 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     module = Network(name, train.public.shape, train.classes, chosen).build(cell.initial_seed(seed))
     steps = plan.steps_of(cell)
     every = max(1, steps // plan.looks)
-    curves = Curves(module, _first(train, plan.watched), _first(test, plan.watched), every=every)
+    watched = plan.watched_of(cell)
+    curves = Curves(module, _first(train, watched), _first(test, watched), every=every)
     rate = min(1.0, plan.batch_size / len(train))
     if cell.sequence == "none":
         parameters = list(module.parameters())
