@@ -133,7 +133,7 @@ def test_gains_are_by_seed_with_as_many_as_were_run(effect):
     for data, _, steps, text in gains:
         each = [float(gain) for gain in text.split(", ")]
         assert data == "mnist"
-        assert len(each) == (1 if steps == 2_000 else 3)
+        assert len(each) == (1 if steps == design.LONG else 3)
         assert all(10 <= gain <= 30 for gain in each)
 
 
