@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from noiseproof.methods.gradients.quantile import LayerShare
 from noiseproof.networks.network import Start
@@ -19,6 +19,8 @@ Sequence = Literal["AC", "CA", "quantile-flat", "quantile-layer", "none"]
 `AC` adds noise to each record's gradient, then clips it (noisy-gradient); `CA` clips each, then adds noise to their sum
 (dp-sgd); the quantiles are the paper's algorithm 2; `none` is ordinary training.
 """
+
+R = TypeVar("R")
 
 SWEEP = (0.001, 0.04, 1.4, 10.0, 100.0)
 """The clipping norms of Table 12."""
@@ -164,7 +166,7 @@ START: Mapping[str, Start] = {"cnn": "truncated-normal", "lstm": "normal"}
 and to accuracies that are multiples of 1/128, is that of the "TensorFlow examples", whose output weights are standard normals."""
 SHORT, LONG = 60, 480
 """Steps of the factorial experiment, whose cells are many, and of the trainings that say what more steps change."""
-FEW = 2_000
+FEW = 1_000
 """Records that cells are measured on where there are many, since measuring the CNN on 10,000 costs as much as training it."""
 SGD_RATES: Mapping[str, tuple[float, ...]] = {"cnn": (0.1, 0.5, 2.0, 8.0), "lstm": (0.5, 2.0, 8.0, 32.0)}
 """Rates of SGD that were tried on MNIST at sigma 0.5 and C = 1.4, the same for both sequences."""
@@ -204,7 +206,7 @@ def others() -> tuple[Cell, ...]:
 def rates() -> tuple[Cell, ...]:
     """SGD on MNIST at every rate, both sequences."""
     return tuple(
-        Cell("mnist", model, "sgd", sequence, 0.5, 1.4, START[model], steps=RATE_STEPS[model], lr=lr, test=FEW)
+        Cell("mnist", model, "sgd", sequence, 0.5, 1.4, START[model], steps=RATE_STEPS[model], lr=lr, test=2 * FEW)
         for model, grid in SGD_RATES.items()
         for lr, sequence in itertools.product(grid, FACTORS["sequence"])
     )
@@ -226,6 +228,11 @@ def experiment() -> Mapping[Cell, Cell]:
             test=FEW,
         )
     return found
+
+
+def own(results: Mapping[Cell, R]) -> dict[Cell, R]:
+    """What was found with the paper's networks, by the cells of the factorial experiment."""
+    return {cell: results[training] for cell, training in experiment().items() if training in results}
 
 
 def norms() -> tuple[Cell, ...]:

@@ -144,7 +144,7 @@ def rates_table(results: Results) -> Table:
             *(Column(text) for text in ("AC", "CA", "mean", "taken")),
         ),
         tuple(rows),
-        (f"One seed, {design.FEW} test records; the rate with the best mean is taken for all other cells of SGD.",),
+        (f"One seed, {2 * design.FEW} test records; the rate with the best mean is taken for all other cells of SGD.",),
     )
 
 

@@ -26,7 +26,7 @@ _EPSILON = Column("proven epsilon", 3)
 def every_table(results: Results, plan: Plan) -> tuple[Table, ...]:
     """All tables of the cells that were run, in the paper's order, then what it got wrong; statistics need every set."""
     if plan.repeats:
-        own = {cell: results[own] for cell, own in design.experiment().items() if own in results}
+        own = design.own(results)
         whole = Counter(cell.data for cell in own)
         every = Counter(cell.data for cell in design.experiment())
         sets = tuple(data for data in FACTORS["data"] if whole[data] == every[data])

@@ -17,6 +17,8 @@ _CHANCE = 0.01
 """Differences of accuracy losses that 100,000 answers may show by chance, generously."""
 _LEAKS = 0.02
 """Finding 3 excepts baselines that leak less."""
+_ENDS = 0.15
+"""Shares of the maximum that are taken for 0, and for the maximum less this."""
 _SHOWN = (0.01, 1.0, 100.0)
 """Epsilons at which finding 3's losses are told."""
 _ALGORITHM_1 = ("neuron-gaussian", "neuron-laplace")
@@ -69,7 +71,7 @@ def findings_table(found: Sequence[Summary]) -> Table:
     """Findings 1 to 5 of section 5.4.3, each by a number and what it says."""
     rows = [*_overfitting(found)]
     for one in found:
-        rows += [_falls(one), *_trade_off(one), _laws(one)]
+        rows += [_falls(one), *_ranges(one), *_trade_off(one), _laws(one)]
     rows.append(_sizes_rather_than_rho())
     return Table(
         "findings",
@@ -100,6 +102,23 @@ def _falls(one: Summary) -> tuple[Value, ...]:
     text = f"largest loss {most:.3f}, largest rise {rise:.3f}"
     holds = rise <= _CHANCE and most <= 0.5 + _CHANCE
     return "2", "Algorithm 1's loss falls with epsilon, from about .5 at most", one.label, text, holds
+
+
+def _ranges(one: Summary) -> list[tuple[Value, ...]]:
+    """Finding 2's second half: from which epsilon to which the loss falls from its maximum to 0."""
+    rows: list[tuple[Value, ...]] = []
+    for curve, (low, high) in zip(_ALGORITHM_1, ((0.1, 10.0), (1.0, 100.0)), strict=True):
+        if curve == "neuron-gaussian":
+            low, high = {"Location": (1.0, 100.0), "Purchase-2": (0.01, 1.0)}.get(one.row, (low, high))
+        losses = one.losses(curve)
+        if not {low, high} <= set(losses):
+            continue
+        most = max(losses.values())
+        before, after = (losses[epsilon] / most for epsilon in (low, high))
+        said = f"{curve}'s loss falls from its maximum to 0 between epsilon {low:g} and {high:g}"
+        text = f"{before:.0%} of its maximum at {low:g}, {after:.0%} at {high:g}"
+        rows.append(("2", said, one.label, text, before >= 1 - _ENDS and after <= _ENDS))
+    return rows
 
 
 def _trade_off(one: Summary) -> list[tuple[Value, ...]]:

@@ -30,8 +30,6 @@ class Plan:
     shadows: int | None = None
     more_shadows: Mapping[str, int] = field(default_factory=dict)
     """Rows with another number of shadow models."""
-    more_repeats: Mapping[str, int] = field(default_factory=dict)
-    """Rows with another number of repeats."""
     epsilons: tuple[float, ...] = published.EPSILONS
     delta: float = 1e-5
     """Of the proven siblings."""
@@ -57,10 +55,6 @@ class Plan:
         planned = int(published.number(row, "shadows")) if self.shadows is None else self.shadows
         return self.more_shadows.get(row, planned)
 
-    def repeat_count(self, row: str) -> int:
-        """How many repeats."""
-        return self.more_repeats.get(row, self.repeats)
-
 
 FEW_SHADOWS = 2
 """Shadow models of a weak attack, which is measured beside one with more."""
@@ -78,15 +72,14 @@ PLANS: Mapping[Scale, Plan] = {
         scale="effect",
         repeats=1,
         shadows=FEW_SHADOWS,
-        more_shadows={"Location": 30, "Purchase-100": 5, "MNIST": 10},
-        more_repeats={"US Adult": 3},
+        more_shadows={"Location": 30, "Purchase-100": 5},
         accountings=("rdp",),
         rival_epsilons=(0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
         program_epsilons=(1.0, 10.0),
         siblings=False,
         notes=(
-            "scale effect: the paper's numbers of records and epochs, one repeat (three on US Adult) where the paper has ten, "
-            "2 shadow models (30 on Location, 10 on MNIST, 5 on Purchase-100) where it has 10 to 100; DP-SGD by RDP "
+            "scale effect: the paper's numbers of records and epochs, one repeat where the paper has ten, "
+            "2 shadow models (30 on Location, 5 on Purchase-100) where it has 10 to 100; DP-SGD by RDP "
             "alone, which has the least noise of the four accountings, at six of the eleven epsilons, and on the program's form "
             "of the loss at two; left out: the siblings.",
         ),
