@@ -162,3 +162,17 @@ def test_statistics_of_scale_effect_wait_until_every_cell_is_there(plan, pretend
     names = {table.name for table in tables.every_table(found, several)}
     assert {"table-3", "table-4", "gains"} < names
     assert not {"table-5", "table-8", "table-10"} & names
+
+
+def test_tables_3_to_5_and_the_gains_are_of_the_pairs_that_are_there(plan, pretend, tmp_path):
+    several = replace(plan, repeats=3)
+    there = [training for cell, training in design.experiment().items() if cell.optimizer == "adam"]
+    there.remove(design.experiment()[design.Cell("mnist", "cnn", "adam", "CA", 0.1, 0.8)])
+    names = {
+        table.name: table
+        for table in tables.every_table(
+            Lin().results(there, Setup(several, tmp_path, runner=pretend, workers=1)), several
+        )
+    }
+    assert len(names["table-3"].rows) == 2 * 8 - 1 + 2
+    assert columns(names["gains"], "AC wins")[:2] == [("3 of 3",), ("4 of 4",)]
