@@ -28,8 +28,6 @@ from papers.phan.plans import FIRST_PROGRAM, OWN_RELEVANCES, PROGRAM, Plan, Sett
 
 _NO_NOISE = 1e9
 """An epsilon at which no noise is to be seen."""
-FIRST_BATCH = 10_000
-"""|L| in the program's first public version."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +70,19 @@ class CellResult:
 
 
 def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
-    """Every cell of the plan for the data sets that are there, those of the first seed before the next."""
+    """Every cell of the plan for the data sets that are there: the program's, the first seed before the next, and others."""
     found = []
     for setting in plan.settings:
         if setting.data not in data:
             continue
         found += [Cell(setting.data, f"functional, {name}", None, 0) for name in reversed(setting.maps)]
+        programs = [curve for curve in setting.curves if curve.endswith(PROGRAM)]
+        others = [curve for curve in setting.curves if curve not in programs]
         found += [
             Cell(setting.data, curve, epsilon, repeat)
-            for repeat in range(plan.repeats)
-            for curve in setting.curves
+            for repeat, curves in [*((repeat, programs) for repeat in range(plan.repeats)), (0, others)]
+            for curve in curves
             for epsilon in ((None,) if curve.startswith("no noise") else setting.epsilons)
-            if not repeat or curve.endswith(PROGRAM)
         ]
     return found
 
@@ -150,14 +149,14 @@ def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
     first = reading.endswith(FIRST_PROGRAM)
     if first:
         # As many steps, each of which stands for more records.
-        epochs *= FIRST_BATCH / setting.batch_size
-        common["batch_size"] = FIRST_BATCH
+        epochs *= setting.first_batch / setting.batch_size
+        common["batch_size"] = setting.first_batch
     if name == "adlm":
         # The program's floor, and its own network's relevances.
         common |= {"relevance": str(relevance_file(folder, setting)), "floor": 1e-5}
     return kind(
         epochs=epochs,
-        draw="batch",
+        draw=setting.draw,
         coefficients="plain" if first else "matrix",
         bound=setting.bound,
         schedule="constant",
@@ -236,19 +235,22 @@ def _trained(
     seen: list[tuple[float, float]] = []
 
     def look(step: int, module: nn.Module) -> None:
-        right = logits(module, test.features).argmax(1) == test.labels
+        with torch.autocast("cpu", enabled=False):
+            right = logits(module, test.features).argmax(1) == test.labels
         seen.append((step * batch / len(train), float(right.double().mean())))
 
     network = setting.recipe(train.public.shape, train.classes)
     # ILM is the same with equal noise: it has AdLM's epsilon_2 and epsilon_3, and nothing in place of epsilon_1.
     claimed = epsilon if isinstance(chosen, Adlm) else epsilon * sum(setting.shares[1:]) / sum(setting.shares)
-    release = chosen.fit(
-        network,
-        train,
-        Budget(claimed, plan.delta),
-        rng=Reproducible(seed),
-        look=Look(max(1, steps // (setting.points or plan.points)), look),
-    )
+    # Weights that a cache would keep change with every step.
+    with torch.autocast("cpu", torch.bfloat16, enabled=setting.precision == "bfloat16", cache_enabled=False):
+        release = chosen.fit(
+            network,
+            train,
+            Budget(claimed, plan.delta),
+            rng=Reproducible(seed),
+            look=Look(max(1, steps // (setting.points or plan.points)), look),
+        )
     if not seen or seen[-1][0] < steps * batch / len(train):
         seen.append((steps * batch / len(train), accuracy(release, test)))
     stated = setting.epsilons if cell.epsilon is None else (cell.epsilon,)
