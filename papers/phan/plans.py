@@ -160,13 +160,13 @@ PLANS: Mapping[Scale, Plan] = {
                 "cifar10",
                 "phan-cifar",
                 step_records=32,
-                epochs=216.0,
+                epochs=144.0,
                 lr=1e-3,
                 precision="bfloat16",
                 draw="once",
                 first_batch=7200,
                 relevance_epochs=1,
-                relevance_records=5_000,
+                relevance_records=2_000,
                 points=2,
                 epsilons=(2.5, 8.0),
                 over_epochs=(2.5, 8.0),
@@ -182,7 +182,7 @@ PLANS: Mapping[Scale, Plan] = {
         notes=(
             "scale effect: the paper's convolutions, in bfloat16 with float32 weights. MNIST: the program's first version, 8,000 "
             "steps of 32 records at 1e-3, with the noise of 10,000 (the program: 14,401 steps of 10,000 at 5e-4). CIFAR-10: "
-            "600 steps of 32 records of 20,000 at 1e-3, with the noise of 7,200, drawn once (the paper: some 5,600 steps of "
+            "400 steps of 32 records of 20,000 at 1e-3, with the noise of 7,200, drawn once (the paper: some 5,600 steps of "
             "7,200 of 50,000 records).",
         ),
     ),

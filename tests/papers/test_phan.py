@@ -157,7 +157,7 @@ def test_the_program_for_cifar_10_draws_its_noise_once_and_has_pixels_of_twice_t
     cifar = method("ilm, first program", PLANS["effect"].settings[1], tmp_path)
     assert (cifar.draw, cifar.coefficients, cifar.bound, cifar.batch_size) == ("once", "hidden", "max-out", 7200)
     assert cifar.sensitivity == 5400 / 2
-    assert cifar.steps(20_000) == 600
+    assert cifar.steps(20_000) == 400
 
 
 def test_gains_are_of_the_same_seeds_and_dp_sgd_stands_for_every_seed():
