@@ -161,8 +161,9 @@ def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
         epochs *= setting.first_batch / setting.batch_size
         common["batch_size"] = setting.first_batch
     if name == "adlm":
-        # The program's floor, and its own network's relevances.
-        common |= {"relevance": str(relevance_file(folder, setting)), "floor": 1e-5}
+        # The program's floors, and its own network's relevances.
+        floor = 1e-2 if setting.data == "cifar10" else 1e-5
+        common |= {"relevance": str(relevance_file(folder, setting)), "floor": floor}
     return kind(
         epochs=epochs,
         draw=setting.draw,
