@@ -70,6 +70,7 @@ class Phan(Study[Plan, Cell, CellResult]):
     title: ClassVar[str] = "The adaptive Laplace mechanism"
     paper: ClassVar[str] = PAPER
     plans, kind = PLANS, CellResult
+    partial: ClassVar[bool] = True
 
     def __init__(self, sets: Sequence[str] | None = None) -> None:
         """`sets` are the data sets to run, all of the plan's if None."""
