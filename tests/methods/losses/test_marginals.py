@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from noiseproof import load_bundle, train
 from noiseproof.audits import audit
 from noiseproof.data.lazy import StoredTensor
-from noiseproof.data.tables import decode
+from noiseproof.data.schema import Schema
+from noiseproof.data.tables import code, decode
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses import Marginals, marginals
 from noiseproof.methods.losses.coding import write
@@ -256,7 +258,34 @@ def test_columns_may_be_compared_with_each_other(table):
     conditions = Conditions.read("age <= money").of(table.public)
     met = conditions.met(table.public, table.features, table.labels)
     frame = decode(table.public, table.features, table.labels)
-    assert met.tolist() == (frame["age"] <= frame["money"]).tolist()
+    assert met.tolist() == ((frame["age"] <= frame["money"]) | frame["money"].isna()).tolist()
+
+
+@pytest.mark.parametrize("written", ["%d.%m.%Y", "ISO8601"])
+def test_dates_are_compared_as_days_and_a_rule_between_columns_is_for_rows_that_have_both(written):
+    bounds = {"low": "2024-01-01", "high": "2024-12-31", "date": written}
+    schema = Schema.model_validate(
+        {
+            "columns": {"in": bounds, "out": {**bounds, "missing": True}},
+            "target": {"name": "ill", "classes": ["no", "yes"]},
+        }
+    )
+    days = pd.DataFrame(
+        {
+            "in": ["2024-01-10", "2024-02-02", "2024-02-02", "2024-03-01"],
+            "out": ["2024-02-02", "2024-01-10", None, "2024-03-01"],
+            "ill": ["no", "yes"] * 2,
+        }
+    )
+    records = code(days, schema, name="stays")[0]
+
+    def met(where: str) -> list[bool]:
+        return Conditions.read(where).of(records.public).met(records.public, records.features, records.labels).tolist()
+
+    assert met("out >= in") == [True, False, True, True]
+    assert met("out > 2024-01-31") == [True, False, False, True]
+    with pytest.raises(SettingError, match="which is none that is written"):
+        met("out > soon")
 
 
 @pytest.mark.parametrize(
