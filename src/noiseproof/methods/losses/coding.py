@@ -24,7 +24,7 @@ _STEPS, _HALVINGS, _MANY_HALVINGS = 16, 12, 20
 FEWEST = 50
 """Records below which no generator is trained: the noise would be larger than all there is to learn."""
 MOST_SLOTS = 4096
-_ROWS = 1 << 15
+_ROWS = 1 << 13
 DIGITS = 4
 """Significant digits of synthetic numbers that are written: more would be nothing but chance."""
 MOST_VALUES = 256
