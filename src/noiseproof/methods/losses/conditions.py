@@ -78,6 +78,20 @@ class Conditions:
                 raise SettingError(f"where: {column!r} holds categories, which are = or !=, not {sign}.")
         return self
 
+    def orders(self, public: Public) -> list[tuple[str, str]]:
+        """Columns of numbers, or of dates, that come after another which no record lacks: (later, earlier), each once."""
+        names = {column.name: column for column in public.columns if column.numeric}
+        found: dict[str, str] = {}
+        for left, sign, right in self.parts:
+            later, earlier = (right, left) if sign in ("<", "<=") else (left, right)
+            if sign in ("=", "!=") or later not in names or earlier not in names or names[earlier].missing:
+                continue
+            alike = bool(names[later].date) == bool(names[earlier].date)
+            wide = (names[later].high or 0.0) > (names[earlier].low or 0.0)
+            if alike and wide and not {later, earlier} & {*found} and later not in found.values():
+                found[later] = earlier
+        return [*found.items()]
+
     def met(self, public: Public, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Which coded records meet all of them as they will be written, (records,).
 

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 
 from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.lazy import in_memory
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses.coding import Coding
+from noiseproof.methods.losses.differences import Differences
 from noiseproof.methods.losses.mixture import Columns, Measurement, evenly
 from noiseproof.privacy import EventLog, Exponential, Gaussian, Neighbours, Randomness
 from noiseproof.privacy.events import DpEvent, GaussianDpEvent, ReplaceOneDpEvent
@@ -40,9 +42,14 @@ def count_event(sigma: float, neighbours: Neighbours) -> DpEvent:
 
 
 class View:
-    """Records as places of slots, one a column, the target last; of vectors and small pictures, every feature a column."""
+    """Records as places of slots, one a column, the target last; of vectors and small pictures, every feature a column.
 
-    def __init__(self, public: Public) -> None:
+    Columns that come after others by a public rule (`orders`, as `Conditions.orders` has them) are known by the difference.
+    """
+
+    def __init__(self, public: Public, orders: Sequence[tuple[str, str]] = ()) -> None:
+        self._differences = Differences(public, orders)
+        public = self._differences.public
         if public.kind == "table" and public.columns:
             described = public
         elif math.prod(public.shape) <= _MOST_FEATURES:
@@ -66,9 +73,13 @@ class View:
         """(records, columns), the smallest whole numbers that hold them."""
         found = torch.empty(len(dataset), len(self.sizes), dtype=torch.int16)
         for part, out in zip(dataset.features.split(_ROWS), found.split(_ROWS), strict=True):
-            out[:, :-1] = self.coding.slots(part.flatten(1))
+            out[:, :-1] = self.coding.slots(self._differences.apart(in_memory(part).flatten(1)))
         found[:, -1] = dataset.labels
         return found
+
+    def features(self, slots: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Coded records, (records, features), with these slots of all columns but the target."""
+        return self._differences.together(self.coding.from_slots(slots, generator))
 
 
 class Groups:
