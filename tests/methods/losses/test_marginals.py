@@ -19,7 +19,7 @@ from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses import Marginals, marginals
 from noiseproof.methods.losses.coding import write
 from noiseproof.methods.losses.conditions import Conditions
-from noiseproof.methods.losses.counts import Counts, Groups, View, _on_simplex, count_event, smoothed
+from noiseproof.methods.losses.counts import Counts, Groups, View, _on_simplex, count_event, denoised, smoothed
 from noiseproof.methods.losses.mixture import Measurement, Mixture, evenly
 from noiseproof.privacy import Budget, EventLog, Reproducible, accountants
 from noiseproof.privacy.events import GaussianDpEvent, PureDpEvent
@@ -221,13 +221,23 @@ def test_rare_values_are_joined_and_drawn_by_their_own_shares():
 def test_differences_that_noise_explains_are_smoothed_away_and_others_stay():
     widths = torch.full((8,), 1 / 8)
     noise = torch.tensor([3.0, -4.0, 2.0, 1.0, -3.0, 0.0, 4.0, -3.0], dtype=torch.float64)
-    flat = smoothed(100 + noise, widths, sigma=8.0)
+    flat = smoothed(100 + noise, widths, sigma=8.0, records=800)
     assert torch.allclose(flat, torch.full((8,), 100.0, dtype=torch.float64))
     peak = torch.tensor([0.0, 0.0, 0.0, 900.0, 0.0, 0.0, 0.0, 0.0, 50.0], dtype=torch.float64)
-    kept = smoothed(peak, widths, sigma=4.0)
+    kept = smoothed(peak, widths, sigma=4.0, records=950)
     assert kept[3] > 880
     assert kept[8] == 50  # missing
     assert kept[:8].sum().item() == pytest.approx(900)
+
+
+def test_categories_that_are_about_as_common_lend_each_other_their_counts_and_others_stay():
+    true = torch.cat([torch.full((99,), 20.0), torch.full((1,), 5000.0)]).double()
+    noisy = true + 30 * torch.randn(100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = denoised(noisy, 30.0)
+    assert found[99] == pytest.approx(noisy[99], abs=1)
+    assert (found - true)[:99].abs().mean() < (noisy - true)[:99].abs().mean() / 3
+    assert torch.allclose(denoised(noisy, 1e-3), noisy.clamp_min(0), atol=0.01)
+    assert torch.equal(denoised(noisy[:3], 30.0), noisy[:3])
 
 
 def test_exchanging_two_records_moves_counts_by_no_more_than_the_event_says(table):
