@@ -1,10 +1,11 @@
-"""Synthetic tables: ours beside dpmm's AIM, MST and PrivBayes, on six tables, at five budgets, over three seeds.
+"""Synthetic tables: ours beside private-pgm's AIM and MST and dpmm's, on six tables, at five budgets, over three seeds.
 
 Every run is kept as a small file in `bench/synthetic/results`, so that what is there is never run again; a file that is
 deleted is. `noiseproof bench --only synthetic` runs what is missing and says how all of it compares; `python -m
 bench.synthetic run` does so for a part of it or for some minutes, and `python -m bench.synthetic page` writes the page.
-The peers run in an environment of their own: `NOISEPROOF_PEERS` names its Python (`pip install dpmm` there); without it,
-what was kept of them is read and nothing of theirs is run.
+The peers run in environments of their own: `NOISEPROOF_PEERS` names the Python of dpmm's (`pip install dpmm`),
+`NOISEPROOF_PGM_PYTHON` that of private-pgm's (`pgm.py` says which) and `NOISEPROOF_PGM` its folder; without them, what was
+kept of them is read and nothing of theirs is run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from noiseproof.files import write_whole
 
 EPSILONS = (0.1, 0.5, 1.0, 3.0, 10.0)
 OURS = ("marginals", "dp-gan")
-PEERS = ("mst", "mst-tree", "privbayes", "privbayes-tree", "aim", "aim-tree")
+DPMM = ("mst", "mst-tree", "privbayes", "privbayes-tree", "aim", "aim-tree")
+PGM = ("pgm-mst", "pgm-mst-halved", "pgm-aim", "pgm-aim-halved")
+PEERS = (*PGM, *DPMM)
 SEEDS = (0, 1, 2)
 SHOWN = ("tv2", "trees_auc", "seconds")
 HIGHER = ("trees_auc", "trees_accuracy", "logistic_auc", "logistic_accuracy")
@@ -80,7 +83,7 @@ def kept(
     """One run's measures from its file, or made now and kept there; empty if it was given up, None if it never ran."""
     path = folder / f"{name}-{way}-{epsilon:g}-{seed}.json"
     if not path.exists():
-        if not run or (way in PEERS and "NOISEPROOF_PEERS" not in os.environ):
+        if not run or _program(way)[0] is None:
             return None
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(_made(name, way, epsilon, seed, patience), indent=1) + "\n")
@@ -91,19 +94,27 @@ def kept(
 _named = cache(named)
 
 
+def _program(way: str) -> tuple[str | None, str]:
+    """The Python that a method runs with, None where there is none, and the program."""
+    if way in PGM:
+        return os.environ.get("NOISEPROOF_PGM_PYTHON"), "pgm.py"
+    return (os.environ.get("NOISEPROOF_PEERS"), "peer.py") if way in DPMM else (sys.executable, "ours.py")
+
+
 def _made(name: str, way: str, epsilon: float, seed: int, patience: int) -> dict[str, float]:
     """One run in a process of its own with one thread, so that seconds of processor time are those of a core."""
     import pandas as pd
 
     table = _named(name)
-    python, script = (os.environ["NOISEPROOF_PEERS"], "peer.py") if way in PEERS else (sys.executable, "ours.py")
+    python, script = _program(way)
     environment = {key: value for key, value in os.environ.items() if way not in PEERS or key != "PYTHONPATH"}
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     with tempfile.TemporaryDirectory() as scratch:
         files = [str(Path(scratch, part)) for part in ("train.csv", "schema.json", "made.csv")]
         table.train.to_csv(files[0], index=False)
         Path(files[1]).write_text(json.dumps(table.schema))
-        command = [python, str(Path(__file__).with_name(script)), way, str(epsilon), "1e-5", str(seed), *files]
+        command = [str(python), str(Path(__file__).with_name(script)), way, str(epsilon), "1e-5", str(seed), *files]
         said = subprocess.run(
             command,
             env=environment,

@@ -17,6 +17,7 @@ def main(method: str, epsilon: str, delta: str, seed: str, train: str, schema: s
     """Fit, generate as many rows, write them, and print seconds of processor time and megabytes."""
     from noiseproof.data.schema import Schema
     from noiseproof.data.tables import code, decode
+    from noiseproof.methods.losses.coding import DIGITS
     from noiseproof.releases.release import DataRelease
     from noiseproof.run.training import train as fit
 
@@ -27,7 +28,7 @@ def main(method: str, epsilon: str, delta: str, seed: str, train: str, schema: s
     records = code(frame, Schema.model_validate(about), name="train")[0]
     release = fit(method, records, epsilon=float(epsilon), delta=float(delta), seed=int(seed))
     assert isinstance(release, DataRelease)
-    made = decode(records.public, release.dataset.features, release.dataset.labels)
+    made = decode(records.public, release.dataset.features, release.dataset.labels, digits=DIGITS)
     seconds = time.process_time() - started
     made.to_csv(out, index=False)
     print(json.dumps({"seconds": seconds, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))

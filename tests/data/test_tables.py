@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
-from noiseproof.data import decode, layout
+from noiseproof.data import Column, Public, decode, layout
 from noiseproof.data.cells import texts
 from noiseproof.data.draft import draft
 from noiseproof.data.schema import ColumnSchema, Schema
@@ -410,3 +410,14 @@ def test_a_target_that_is_not_there_is_refused_with_what_is():
 def test_a_table_of_the_target_alone_is_refused():
     with pytest.raises(DataError, match="no column besides the target"):
         draft(_drafted_frame(), "label", name="table")
+
+
+def test_digits_are_counted_from_the_lower_bound_and_stay_within_the_bounds():
+    columns = (Column("amount", 0, 100_000), Column("year", 1900, 2100), Column("heat", 35.25, 42.75, missing=True))
+    public = Public(shape=(4,), classes=("no", "yes"), kind="table", columns=columns, target="ill")
+    coded = torch.tensor([[0.0005512345, 0.561234, 0.2, 0.0], [0.87654321, 0.0, 1.0, 0.0], [0.0, 1.0, 0.5, 1.0]])
+    found = decode(public, coded, torch.tensor([0, 1, 0]), digits=4)
+    assert found["amount"].tolist() == [55.12, 87_650.0, 0.0]
+    assert found["year"].tolist() == [2012.2, 1900.0, 2100.0]
+    assert found["heat"].tolist()[:2] == [36.75, 42.75]
+    assert np.isnan(found["heat"][2])

@@ -14,7 +14,7 @@ import torch
 from noiseproof.data.persons import group_array
 from noiseproof.errors import DataError, SettingError
 
-_PART = 1 << 22
+_PART = 1 << 20
 """Numbers that are hashed together."""
 
 Kind = Literal["image", "table", "vector"]

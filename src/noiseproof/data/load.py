@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from noiseproof.data import lazy
 from noiseproof.data.arrays import code_arrays
 from noiseproof.data.dataset import Dataset, Task
 from noiseproof.data.draft import draft, suspicions
@@ -129,7 +130,8 @@ def load(
         raise SettingError("stored records have their persons stored with them; give person when you store a table.")
 
     def from_disk(folder: Path, remarks: tuple[str, ...] = ()) -> Split:
-        found = load_stored(folder, seed=seed, test_fraction=test_fraction, relation=neighbours)
+        most = lazy.SMALL // 4 if compact else lazy.SMALL
+        found = load_stored(folder, seed=seed, test_fraction=test_fraction, relation=neighbours, most=most)
         return replace(found, remarks=remarks)
 
     if isinstance(name_or_path, str) and name_or_path in named_sets():

@@ -48,12 +48,17 @@ def is_stored(path: Path) -> bool:
 
 
 def load_stored(
-    path: Path, *, seed: int = 0, test_fraction: float = 0.25, relation: Neighbours = "add-or-remove"
+    path: Path,
+    *,
+    seed: int = 0,
+    test_fraction: float = 0.25,
+    relation: Neighbours = "add-or-remove",
+    most: int = lazy.SMALL,
 ) -> Split:
     """The training and test records of a stored set, memory-mapped.
 
     Without a test part of its own it is split as `splits.split` does, for which the records are read once where they
-    were not coded by `store_table`; of those that are held out no more are kept than fit into memory.
+    were not coded by `store_table`; of those that are held out no more are kept than fit into memory: `most` bytes.
 
     Formal guarantee
     ----------------
@@ -69,11 +74,11 @@ def load_stored(
             if test.public != whole.public:
                 raise DataError(f"{path} has training and test records of different shapes.")
             return Split(whole, test)
-    return _split(whole, path, seed, test_fraction, relation)
+    return _split(whole, path, seed, test_fraction, relation, most)
 
 
-_PART = 1 << 24
-"""Numbers that a part of a table is coded into at once, at most: 64 MB, which coding holds several times over."""
+_PART = 1 << 21
+"""Numbers that a part of a table is coded into at once, at most: 8 MB, which coding holds several times over."""
 
 
 def _narrow(frames: Iterable[pd.DataFrame], schema: Schema) -> Iterator[pd.DataFrame]:
@@ -286,7 +291,7 @@ def _facts(path: Path) -> Facts:
     return cast("Facts", document)
 
 
-def _split(dataset: Dataset, path: Path, seed: int, test_fraction: float, relation: Neighbours) -> Split:
+def _split(dataset: Dataset, path: Path, seed: int, test_fraction: float, relation: Neighbours, most: int) -> Split:
     check_classes(dataset)
     records = len(dataset)
     if records < 2:
@@ -294,7 +299,7 @@ def _split(dataset: Dataset, path: Path, seed: int, test_fraction: float, relati
     known = np.load(path / _IDENTITIES, allow_pickle=False) if (path / _IDENTITIES).is_file() else None
     train, test = sides(dataset, seed, test_fraction, relation, known)
     # Only the test part may be cut: which records are trained on must not depend on how many there are.
-    room = max(1, lazy.SMALL // (4 * max(1, int(np.prod(dataset.public.shape)))))
+    room = max(1, most // (4 * max(1, int(np.prod(dataset.public.shape)))))
     # In the file's order, so that a sample is read from its beginning to its end.
     return Split(dataset.take(train.sort().values), dataset.take(test[:room].sort().values))
 

@@ -231,7 +231,7 @@ def hashed_persons(frame: pd.DataFrame, schema: Schema) -> np.ndarray[Any, np.dt
     return person_hashes(frame[schema.person].to_numpy(), f"column {schema.person!r}", schema.missing_values)
 
 
-def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.DataFrame:
+def decode(public: Public, features: torch.Tensor, labels: torch.Tensor, *, digits: int | None = None) -> pd.DataFrame:
     """The table that coded records stand for: columns in the file's order, whole numbers rounded, categories by name.
 
     The inverse of `code` for values within their bounds (to float32's precision: whole numbers are exact where their
@@ -242,6 +242,7 @@ def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.D
         public: What is public about the table.
         features: Coded records, (records, *shape).
         labels: Their coded target, (records,).
+        digits: Significant digits of numbers, counted from their public lower bound; None for all that there are.
 
     Returns:
         The table.
@@ -278,14 +279,16 @@ def decode(public: Public, features: torch.Tensor, labels: torch.Tensor) -> pd.D
         if column.text:
             raise SettingError(f"column {column.name!r} is hashed text, which cannot be turned back; skip it.")
         part = coded[:, place]
-        decoded[column.name] = _decode_numbers(part, column) if column.numeric else _decode_categories(part, column)
+        decoded[column.name] = (
+            _decode_numbers(part, column, digits) if column.numeric else _decode_categories(part, column)
+        )
     answers = labels.detach().cpu().numpy()
     if public.target_bounds is None:
         target = Column(public.target, categories=public.classes, integer=public.integer_classes)
         decoded[public.target] = _named(answers, target)
     else:
         target = Column(public.target, *public.target_bounds, integer=public.integer_classes)
-        decoded[public.target] = _decode_numbers(answers.astype(np.float64)[:, None], target)
+        decoded[public.target] = _decode_numbers(answers.astype(np.float64)[:, None], target, digits)
     return pd.DataFrame({name: decoded[name] for name in public.order or decoded})
 
 
@@ -386,7 +389,7 @@ def _bounds(column: Column) -> tuple[float, float]:
     return column.low, column.high
 
 
-def _decode_numbers(part: np.ndarray[Any, Any], column: Column) -> Any:
+def _decode_numbers(part: np.ndarray[Any, Any], column: Column, digits: int | None) -> Any:
     import pandas as pd
 
     low, high = _bounds(column)
@@ -398,9 +401,19 @@ def _decode_numbers(part: np.ndarray[Any, Any], column: Column) -> Any:
         written[missing] = None
         return written
     if not column.integer:
-        return np.where(missing, np.nan, values)
+        return np.where(missing, np.nan, values if digits is None else _rounded(values, low, high, digits))
     whole = np.round(values).astype(np.int64)
     return pd.arrays.IntegerArray(whole, missing) if column.missing else whole
+
+
+def _rounded(values: np.ndarray[Any, Any], low: float, high: float, digits: int) -> np.ndarray[Any, Any]:
+    """Numbers to so many digits of their distance from `low`: small amounts keep theirs, years do not lose their days."""
+    # Below a ten-thousandth of the range there is little that float32 knows.
+    size = np.floor(np.log10(np.maximum(values - low, 1e-4 * (high - low)))).astype(np.int64)
+    places = digits - 1 - size
+    # Powers of ten that are whole numbers are exact, and so is what is divided by them, but for the last bit.
+    finer, coarser = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+    return np.clip(np.round(values * finer / coarser) * coarser / finer, low, high)
 
 
 def _decode_categories(part: np.ndarray[Any, Any], column: Column) -> Any:

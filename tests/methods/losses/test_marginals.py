@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from noiseproof import load_bundle, train
 from noiseproof.audits import audit
 from noiseproof.data.lazy import StoredTensor
-from noiseproof.data.tables import decode
+from noiseproof.data.schema import Schema
+from noiseproof.data.tables import code, decode
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses import Marginals, marginals
 from noiseproof.methods.losses.coding import write
 from noiseproof.methods.losses.conditions import Conditions
-from noiseproof.methods.losses.counts import Counts, Groups, View, _on_simplex, count_event, smoothed
+from noiseproof.methods.losses.counts import Counts, Groups, View, _on_simplex, count_event, denoised, smoothed
 from noiseproof.methods.losses.mixture import Measurement, Mixture, evenly
 from noiseproof.privacy import Budget, EventLog, Reproducible, accountants
 from noiseproof.privacy.events import GaussianDpEvent, PureDpEvent
@@ -219,13 +221,23 @@ def test_rare_values_are_joined_and_drawn_by_their_own_shares():
 def test_differences_that_noise_explains_are_smoothed_away_and_others_stay():
     widths = torch.full((8,), 1 / 8)
     noise = torch.tensor([3.0, -4.0, 2.0, 1.0, -3.0, 0.0, 4.0, -3.0], dtype=torch.float64)
-    flat = smoothed(100 + noise, widths, sigma=8.0)
+    flat = smoothed(100 + noise, widths, sigma=8.0, records=800)
     assert torch.allclose(flat, torch.full((8,), 100.0, dtype=torch.float64))
     peak = torch.tensor([0.0, 0.0, 0.0, 900.0, 0.0, 0.0, 0.0, 0.0, 50.0], dtype=torch.float64)
-    kept = smoothed(peak, widths, sigma=4.0)
+    kept = smoothed(peak, widths, sigma=4.0, records=950)
     assert kept[3] > 880
     assert kept[8] == 50  # missing
     assert kept[:8].sum().item() == pytest.approx(900)
+
+
+def test_categories_that_are_about_as_common_lend_each_other_their_counts_and_others_stay():
+    true = torch.cat([torch.full((99,), 20.0), torch.full((1,), 5000.0)]).double()
+    noisy = true + 30 * torch.randn(100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = denoised(noisy, 30.0)
+    assert found[99] == pytest.approx(noisy[99], abs=1)
+    assert (found - true)[:99].abs().mean() < (noisy - true)[:99].abs().mean() / 3
+    assert torch.allclose(denoised(noisy, 1e-3), noisy.clamp_min(0), atol=0.01)
+    assert torch.equal(denoised(noisy[:3], 30.0), noisy[:3])
 
 
 def test_exchanging_two_records_moves_counts_by_no_more_than_the_event_says(table):
@@ -256,7 +268,34 @@ def test_columns_may_be_compared_with_each_other(table):
     conditions = Conditions.read("age <= money").of(table.public)
     met = conditions.met(table.public, table.features, table.labels)
     frame = decode(table.public, table.features, table.labels)
-    assert met.tolist() == (frame["age"] <= frame["money"]).tolist()
+    assert met.tolist() == ((frame["age"] <= frame["money"]) | frame["money"].isna()).tolist()
+
+
+@pytest.mark.parametrize("written", ["%d.%m.%Y", "ISO8601"])
+def test_dates_are_compared_as_days_and_a_rule_between_columns_is_for_rows_that_have_both(written):
+    bounds = {"low": "2024-01-01", "high": "2024-12-31", "date": written}
+    schema = Schema.model_validate(
+        {
+            "columns": {"in": bounds, "out": {**bounds, "missing": True}},
+            "target": {"name": "ill", "classes": ["no", "yes"]},
+        }
+    )
+    days = pd.DataFrame(
+        {
+            "in": ["2024-01-10", "2024-02-02", "2024-02-02", "2024-03-01"],
+            "out": ["2024-02-02", "2024-01-10", None, "2024-03-01"],
+            "ill": ["no", "yes"] * 2,
+        }
+    )
+    records = code(days, schema, name="stays")[0]
+
+    def met(where: str) -> list[bool]:
+        return Conditions.read(where).of(records.public).met(records.public, records.features, records.labels).tolist()
+
+    assert met("out >= in") == [True, False, True, True]
+    assert met("out > 2024-01-31") == [True, False, False, True]
+    with pytest.raises(SettingError, match="which is none that is written"):
+        met("out > soon")
 
 
 @pytest.mark.parametrize(

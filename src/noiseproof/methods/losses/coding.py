@@ -24,7 +24,9 @@ _STEPS, _HALVINGS, _MANY_HALVINGS = 16, 12, 20
 FEWEST = 50
 """Records below which no generator is trained: the noise would be larger than all there is to learn."""
 MOST_SLOTS = 4096
-_ROWS = 1 << 15
+_ROWS = 1 << 13
+DIGITS = 4
+"""Significant digits of synthetic numbers that are written: more would be nothing but chance."""
 MOST_VALUES = 256
 """Whole numbers of no more than so many values have a slot for each: forty hours a week are not between 38 and 43."""
 
@@ -266,7 +268,7 @@ def _frames(records: Dataset) -> Iterator[pd.DataFrame]:
     """The table, part by part: a coded one takes many times the memory of the file."""
     for start in range(0, max(1, len(records)), _ROWS):
         part = slice(start, start + _ROWS)
-        yield decode(records.public, records.features[part], records.labels[part])
+        yield decode(records.public, records.features[part], records.labels[part], digits=DIGITS)
 
 
 def contact_sheet(dataset: Dataset, rows: int = 10) -> torch.Tensor:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from noiseproof.data import Public, decode
-from noiseproof.errors import SettingError
+from noiseproof.data import Column, Public, decode
+from noiseproof.data.cells import dates
+from noiseproof.errors import DataError, SettingError
+from noiseproof.methods.losses.coding import DIGITS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,37 +72,71 @@ class Conditions:
         for column, sign, value in self.parts:
             if column not in names and column != public.target:
                 raise SettingError(f"where names the column {column!r}, which the table does not have.")
-            if column in names and names[column].numeric and value not in names and names[column].date is None:
-                _number(column, value)
+            if column in names and names[column].numeric and value not in names:
+                _number(names[column], value)
             if column in names and names[column].categories and sign in (">=", "<=", ">", "<"):
                 raise SettingError(f"where: {column!r} holds categories, which are = or !=, not {sign}.")
         return self
 
+    def orders(self, public: Public) -> list[tuple[str, str]]:
+        """Columns of numbers, or of dates, that come after another which no record lacks: (later, earlier), each once."""
+        names = {column.name: column for column in public.columns if column.numeric}
+        found: dict[str, str] = {}
+        for left, sign, right in self.parts:
+            later, earlier = (right, left) if sign in ("<", "<=") else (left, right)
+            if sign in ("=", "!=") or later not in names or earlier not in names or names[earlier].missing:
+                continue
+            alike = bool(names[later].date) == bool(names[earlier].date)
+            wide = (names[later].high or 0.0) > (names[earlier].low or 0.0)
+            if alike and wide and not {later, earlier} & {*found} and later not in found.values():
+                found[later] = earlier
+        return [*found.items()]
+
     def met(self, public: Public, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Which coded records meet all of them, (records,)."""
+        """Which coded records meet all of them as they will be written, (records,).
+
+        A missing value meets no comparison with a value, as in SQL's `where`. A comparison of two columns is a rule for
+        records that have both, as in SQL's `check`: who is still there has no discharge.
+        """
         if not self.parts:
             return torch.ones(len(labels), dtype=torch.bool)
-        frame = decode(public, features, labels)
+        names = {column.name: column for column in public.columns}
+        frame = decode(public, features, labels, digits=DIGITS)
         keep = torch.ones(len(labels), dtype=torch.bool)
         for column, sign, value in self.parts:
-            left = frame[column]
-            other: Any = frame[value] if value in frame else _like(left, column, value)
-            # A missing value meets no comparison, as in SQL.
+            left = _compared(frame[column], names.get(column))
+            other: Any = (
+                _compared(frame[value], names.get(value)) if value in frame else _like(left, column, value, names)
+            )
             found = _OPERATORS[sign](left, other) & left.notna()
+            if value in frame:
+                found |= left.isna() | other.isna()
             keep &= torch.from_numpy(found.fillna(False).to_numpy(dtype=bool, copy=True))
         return keep
 
 
-def _like(left: pd.Series[Any], column: str, value: str) -> Any:
+def _compared(values: pd.Series[Any], column: Column | None) -> pd.Series[Any]:
+    """A column's values, dates as days: as texts, 2 February would come before 10 January."""
     import pandas as pd
 
-    if pd.api.types.is_datetime64_any_dtype(left):
-        return pd.Timestamp(value)
-    return _number(column, value) if pd.api.types.is_numeric_dtype(left) else value
+    return values if column is None or column.date is None else pd.Series(dates(values, column, ()))
 
 
-def _number(column: str, value: str) -> float:
+def _like(left: pd.Series[Any], name: str, value: str, names: dict[str, Column]) -> Any:
+    import pandas as pd
+
+    return _number(names.get(name, Column(name)), value) if pd.api.types.is_numeric_dtype(left) else value
+
+
+def _number(column: Column, value: str) -> float:
+    """What a number or a date is compared with."""
+    import pandas as pd
+
     try:
-        return float(value)
+        return float(dates(pd.Series([value]), column, ())[0]) if column.date else float(value)
     except ValueError:
-        raise SettingError(f"where compares the number {column!r} with {value!r}, which is none.") from None
+        raise SettingError(f"where compares the number {column.name!r} with {value!r}, which is none.") from None
+    except DataError:
+        raise SettingError(
+            f"where compares the date {column.name!r} with {value!r}, which is none that is written as {column.date}."
+        ) from None

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 
 from noiseproof.data.dataset import Column, Dataset, Public
+from noiseproof.data.lazy import in_memory
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses.coding import Coding
+from noiseproof.methods.losses.differences import Differences
 from noiseproof.methods.losses.mixture import Columns, Measurement, evenly
 from noiseproof.privacy import EventLog, Exponential, Gaussian, Neighbours, Randomness
 from noiseproof.privacy.events import DpEvent, GaussianDpEvent, ReplaceOneDpEvent
@@ -24,6 +26,8 @@ _SLACK = 1 + 1e-6
 """What one record moves a pair's error by, rounding included."""
 _NOISE_FLOOR = 1.0
 """Slots whose noisy count is below so many standard deviations are joined with others."""
+_TELLING, _GRID = 16, 256
+"""Categories from which on they tell how common each other are, and different counts that are told apart for it, at most."""
 _SEEN = 1.0
 """A difference between neighbouring numbers' counts is noise up to so many standard deviations."""
 _ROWS = 1 << 15
@@ -40,9 +44,14 @@ def count_event(sigma: float, neighbours: Neighbours) -> DpEvent:
 
 
 class View:
-    """Records as places of slots, one a column, the target last; of vectors and small pictures, every feature a column."""
+    """Records as places of slots, one a column, the target last; of vectors and small pictures, every feature a column.
 
-    def __init__(self, public: Public) -> None:
+    Columns that come after others by a public rule (`orders`, as `Conditions.orders` has them) are known by the difference.
+    """
+
+    def __init__(self, public: Public, orders: Sequence[tuple[str, str]] = ()) -> None:
+        self._differences = Differences(public, orders)
+        public = self._differences.public
         if public.kind == "table" and public.columns:
             described = public
         elif math.prod(public.shape) <= _MOST_FEATURES:
@@ -66,9 +75,13 @@ class View:
         """(records, columns), the smallest whole numbers that hold them."""
         found = torch.empty(len(dataset), len(self.sizes), dtype=torch.int16)
         for part, out in zip(dataset.features.split(_ROWS), found.split(_ROWS), strict=True):
-            out[:, :-1] = self.coding.slots(part.flatten(1))
+            out[:, :-1] = self.coding.slots(self._differences.apart(in_memory(part).flatten(1)))
         found[:, -1] = dataset.labels
         return found
+
+    def features(self, slots: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Coded records, (records, features), with these slots of all columns but the target."""
+        return self._differences.together(self.coding.from_slots(slots, generator))
 
 
 class Groups:
@@ -89,7 +102,7 @@ class Groups:
     ) -> None:
         self._sigmas = sigmas
         smooth = [
-            counts if width is None else smoothed(counts, width, sigma)
+            denoised(counts, sigma) if width is None else smoothed(counts, width, sigma, records)
             for counts, width, sigma in zip(noisy, widths, sigmas, strict=True)
         ]
         self.fine = [_on_simplex(counts / max(1, records)) for counts in smooth]
@@ -127,14 +140,34 @@ class Groups:
         return order[torch.searchsorted(ends, drawn.clamp(max=float(ends[-1]))).clamp(max=len(order) - 1)]
 
 
-def smoothed(counts: torch.Tensor, widths: torch.Tensor, sigma: float) -> torch.Tensor:
+def denoised(counts: torch.Tensor, sigma: float) -> torch.Tensor:
+    """Noisy counts of categories, each nearer to those that are about as common: what all of them say that it likely is.
+
+    How common categories are is estimated from all counts (the nonparametric maximum likelihood of Kiefer and Wolfowitz,
+    by expectation-maximization), and each count becomes its posterior mean. Few categories tell too little of each other.
+    """
+    if len(counts) < _TELLING:
+        return counts
+    grid = counts.clamp_min(0).unique()
+    if len(grid) > _GRID:
+        grid = grid.quantile(torch.linspace(0, 1, _GRID, dtype=grid.dtype))
+    grid = torch.cat([grid.new_zeros(1), grid])
+    fits = -((counts[:, None] - grid) / sigma).square() / 2
+    common = torch.full_like(grid, -math.log(len(grid)))
+    for _ in range(100):
+        common = (fits + common).log_softmax(1).logsumexp(0) - math.log(len(counts))
+    return (fits + common).softmax(1) @ grid
+
+
+def smoothed(counts: torch.Tensor, widths: torch.Tensor, sigma: float, records: int) -> torch.Tensor:
     """Noisy counts of a number's slots without differences that are likely noise: there, counts are as slots are wide.
 
     Halves of the range are compared, then halves of these: the part of a difference that noise explains is taken away
-    (a non-negative garrote on a tree of Haar's). Slots beyond the numbers', for what is missing, are left alone.
+    (a non-negative garrote on a tree of Haar's). All slots have `records` together, whose number is public: the sum of
+    noisy counts would have the noise of all. Slots beyond the numbers', for what is missing, are left alone.
     """
     found = counts.clone()
-    parts = [(0, len(widths), float(counts[: len(widths)].sum()))]
+    parts = [(0, len(widths), max(0.0, records - float(counts[len(widths) :].clamp_min(0).sum())))]
     while parts:
         first, last, total = parts.pop()
         if last - first == 1:

@@ -136,7 +136,8 @@ class Marginals(Synthesizer):
     claims: ClassVar[str] = "(epsilon, delta) for a record"
 
     where: str = ""
-    """What every synthetic row must meet, such as `age >= 60 and discharge >= admission`: a condition or a public rule."""
+    """What every synthetic row must meet, such as `age >= 60 and discharge >= admission`: a condition or a public rule. A
+    number or date that is to come after another is learned by how much it does."""
     pairs: Count | None = None
     """Pairs of columns to count; None by the number of records, columns and the budget."""
     one_way: BelowOne = 0.15
@@ -173,7 +174,7 @@ class Marginals(Synthesizer):
         given, dataset = dataset, as_classes(dataset)
         check_records(dataset)
         conditions = Conditions.read(self.where).of(given.public)
-        view = View(dataset.public)
+        view = View(dataset.public, conditions.orders(dataset.public))
         plan = self.plan(view.sizes, dataset.persons, budget)
         log = EventLog()
         counts = Counts(dataset, view, budget.neighbours, rng, log)
@@ -217,7 +218,9 @@ class Marginals(Synthesizer):
 
     def planned_event(self, dataset: Dataset, budget: Budget) -> DpEvent:
         """All counts and, where pairs are chosen, the choices."""
-        return self.plan(View(as_classes(dataset).public).sizes, dataset.persons, budget).event
+        public = as_classes(dataset).public
+        view = View(public, Conditions.read(self.where).orders(public))
+        return self.plan(view.sizes, dataset.persons, budget).event
 
     def plan(self, sizes: tuple[int, ...], records: int, budget: Budget) -> NoiseLevels:
         """How many pairs are counted and with how much noise: more pairs for more records, a larger budget, fewer cells."""
@@ -355,7 +358,7 @@ def _drawn(
         slots = torch.stack(
             [groups.slot(column, group, generator) for column, group in enumerate(places.unbind(1))], dim=1
         )
-        made = view.coding.from_slots(slots[:, :-1], generator).view(-1, *public.shape)
+        made = view.features(slots[:, :-1], generator).view(-1, *public.shape)
         label = slots[:, -1]
         if public.task != "classification":
             label = ((label + torch.rand(len(label), generator=generator)) / BINS).float()

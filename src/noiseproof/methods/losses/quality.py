@@ -29,7 +29,7 @@ _NUMBERS, _TAUGHT = 1 << 22, 10_000
 they are taught by in any case."""
 _VALUES = 12
 """Values of a column that are shown side by side."""
-_CHUNK = 4096
+_CHUNK = 1024
 _PAIRS = 2000
 """Records whose distances tell how varied a class is."""
 COLLAPSED = 0.3
