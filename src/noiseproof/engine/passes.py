@@ -86,6 +86,9 @@ def _weighted(errors: torch.Tensor | None, weights: torch.Tensor, place: Place) 
         yield None
         return
     by = _view(weights, place, errors)
+    if errors.is_complex():
+        yield errors * by
+        return
     low, high = (float(end) for end in errors.aminmax()) if errors.numel() else (0.0, 0.0)
     largest = torch.finfo(errors.dtype).max / 16  # weights are powers of two up to 8
     if not errors.is_contiguous() or not (-largest < low and high < largest):
