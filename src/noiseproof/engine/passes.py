@@ -86,6 +86,9 @@ def _weighted(errors: torch.Tensor | None, weights: torch.Tensor, place: Place) 
         yield None
         return
     by = _view(weights, place, errors)
+    if errors.is_complex():
+        yield errors * by
+        return
     low, high = (float(end) for end in errors.aminmax()) if errors.numel() else (0.0, 0.0)
     largest = torch.finfo(errors.dtype).max / 16  # weights are powers of two up to 8
     if not errors.is_contiguous() or not (-largest < low and high < largest):
@@ -112,7 +115,9 @@ def _check_passage(
     """Refuse errors that other weights on the losses change by more than these weights."""
     expected = own * weights.to(own).unsqueeze(1)
     precision = torch.finfo(own.dtype).eps
-    length, most = expected[:, :1], expected[:, 0].nan_to_num(0.0, 0.0).max()
+    length = expected[:, :1].abs()  # a real number, of complex errors too
+    # Squares of numbers below the root of the smallest are nothing.
+    most = length.nan_to_num(0.0, 0.0).max() + 1e9 * torch.finfo(own.dtype).tiny ** 0.5
     # Of products far below what mixing does, far above what sums in another order do.
     allowed = torch.cat([64 * precision * length, (precision**0.5 * length).expand(-1, 4)], dim=1) + precision * most
     if bool(((found - expected).abs() > allowed).any()):
@@ -181,6 +186,7 @@ class Alone:
         for index, gradient in enumerate(gradients):
             before = self.gradients[index]
             if gradient is not None:
+                gradient = gradient.to_dense() if gradient.is_sparse else gradient
                 self.gradients[index] = gradient if before is None else before + gradient
 
 

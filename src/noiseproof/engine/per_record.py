@@ -75,14 +75,22 @@ class PerRecordGradients:
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         if not named:
             raise SettingError("the network has no trainable parameter, so there is nothing to take gradients of.")
+        for name, parameter in named:
+            if parameter.is_complex():
+                raise UnsupportedError(
+                    f"the parameter {name} is complex, and no norm of a record's gradient is defined for it here; keep its real "
+                    "and imaginary parts as a real parameter with a last dimension of two, and use torch.view_as_complex of it."
+                )
         self.module = module
         self.parameters: list[nn.Parameter] = [parameter for _, parameter in named]
         """Trainable parameters, in the order of `module.parameters()`."""
         self._flat = Flat(self.parameters)
         self._owned = [
-            (owner._parameters, name, parameter, parameter.requires_grad)
+            (own, name, parameter, parameter.requires_grad)
             for owner in module.modules()
-            for name, parameter in owner._parameters.items()
+            # A scripted module hands out a view that cannot be asked for a name.
+            for own in [owner._parameters if isinstance(owner._parameters, dict) else dict(owner._parameters.items())]
+            for name, parameter in own.items()
             if parameter is not None
         ]
         self._recorder = Recorder()
@@ -125,7 +133,8 @@ class PerRecordGradients:
         if records == 1:  # nobody to be told from
             for index, gradient in enumerate(self._by_autograd(losses)):
                 if gradient is not None:
-                    parts[index].append(Explicit(gradient.unsqueeze(0)))
+                    dense = gradient.to_dense() if gradient.is_sparse else gradient
+                    parts[index].append(Explicit(dense.unsqueeze(0)))
         elif records:
             with _READING():
                 followed = Following(losses, self._routes)
