@@ -84,7 +84,7 @@ class FairLoop(uvloop.Loop):
         return FairServer(self, protocol_factory, sock, Counts(os.environ[FILE]), **options)
 
 
-class FairServer(asyncio.AbstractServer):
+class FairServer:
     """Leaves a connection to workers that have fewer, unless none of them takes it in time: one may hang, or have died.
 
     A worker may have a quarter more than another, so that nobody waits for the count while very many connect at once.

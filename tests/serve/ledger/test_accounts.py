@@ -91,7 +91,7 @@ def test_rights_of_which_half_was_read_are_not_known(ledger, database, monkeypat
     assert isinstance(ask(ledger, "ann", id), Refused)
 
 
-def test_what_was_changed_around_the_chain_of_grants_is_seen_in_a_minute(ledger, database, monkeypatch):
+def test_what_was_changed_around_the_chain_of_grants_is_seen_in_ten_minutes(ledger, database, monkeypatch):
     id = Keys(database).check(Keys(database).create("ann")).id
     assert isinstance(ask(ledger, "ann", id), Paid)
     with database.writing() as connection:
