@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch._utils import _unflatten_dense_tensors
@@ -204,7 +204,7 @@ class RecordGradients:
             rows = len(whole) if whole.dim() else 1
             step = max(1, rows * size // max(1, 4 * whole.numel()))
             for start in range(0, rows, step) if step < rows else (None,):
-                some = ... if start is None else slice(start, start + step)
+                some: Any = ... if start is None else slice(start, start + step)
                 parameters.append(whole[some])
                 group.append((own if start is None or own is None else own.some_rows(some), other[some]))
                 if 4 * sum(each.numel() for each in parameters) >= size:

@@ -57,7 +57,7 @@ _RIGHTS = Statement(
     "ON a.client = c.client WHERE c.client = ANY(:clients) AND (c.answers IS NOT NULL OR a.model IS NOT NULL)"
 )
 _LIVE = Statement("SELECT id, client, expires_at FROM keys WHERE id = ANY(:keys) AND revoked_at IS NULL")
-_KNOWN_SECONDS = 600.0
+_KNOWN_SECONDS = 60.0
 """Seconds for which rights are remembered at most."""
 _MOST_KNOWN = 1 << 18
 _COMMITTED = Statement("SELECT receipt FROM entries WHERE receipt = ANY(:receipts)")
@@ -239,7 +239,7 @@ class Share:
 class Rights:
     """What clients and keys may, as far as it was asked for: good as long as the chain of grants has no new entry.
 
-    All that allows something is in that chain. What somebody changes around it, which verifying finds, is seen in ten minutes.
+    All that allows something is in that chain. What somebody changes around it, which verifying finds, is seen in a minute.
     """
 
     def __init__(self, head: str | None = None) -> None:
