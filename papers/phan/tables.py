@@ -72,7 +72,7 @@ def accuracy_table(points: Points, setting: Setting, plan: Plan, baseline: float
         (
             READINGS,
             AVERAGES,
-            f"the program's columns are means of {plan.repeats} trainings of {setting.epochs:g} epochs.",
+            f"the program's columns are means of up to {plan.repeats} trainings of {setting.epochs:g} epochs.",
             *plan.notes,
         ),
     )
