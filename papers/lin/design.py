@@ -329,8 +329,8 @@ PLANS: Mapping[Scale, Plan] = {
         },
         repeats=3,
         notes=(
-            "Scale effect: the paper's CNN (3,274,634 parameters) and LSTM, batches of 128. Tables 3 to 5 after 60 steps on 1,000 test "
-            "records, one seed, the CNN from truncated normals and the LSTM from standard normals; SGD with the rate of table rates.",
+            "Scale effect: the paper's CNN (3,274,634 parameters) and LSTM, batches of 128. Tables 3 to 5 after 60 steps, on "
+            "1,000 test records, one seed, the CNN from truncated and the LSTM from standard normals; SGD by table rates.",
             _OURS,
         ),
     ),
