@@ -58,14 +58,19 @@ class Ma(Study[Plan, AnyCell, Found]):
     def report(self, results: Mapping[AnyCell, Found], setup: Setup[Plan]) -> Report:
         """Tables II to V and figures 3 to 10."""
         plan, found = setup.plan, levels()
-        largest = {cell: one for cell, one in results.items() if isinstance(cell, LossCell)}
-        results = {cell: one for cell, one in results.items() if isinstance(cell, Cell)}
+        largest: dict[LossCell, LargestLoss] = {}
+        runs: dict[Cell, CellResult] = {}
+        for cell, one in results.items():
+            if isinstance(cell, LossCell) and isinstance(one, LargestLoss):
+                largest[cell] = one
+            elif isinstance(cell, Cell) and isinstance(one, CellResult):
+                runs[cell] = one
         adult, _ = pair("adult", plan.records["adult"], plan.test, setup.seed)
         real = {name: part.numpy() for name, part in pmf(adult).items()}
         if plan.repeats:
-            return effect.every_table(results, found, largest, real, plan), ()
-        figures = every_figure(results, found, real, setup.out / self.folder, setup.out)
-        return every_table(results, found, largest, plan), figures
+            return effect.every_table(runs, found, largest, real, plan), ()
+        figures = every_figure(runs, found, real, setup.out / self.folder, setup.out)
+        return every_table(runs, found, largest, plan), figures
 
 
 def _run(cell: AnyCell, plan: Plan, folder: Path, seed: int) -> Found:

@@ -370,7 +370,9 @@ def lasting_table(results: Results, plan: Plan) -> Table:
             turns = [cell.repeat for cell in results if replace(cell, repeat=0) == lasting(data, tuning)]
             if not runs or not held.keys() >= set(turns):
                 continue
-            mean, constant = (statistics.fmean(found) for found in ((r.accuracy for r in runs), map(held.get, turns)))
+            mean, constant = (
+                statistics.fmean(found) for found in ((r.accuracy for r in runs), (held[turn] for turn in turns))
+            )
             rows.append(
                 (
                     data,

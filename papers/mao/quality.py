@@ -37,7 +37,7 @@ class Point:
     """One published network (or the mean of several draws): what made it, when, at which epsilon, how accurate it is."""
 
     curve: str
-    """`none`, `mean` (the averaged network), `dp-pg`, `dp-pg, scott` (where the others have another bandwidth), `dp-sgd`,
+    """`none`, `mean` (the averaged network), `dp-pg`, `dp-pg, sheather-jones` (beside another bandwidth), `dp-sgd`,
     and `draw`, `cluster`, `shift` for DP-PGP's sweeps; `network 0` and so on are those of the collection, `mean of 0`
     and so on the averages of two from that one on."""
     epoch: int
@@ -199,6 +199,7 @@ def _slices(collection: Collection) -> tuple[Slice, ...]:
 
 
 _Accuracies = Callable[[torch.Tensor], tuple[float, float]]
+_BESIDE: BandwidthRule = "sheather-jones"
 _FEW = 2
 """Networks that are averaged apart from the others, so that what averaging gains is seen several times."""
 
@@ -216,14 +217,13 @@ def _stage(
         few = collection.rows[first : first + _FEW].mean(0)
         points.measure(f"mean of {first}", epoch, None, partial(accuracies, few))
     last = epoch == plan.stages[-1]
-    rules: dict[str, BandwidthRule] = {"dp-pg": plan.bandwidth}
-    if last and plan.bandwidth != "scott":
-        rules["dp-pg, scott"] = "scott"
-    for curve, rule in rules.items():
-        method = DpPg(resolution=plan.resolution, bandwidth=rule)
-        for epsilon in sorted({*plan.by_epoch, *plan.epsilons}) if last else plan.by_epoch:
-            drawn = partial(_drawn, method, epsilon, plan, collection, accuracies, seed)
-            points.measure(curve, epoch, epsilon, drawn)
+    epsilons = sorted({*plan.by_epoch, *plan.epsilons}) if last else plan.by_epoch
+    for epsilon in epsilons:
+        drawn = partial(_drawn, DpPg(resolution=plan.resolution, bandwidth=plan.bandwidth), epsilon)
+        points.measure("dp-pg", epoch, epsilon, partial(drawn, plan, collection, accuracies, seed))
+    for epsilon in plan.beside if last else ():
+        drawn = partial(_drawn, DpPg(resolution=plan.resolution, bandwidth=_BESIDE), epsilon)
+        points.measure(f"dp-pg, {_BESIDE}", epoch, epsilon, partial(drawn, plan, collection, accuracies, seed))
 
 
 def _sweeps(points: _Points, plan: QualityPlan, collection: Collection, accuracies: _Accuracies, seed: int) -> None:

@@ -139,14 +139,14 @@ def epsilon_table(one: Quality, notes: tuple[str, ...]) -> Table:
     """Figure 6 or 7: accuracies by epsilon, after the last epoch."""
     (none,) = one.of("none", one.last)
     said = QUALITY.get(one.data, {})
-    scott = {point.epsilon: point.test for point in one.of("dp-pg, scott")}
+    beside = {point.epsilon: point.test for point in one.of("dp-pg, sheather-jones")}
     rows: list[tuple[Value, ...]] = [
         (
             point.epsilon,
             point.train,
             point.test,
             point.test - none.test,
-            scott.get(point.epsilon),
+            beside.get(point.epsilon),
             said.get(point.epsilon or 0.0),
         )
         for point in one.of("dp-pg", one.last)
@@ -159,7 +159,7 @@ def epsilon_table(one: Quality, notes: tuple[str, ...]) -> Table:
             Column("train"),
             Column("test"),
             Column("test - the collection's mean"),
-            Column("test, Scott's bandwidths"),
+            Column("test, Sheather and Jones's bandwidths beside"),
             Column("theirs", theirs=True),
         ),
         tuple(rows),
