@@ -126,8 +126,8 @@ class TwinBatch(TorchDispatchMode):
                 self._twins[tensor] = twin.detach()  # a network may be copied with what follows it
         for tensor in batch:
             self._lazy[tensor] = rows.to(tensor.device)
-        self._given = [(WeakIdRef(tensor), tensor._version, self._lazy[tensor]) for tensor in batch]
-        """The batch, which version of it is here, and the rows that make up its twin."""
+        self._given = WeakTensorKeyDictionary({tensor: (tensor._version, self._lazy[tensor]) for tensor in batch})
+        """The batch: which version of it is here, and the rows that make up its twin."""
         self.failed = False
         """Whether an operation could not be run on the twin, so that nothing can be said."""
 
@@ -172,11 +172,8 @@ class TwinBatch(TorchDispatchMode):
 
     def put_away(self) -> None:
         """Keep of the batch's own twin only how to make it again, once the losses were checked."""
-        for reference, version, rows in self._given:
-            tensor = reference()
-            if tensor is None or tensor not in self._twins:
-                continue
-            if tensor._version == version and self._twins[tensor]._version == 0:
+        for tensor, (version, rows) in list(self._given.items()):
+            if tensor in self._twins and tensor._version == version and self._twins[tensor]._version == 0:
                 del self._twins[tensor]
                 self._lazy[tensor] = rows
 
