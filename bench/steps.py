@@ -282,7 +282,9 @@ def _measure(network: str, contender: str, batch: int, checked: bool = True) -> 
     """Megabytes that three steps add to a process of their own at their peak; the engine checks the first, or none."""
     if not checked:
         checks.FIRST, checks.EVERY = 0, 10**12
-    small = CONTENDERS[contender](Setting(network, 2))
-    small()  # imports and pools that a first step makes
+    before = CONTENDERS[contender](Setting(network, batch))
+    before()  # code and pools that a first step loads, which is all of it that a small network's steps would show
+    del before
+    memory.give_back()
     step = CONTENDERS[contender](Setting(network, batch))
     return memory.added(lambda: [step() for _ in range(3)])

@@ -40,8 +40,7 @@ class Lin(Study[Plan, Cell, CellResult]):
 
     def cells(self, plan: Plan) -> tuple[Cell, ...]:
         """Every training of the data sets; the plan says how large they are, or that initial weights are compared."""
-        compared = (*design.sequences(plan.repeats), *design.quantiles(plan.repeats))
-        cells = compared if plan.repeats else design.every_cell()
+        cells = design.compared(plan.repeats) if plan.repeats else design.every_cell()
         return tuple(cell for cell in cells if cell.data in self._sets)
 
     def store(self, setup: Setup[Plan]) -> Store:
@@ -55,5 +54,6 @@ class Lin(Study[Plan, Cell, CellResult]):
     def report(self, results: Mapping[Cell, CellResult], setup: Setup[Plan]) -> Report:
         """Tables 3 to 12, what the paper got wrong, and its figures."""
         tables = every_table(results, setup.plan)
-        whole = {cell.data for cell in results} == set(FACTORS["data"]) and not setup.plan.repeats
-        return tables, every_figure(results, setup.out) if whole else ()
+        drawn = design.own(results) if setup.plan.repeats else results
+        whole = all(cell in drawn for cell in (*design.factorial(), *design.baselines()))
+        return tables, every_figure(drawn, setup.out) if whole else ()

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from noiseproof.methods.gradients.quantile import LayerShare
 from noiseproof.networks.network import Start
@@ -19,6 +19,8 @@ Sequence = Literal["AC", "CA", "quantile-flat", "quantile-layer", "none"]
 `AC` adds noise to each record's gradient, then clips it (noisy-gradient); `CA` clips each, then adds noise to their sum
 (dp-sgd); the quantiles are the paper's algorithm 2; `none` is ordinary training.
 """
+
+R = TypeVar("R")
 
 SWEEP = (0.001, 0.04, 1.4, 10.0, 100.0)
 """The clipping norms of Table 12."""
@@ -43,12 +45,15 @@ class Cell:
     """Steps, where they are not the plan's."""
     lr: float | None = None
     """The learning rate, where it is not the plan's."""
+    test: int | None = None
+    """Records that it is measured on, where they are not as many as the plan has."""
 
     @property
     def key(self) -> str:
         """A name for files."""
         numbers = [f"{value:g}" for value in (self.sigma, self.clip) if value is not None]
-        again = [f"{value:g}{name}" for value, name in ((self.steps, "steps"), (self.lr, "lr")) if value]
+        own = ((self.steps, "steps"), (self.lr, "lr"), (self.test, "test"))
+        again = [f"{value:g}{name}" for value, name in own if value]
         again += [f"run{self.repeat}"] if self.repeat else []
         sequence = [self.sequence, self.share or ""]
         words = [self.data, self.model, self.optimizer, *sequence, *numbers, self.start or "", *again]
@@ -100,6 +105,14 @@ class Plan:
         """The steps of a cell."""
         return cell.steps or self.steps
 
+    def test_of(self, cell: Cell) -> int:
+        """Records at most that a cell is measured on."""
+        return cell.test or self.test
+
+    def watched_of(self, cell: Cell) -> int:
+        """Records at most that a cell's curves look at."""
+        return self.watched if cell.test is None else cell.test // 10
+
     def lr(self, cell: Cell) -> float:
         """The learning rate of a cell."""
         if cell.lr:
@@ -148,8 +161,18 @@ def every_cell() -> tuple[Cell, ...]:
 
 STARTS: tuple[Start, ...] = ("truncated-normal", "glorot")
 """Initial weights that TensorFlow's users of the paper's time had: its tutorials' own, and Keras's."""
-
-
+START: Mapping[str, Start] = {"cnn": "truncated-normal", "lstm": "normal"}
+"""Those that are likeliest the paper's: its CNN is that of TensorFlow's tutorial of the time; its LSTM, down to batches of 128
+and to accuracies that are multiples of 1/128, is that of the "TensorFlow examples", whose output weights are standard normals."""
+SHORT, LONG = 60, 480
+"""Steps of the factorial experiment, whose cells are many, and of the trainings that say what more steps change."""
+FEW = 1_000
+"""Records that cells are measured on where there are many, since measuring the CNN on 10,000 costs as much as training it."""
+SGD_RATES: Mapping[str, tuple[float, ...]] = {"cnn": (0.1, 0.5, 2.0, 8.0), "lstm": (0.5, 2.0, 8.0, 32.0)}
+"""Rates of SGD that were tried on MNIST at sigma 0.5 and C = 1.4, the same for both sequences."""
+RATE_STEPS: Mapping[str, int] = {"cnn": SHORT, "lstm": 120}
+SGD_RATE: Mapping[str, float] = {"cnn": 2.0, "lstm": 8.0}
+"""Those with the best mean accuracy of both sequences, taken for all other cells."""
 QUANTILES: tuple[tuple[Sequence, LayerShare | None], ...] = (
     ("quantile-flat", None),
     *(("quantile-layer", share) for share in get_args(LayerShare)),
@@ -158,38 +181,88 @@ QUANTILES: tuple[tuple[Sequence, LayerShare | None], ...] = (
 
 
 def quantiles(repeats: int) -> tuple[Cell, ...]:
-    """Table 7's quantile clippings on MNIST, over seeds."""
+    """Table 7's quantile clippings on MNIST: as printed over seeds, in the other readings of a layer's part once."""
     return tuple(
-        Cell("mnist", "cnn", "adam", sequence, 0.5, None, STARTS[0], repeat, share)
-        for repeat in range(repeats)
+        Cell("mnist", "cnn", "adam", sequence, 0.5, None, START["cnn"], repeat, share)
         for sequence, share in QUANTILES
+        for repeat in range(repeats if share in (None, "printed") else 1)
+    )
+
+
+def others() -> tuple[Cell, ...]:
+    """Table 7 on the other sets, as far as the factorial experiment has not got it: AC at C = 0.04, and quantile clipping."""
+    columns: tuple[tuple[Sequence, float | None, LayerShare | None], ...] = (
+        ("AC", 0.04, None),
+        ("quantile-flat", None, None),
+        ("quantile-layer", None, "printed"),
+    )
+    return tuple(
+        Cell(data, "cnn", "adam", sequence, 0.5, clip, START["cnn"], share=share, steps=SHORT, test=FEW)
+        for data in FACTORS["data"][1:]
+        for sequence, clip, share in columns
+    )
+
+
+def rates() -> tuple[Cell, ...]:
+    """SGD on MNIST at every rate, both sequences."""
+    return tuple(
+        Cell("mnist", model, "sgd", sequence, 0.5, 1.4, START[model], steps=RATE_STEPS[model], lr=lr, test=2 * FEW)
+        for model, grid in SGD_RATES.items()
+        for lr, sequence in itertools.product(grid, FACTORS["sequence"])
+    )
+
+
+def experiment() -> Mapping[Cell, Cell]:
+    """The cells of the factorial experiment and its baselines, each with the training of the paper's network for it.
+
+    One seed; SGD with one rate for both sequences.
+    """
+    found: dict[Cell, Cell] = {}
+    for cell in (*baselines(), *factorial()):
+        noised = cell.sequence != "none"
+        found[cell] = replace(
+            cell,
+            start=START[cell.model],
+            steps=SHORT,
+            lr=SGD_RATE[cell.model] if noised and cell.optimizer == "sgd" else None,
+            test=FEW,
+        )
+    return found
+
+
+def own(results: Mapping[Cell, R]) -> dict[Cell, R]:
+    """What was found with the paper's networks, by the cells of the factorial experiment."""
+    return {cell: results[training] for cell, training in experiment().items() if training in results}
+
+
+def norms() -> tuple[Cell, ...]:
+    """Table 12 with the paper's networks: both at five clipping norms."""
+    return (
+        *_both("mnist", "cnn", "adam", SWEEP, (START["cnn"],), range(1)),
+        *_both("mnist", "lstm", "adam", SWEEP, (START["lstm"],), range(1)),
     )
 
 
 def sequences(repeats: int) -> tuple[Cell, ...]:
-    """Both sequences with the paper's networks at sigma 0.5, each with its training without noise: what an author asks first.
+    """Both sequences with the paper's networks on MNIST at sigma 0.5, over seeds and starts: what an author asks first.
 
-    On MNIST over seeds, with Adam from both starts, with SGD at two rates; then one seed each: the other sets, and the CNN
-    for as many steps as scale paper has.
+    Then one seed of the CNN for many steps.
     """
-    seeds, both, normal, glorot = range(repeats), STARTS, STARTS[:1], STARTS[1:]
+    seeds, few = range(repeats), (1.4, 0.04)
     parts = (
-        _both("mnist", "cnn", "adam", (1.4, 0.04), both, seeds),
-        _both("mnist", "lstm", "adam", (1.4, 0.04), both, seeds, 300),
-        *(_both("mnist", "cnn", "sgd", (1.4,), normal, seeds, lr=lr) for lr in (2.0, 8.0)),
-        *(
-            _both(data, model, optimizer, clips, normal, range(1), 300, lr)
-            for model, optimizer, clips, lr in (
-                ("cnn", "adam", (1.4, 0.04), None),
-                ("lstm", "adam", (1.4, 0.04), None),
-                ("cnn", "sgd", (1.4,), 2.0),
-                ("cnn", "sgd", (1.4,), 8.0),
-            )
-            for data in ("cifar10", "svhn")
-        ),
-        _both("mnist", "cnn", "adam", (1.4, 0.04), glorot, range(1), 2_000),
+        _both("mnist", "cnn", "adam", few, STARTS, seeds),
+        _both("mnist", "lstm", "adam", few, (START["lstm"],), seeds),
+        _both("mnist", "lstm", "adam", (1.4,), STARTS, seeds),
+        _both("mnist", "cnn", "sgd", (1.4,), (START["cnn"],), seeds, lr=SGD_RATE["cnn"]),
+        _both("mnist", "lstm", "sgd", (1.4,), (START["lstm"],), seeds, lr=SGD_RATE["lstm"]),
+        _both("mnist", "cnn", "adam", (1.4,), ("glorot",), range(1), LONG),
     )
-    cells = tuple(itertools.chain(*parts))
+    return tuple(itertools.chain(*parts))
+
+
+def compared(repeats: int) -> tuple[Cell, ...]:
+    """Every training of scale effect once, those that others are measured from first."""
+    cells = (*sequences(repeats), *rates(), *experiment().values(), *norms(), *quantiles(repeats), *others())
     return tuple(dict.fromkeys((*(cell.reference for cell in cells), *cells)))
 
 
@@ -248,11 +321,16 @@ PLANS: Mapping[Scale, Plan] = {
         steps=120,
         looks=6,
         networks={"cnn": ("lin-cnn", {}), "lstm": ("lin-lstm", {})},
-        lrs={("cnn", "adam", "none"): 0.001, ("cnn", "sgd", "none"): 0.05, ("lstm", "adam", "none"): 0.002},
+        lrs={
+            ("cnn", "adam", "none"): 0.001,
+            ("cnn", "sgd", "none"): 0.05,
+            ("lstm", "adam", "none"): 0.002,
+            ("lstm", "sgd", "none"): 0.1,
+        },
         repeats=3,
         notes=(
-            "Scale effect: the paper's CNN (3,274,634 parameters) and LSTM on all records, batches of 128; left out: sigma .1, "
-            "the norms other than 1.4 and .04, the LSTM with SGD. Quantile clipping from truncated normals.",
+            "Scale effect: the paper's CNN (3,274,634 parameters) and LSTM, batches of 128. Tables 3 to 5 after 60 steps, on "
+            "1,000 test records, one seed, the CNN from truncated and the LSTM from standard normals; SGD by table rates.",
             _OURS,
         ),
     ),

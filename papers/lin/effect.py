@@ -1,7 +1,8 @@
-"""The tables of scale effect: both sequences, and quantile clipping, with the paper's own networks."""
+"""Tables of scale effect, with the paper's own networks: both sequences over seeds, rates, and Tables 7 and 12."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import fmean
@@ -11,6 +12,7 @@ import pandas as pd
 from papers.lin import design, published
 from papers.lin.design import Cell, Plan
 from papers.lin.results import CellResult
+from papers.lin.statistics import FACTORS
 from papers.study import Column, Table, Value
 
 Results = Mapping[Cell, CellResult]
@@ -20,8 +22,9 @@ def effect_tables(results: Results, plan: Plan) -> Iterator[Table]:
     """The tables of the cells that were run."""
     yield sequences_table(results, plan)
     yield distances_table(results, plan)
-    if any(cell.sequence == "quantile-flat" for cell in results):
-        yield quantiles_table(results, plan)
+    for table in (rates_table(results), norms_table(results, plan), quantiles_table(results, plan)):
+        if table.rows:
+            yield table
 
 
 _SETTING = tuple(Column(text, None) for text in ("data", "model", "optimizer", "rate", "start", "steps", "C"))
@@ -30,7 +33,7 @@ _SETTING = tuple(Column(text, None) for text in ("data", "model", "optimizer", "
 def sequences_table(results: Results, plan: Plan) -> Table:
     """Accuracy of both sequences with the paper's networks: means over seeds, the gain of each, and what they printed."""
     rows: list[tuple[Value, ...]] = []
-    for cell, runs in _compared(results).items():
+    for cell, runs in _tabled(results):
         ac, ca, plain = (runs[sequence] for sequence in ("AC", "CA", "none"))
         theirs = {sequence: _printed(cell.as_sequence(sequence)).get("accuracy") for sequence in ("AC", "CA", "none")}
         rows.append(
@@ -70,7 +73,7 @@ def sequences_table(results: Results, plan: Plan) -> Table:
 def distances_table(results: Results, plan: Plan) -> Table:
     """TPVD and loss of the same trainings."""
     rows: list[tuple[Value, ...]] = []
-    for cell, runs in _compared(results).items():
+    for cell, runs in _tabled(results):
         printed = [_printed(cell.as_sequence(sequence)) for sequence in ("AC", "CA")]
         pairs = list(zip(runs["AC"], runs["CA"], strict=True))
         below = sum((ac.tpvd or 0.0) < (ca.tpvd or 0.0) for ac, ca in pairs)
@@ -105,15 +108,79 @@ def distances_table(results: Results, plan: Plan) -> Table:
 
 
 def _compared(results: Results) -> dict[Cell, dict[str, list[CellResult]]]:
-    """The runs of each sequence over the seeds that have all three, by AC's first cell of the setting."""
+    """The runs of each sequence over the seeds that have all three, by AC's first cell of the setting.
+
+    Cells of the factorial experiment, which are measured on fewer records, have tables of their own.
+    """
     found: dict[Cell, dict[str, list[CellResult]]] = {}
     for cell in results:
         three = {"AC": cell, "CA": cell.as_sequence("CA"), "none": cell.reference}
-        if cell.sequence == "AC" and all(one in results for one in three.values()):
+        if cell.sequence == "AC" and cell.test is None and all(one in results for one in three.values()):
             runs = found.setdefault(replace(cell, repeat=0), {"AC": [], "CA": [], "none": []})
             for sequence, one in three.items():
                 runs[sequence].append(results[one])
     return found
+
+
+def _tabled(results: Results) -> list[tuple[Cell, dict[str, list[CellResult]]]]:
+    """Those at the norms of Tables 6 and 7; Table 12 has the others."""
+    return [(cell, runs) for cell, runs in _compared(results).items() if cell.clip in (0.04, 1.4)]
+
+
+def rates_table(results: Results) -> Table:
+    """How the rate of SGD, the same for both sequences, was chosen: it decides which of them is ahead."""
+    rows: list[tuple[Value, ...]] = []
+    for cell in design.rates():
+        pair = [results.get(cell.as_sequence(sequence)) for sequence in ("AC", "CA")]
+        if cell.sequence == "AC" and None not in pair:
+            ac, ca = (result.accuracy for result in pair if result is not None)
+            chosen = "yes" if cell.lr == design.SGD_RATE[cell.model] else ""
+            rows.append((cell.model, cell.lr, ac, ca, (ac + ca) / 2, chosen))
+    return Table(
+        "rates",
+        "MNIST, SGD, sigma 0.5, C = 1.4: accuracy by the rate, one for both sequences",
+        (
+            *(Column(text, None) for text in ("model", "rate")),
+            *(Column(text) for text in ("AC", "CA", "mean", "taken")),
+        ),
+        tuple(rows),
+        (f"One seed, {2 * design.FEW} test records; the rate with the best mean is taken for all other cells of SGD.",),
+    )
+
+
+def norms_table(results: Results, plan: Plan) -> Table:
+    """Table 12 with the paper's networks: accuracy and TPVD as the clipping norm grows, means over the seeds that were run."""
+    compared = _compared(results)
+    rows: list[tuple[Value, ...]] = []
+    for cell in design.norms():
+        runs = compared.get(cell.as_sequence("AC"), {}).get(cell.sequence)
+        if runs:
+            theirs = _printed(cell)
+            distance = fmean(run.tpvd or 0.0 for run in runs)
+            accuracy, loss = fmean(run.accuracy for run in runs), fmean(run.convergence for run in runs)
+            rows.append(
+                (
+                    *(cell.model, cell.sequence, cell.clip, len(runs)),
+                    *(accuracy, theirs.get("accuracy"), loss, distance, theirs.get("tpvd")),
+                    *(runs[0].proven, sum(run.seconds for run in runs)),
+                )
+            )
+    return Table(
+        "table-12",
+        "Table 12 with the paper's networks: MNIST, Adam, sigma 0.5, accuracy and TPVD as the clipping norm grows",
+        (
+            *(Column(text, None) for text in ("model", "sequence", "C", "seeds")),
+            Column("accuracy"),
+            Column("accuracy, theirs", theirs=True),
+            Column("loss"),
+            Column("TPVD"),
+            Column("TPVD, theirs", theirs=True),
+            Column("proven epsilon", 3),
+            Column("CPU seconds", 0),
+        ),
+        tuple(rows),
+        plan.notes,
+    )
 
 
 def _setting(cell: Cell, plan: Plan) -> tuple[Value, ...]:
@@ -139,38 +206,56 @@ def _printed(cell: Cell) -> dict[str, float]:
 
 
 def quantiles_table(results: Results, plan: Plan) -> Table:
-    """Table 7's quantile clippings on MNIST with the paper's CNN: how much the reading of a layer's part decides."""
-    printed = published.table7().query("data == 'mnist' and clip.isna()").set_index("sequence").to_dict("index")
+    """Table 7 with the paper's CNN: quantile clipping beside AC, and how much the reading of a layer's part decides."""
+    printed = published.table7().to_dict("records")
     rows: list[tuple[Value, ...]] = []
-    for sequence, share in design.QUANTILES:
-        runs = [result for cell, result in results.items() if (cell.sequence, cell.share) == (sequence, share)]
-        if not runs:
-            continue
-        theirs = printed[sequence]
-        rows.append(
-            (
-                sequence,
-                share,
-                fmean(run.accuracy for run in runs),
-                ", ".join(f"{run.accuracy:.4f}" for run in runs),
-                theirs["accuracy"],
-                fmean(run.tpvd or 0.0 for run in runs),
-                theirs["tpvd"],
-                fmean(run.seconds for run in runs),
-            )
+    for data, (sequence, share, clip) in itertools.product(FACTORS["data"], _COLUMNS):
+        # On MNIST there are longer trainings than the factorial experiment's, over seeds.
+        steps = None if data == "mnist" else design.SHORT
+        chosen = ("adam", "cnn", data, sequence, share, clip, design.START["cnn"], steps)
+        runs = [result for cell, result in results.items() if _column(cell) == chosen and cell.sigma != 0.1]
+        theirs = next(
+            row
+            for row in printed
+            if (row["data"], row["sequence"]) == (data, sequence) and (clip is None or row["clip"] == clip)
         )
+        if runs:
+            distances = [run.tpvd for run in runs if run.tpvd is not None]
+            rows.append(
+                (
+                    *(data, sequence, share, clip, steps or plan.steps, fmean(run.accuracy for run in runs)),
+                    ", ".join(f"{run.accuracy:.4f}" for run in runs),
+                    theirs["accuracy"],
+                    fmean(distances) if distances else None,
+                    None if pd.isna(theirs["tpvd"]) else theirs["tpvd"],
+                    fmean(run.seconds for run in runs),
+                )
+            )
     return Table(
-        "quantiles",
-        "MNIST, the paper's CNN, Adam, sigma 0.5: quantile clipping by the reading of a layer's part",
+        "table-7",
+        "Table 7 with the paper's CNN, Adam, sigma 0.5: quantile clipping beside noise first",
         (
-            *(Column(text, None) for text in ("method", "share")),
+            *(Column(text, None) for text in ("data", "method", "share", "C", "steps")),
             Column("accuracy"),
             Column("of each seed"),
             Column("accuracy, theirs", theirs=True),
             Column("TPVD"),
             Column("TPVD, theirs", theirs=True),
-            Column("CPU seconds", 0),
+            Column("CPU seconds a training", 0),
         ),
         tuple(rows),
         plan.notes,
     )
+
+
+_COLUMNS: tuple[tuple[str, str | None, float | None], ...] = (
+    *((sequence, share, None) for sequence, share in design.QUANTILES),
+    ("AC", None, 0.04),
+    ("AC", None, 1.4),
+    ("none", None, None),
+)
+"""Methods, readings and norms of Table 7."""
+
+
+def _column(cell: Cell) -> tuple[Value, ...]:
+    return cell.optimizer, cell.model, cell.data, cell.sequence, cell.share, cell.clip, cell.start, cell.steps

@@ -37,14 +37,13 @@ _SHOWN = (("fig-1", "mnist", 0.5, 1.4), ("fig-2", "cifar10", 0.1, 0.8), ("fig-3"
 
 
 def every_figure(results: Results, folder: Path) -> tuple[Path, ...]:
-    """Draw all figures into `folder`."""
-    return (
-        *(sequences_figure(results, folder, *shown) for shown in _SHOWN),
-        comparison_figure(results, folder, "fig-4", "accuracy"),
-        comparison_figure(results, folder, "fig-5", "loss"),
-        sweep_figure(results, folder),
-        gains_figure(results, folder),
-    )
+    """Draw the figures whose trainings are there into `folder`: all of them, or those of the factorial experiment alone."""
+    drawn = [sequences_figure(results, folder, *shown) for shown in _SHOWN]
+    if all(cell in results for cell in (*design.comparison(), *design.sweep())):
+        drawn.append(comparison_figure(results, folder, "fig-4", "accuracy"))
+        drawn.append(comparison_figure(results, folder, "fig-5", "loss"))
+        drawn.append(sweep_figure(results, folder))
+    return *drawn, gains_figure(results, folder)
 
 
 def sequences_figure(results: Results, folder: Path, name: str, data: str, sigma: float, clip: float) -> Path:

@@ -73,10 +73,24 @@ class Store(store.Store[Cell, CellResult]):
     """Finished cells, and beside them the weights that TPVD is measured from."""
 
     def __init__(self, out: Path, plan: Plan, seed: int) -> None:
-        rates = {" ".join(key): rate for key, rate in plan.lrs.items()}
-        self.references = References(out)
-        belongs = {**store.settings(plan, seed), "lrs": rates}
-        super().__init__(out / "cells", belongs, CellResult, self.references.folder)
+        self._plan, self._seed, self.references = plan, seed, References(out)
+        super().__init__(out / "cells", {}, CellResult, self.references.folder)
+
+    def belongs(self, cell: Cell) -> Mapping[str, Any]:
+        """What decides this training alone, so that a plan can grow without losing those that are finished."""
+        plan = self._plan
+        return {
+            "seed": self._seed,
+            "records": plan.records,
+            "test": plan.test_of(cell),
+            "steps": plan.steps_of(cell),
+            "looks": plan.looks,
+            "network": plan.networks[cell.model],
+            "lr": plan.lr(cell),
+            "batch_size": plan.batch_size,
+            "watched": plan.watched_of(cell),
+            "delta": plan.delta,
+        }
 
 
 def frame(results: Mapping[Cell, CellResult]) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -25,20 +25,38 @@ _EPSILON = Column("proven epsilon", 3)
 def every_table(results: Results, plan: Plan) -> tuple[Table, ...]:
     """All tables of the cells that were run, in the paper's order, then what it got wrong; statistics need every set."""
     if plan.repeats:
-        return *effect_tables(results, plan), slips_table()
+        own = design.own(results)
+        sets = tuple(data for data in FACTORS["data"] if any(cell.data == data for cell in own))
+        whole = len(own) == len(design.experiment())
+        statistics = _statistics(own, sets) if whole else ()
+        return *effect_tables(results, plan), *_experiment(own, plan, sets), *statistics, slips_table()
     sets = tuple(data for data in FACTORS["data"] if any(cell.data == data for cell in results))
-    measures: tuple[Measure, ...] = ("accuracy", "convergence") if sets == FACTORS["data"] else ()
     mnist = (tpvd_table(results), sweep_table(results)) if "mnist" in sets else ()
     return (
-        *(cells_table(results, plan, data) for data in sets),
-        gains_table(results, sets),
+        *_experiment(results, plan, sets),
         *mnist[:1],
         comparison_table(results, sets),
-        *(normality_table(results, measure) for measure in measures),
-        *(significance_table(results, measure) for measure in measures),
+        *_statistics(results, sets),
         *mnist[1:],
         slips_table(),
     )
+
+
+def _experiment(results: Results, plan: Plan, sets: Sequence[str]) -> Iterator[Table]:
+    """Tables 3-5 and the abstract's gains, of the cells that are there."""
+    for data in sets:
+        yield cells_table(results, plan, data)
+    if sets:
+        yield gains_table(results, sets)
+
+
+def _statistics(results: Results, sets: Sequence[str]) -> Iterator[Table]:
+    """Tables 8 to 11, which need every set."""
+    measures: tuple[Measure, ...] = ("accuracy", "convergence") if tuple(sets) == FACTORS["data"] else ()
+    for measure in measures:
+        yield normality_table(results, measure)
+    for measure in measures:
+        yield significance_table(results, measure)
 
 
 def cells_table(results: Results, plan: Plan, data: str) -> Table:
@@ -49,7 +67,7 @@ def cells_table(results: Results, plan: Plan, data: str) -> Table:
     plain = published.baselines().set_index(["data", "model", "optimizer"]).to_dict("index")
     rows: list[tuple[Value, ...]] = []
     for cell in (*design.factorial(), *design.baselines()):
-        if cell.data != data:
+        if cell.data != data or cell not in results:
             continue
         result = results[cell]
         if cell.sequence == "none":
@@ -70,7 +88,7 @@ def cells_table(results: Results, plan: Plan, data: str) -> Table:
                 result.proven,
             )
         )
-    ran = next(result.ran for cell, result in results.items() if cell.data == data)
+    ran = next(result.ran for cell, result in results.items() if cell.data == data and cell.sequence != "none")
     return Table(
         name,
         f"{title}: accuracy and convergence (loss at the end)",
@@ -99,6 +117,8 @@ def gains_table(results: Results, sets: Sequence[str]) -> Table:
     for model in FACTORS["model"]:
         for data in sets:
             mine, recomputed = _gains(ours, data, model), _gains(theirs, data, model)
+            if mine is None or recomputed is None:
+                continue
             abstract = printed[data, model]
             rows.append(
                 (
@@ -112,6 +132,7 @@ def gains_table(results: Results, sets: Sequence[str]) -> Table:
                     f"{abstract['convergence']}%",
                     mine[2],
                     recomputed[2],
+                    sum(run.seconds for cell, run in results.items() if (cell.model, cell.data) == (model, data)),
                 )
             )
     return Table(
@@ -128,6 +149,7 @@ def gains_table(results: Results, sets: Sequence[str]) -> Table:
             Column("loss, abstract", theirs=True),
             Column("AC wins"),
             Column("AC wins, their cells", theirs=True),
+            Column("CPU seconds of all", 0),
         ),
         tuple(rows),
     )
@@ -289,12 +311,13 @@ def _factorial(results: Results) -> pd.DataFrame:
     return frame({cell: results[cell] for cell in design.factorial() if cell in results})
 
 
-def _gains(cells: pd.DataFrame, data: str, model: str) -> tuple[float, float, str]:
-    """(points of accuracy, fall of the loss, how often AC is more accurate) of AC over CA."""
+def _gains(cells: pd.DataFrame, data: str, model: str) -> tuple[float, float, str] | None:
+    """(points of accuracy, fall of the loss, how often AC is more accurate) of AC over CA, of the pairs that are there."""
     chosen = cells[(cells["data"] == data) & (cells["model"] == model)]
-    pairs = chosen.set_index(["optimizer", "sigma", "clip", "sequence"])[["accuracy", "convergence"]].unstack(
-        "sequence"
-    )
+    keys = ["optimizer", "sigma", "clip", "sequence"]
+    pairs = chosen.set_index(keys)[["accuracy", "convergence"]].unstack("sequence").dropna()
+    if pairs.empty or chosen["sequence"].nunique() < 2:
+        return None
     accuracy, loss = pairs["accuracy"], pairs["convergence"]
     return (
         100 * float((accuracy["AC"] - accuracy["CA"]).mean()),

@@ -74,14 +74,15 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     is run on public data.
     """
     started = time.process_time()
-    train, test = records(cell.data, plan.records, plan.test)
+    train, test = records(cell.data, plan.records, plan.test_of(cell))
     rng = Reproducible(cell.seed(seed))
     name, options = plan.networks[cell.model]
     chosen = options if cell.start is None else {**options, "start": cell.start}
     module = Network(name, train.public.shape, train.classes, chosen).build(cell.initial_seed(seed))
     steps = plan.steps_of(cell)
     every = max(1, steps // plan.looks)
-    curves = Curves(module, _first(train, plan.watched), _first(test, plan.watched), every=every)
+    watched = plan.watched_of(cell)
+    curves = Curves(module, _first(train, watched), _first(test, watched), every=every)
     rate = min(1.0, plan.batch_size / len(train))
     if cell.sequence == "none":
         parameters = list(module.parameters())
@@ -102,7 +103,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     result = CellResult(
         cell=cell,
         accuracy=accuracy(module, test),
-        convergence=_ranked(convergence(module, _first(train, plan.test))),
+        convergence=_ranked(convergence(module, _first(train, plan.test_of(cell)))),
         tpvd=None if reference is None else _ranked(tpvd(reference, weights)),
         epsilon=epsilon,
         delta=plan.delta,
@@ -149,7 +150,7 @@ def descend_plainly(
     module.eval()
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def records(name: str, most: int, test: int) -> tuple[Dataset, Dataset]:
     """The training and test records of a set as 28x28 grey images, at most so many of each."""
     found = load(name)

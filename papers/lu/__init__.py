@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from noiseproof.errors import SettingError
 from papers.lu import published, run
@@ -12,7 +13,21 @@ from papers.lu.plans import CANDIDATES, PLANS, Plan, available
 from papers.lu.run import Repeat, RunResult
 from papers.lu.summary import summaries
 from papers.lu.tables import every_table
+from papers.store import Store, settings
 from papers.study import Report, Setup, Study, register
+
+
+class Kept(Store[Repeat, RunResult]):
+    """Finished repeats: of use to every plan that asks for the same of the row, however many rows and repeats it has."""
+
+    def __init__(self, out: Path, plan: Plan, seed: int) -> None:
+        self._plan = plan
+        most = ("notes", "repeats", "shadows", "more_shadows")
+        super().__init__(out / "runs", settings(plan, seed, but=most), RunResult)
+
+    def belongs(self, cell: Repeat) -> Mapping[str, Any]:
+        """The plan's settings, and the row's shadow models."""
+        return {**self._belongs, "shadows": self._plan.shadow_count(cell.row)}
 
 
 @register
@@ -24,7 +39,7 @@ class Lu(Study[Plan, Repeat, RunResult]):
     paper: ClassVar[str] = published.PAPER
     on_clusters: ClassVar[bool] = True
     partial: ClassVar[bool] = True
-    plans, kind, folder, growing = PLANS, RunResult, "runs", True
+    plans = PLANS
 
     def __init__(self, rows: Sequence[str] = tuple(CANDIDATES)) -> None:
         """`rows` are names of the paper's tables to run (`Location`)."""
@@ -41,6 +56,10 @@ class Lu(Study[Plan, Repeat, RunResult]):
         """Every repeat of every data set that is there."""
         sets = [(row, data) for row in self._rows if (data := available(row)) is not None]
         return [Repeat(row, data, repeat) for row, data in sets for repeat in range(plan.repeats)]
+
+    def store(self, setup: Setup[Plan]) -> Kept:
+        """Finished repeats."""
+        return Kept(setup.out, setup.plan, setup.seed)
 
     def work(self, setup: Setup[Plan], cell: Repeat) -> RunResult:
         """One repeat of one data set."""

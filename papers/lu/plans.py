@@ -78,9 +78,10 @@ PLANS: Mapping[Scale, Plan] = {
         program_epsilons=(1.0, 10.0),
         siblings=False,
         notes=(
-            "scale effect: the paper's numbers of records and epochs, one repeat where the paper has ten, 2 shadow models (30 on "
-            "Location, 5 on Purchase-100) where it has 10 to 100; DP-SGD by RDP alone, which has the least noise of the four "
-            "accountings, at six of the eleven epsilons, and on the program's form of the loss at two; left out: the siblings.",
+            "scale effect: the paper's numbers of records and epochs, one repeat where the paper has ten, "
+            "2 shadow models (30 on Location, 5 on Purchase-100) where it has 10 to 100; DP-SGD by RDP "
+            "alone, which has the least noise of the four accountings, at six of the eleven epsilons, and on the program's form "
+            "of the loss at two; left out: the siblings.",
         ),
     ),
     "paper": Plan(scale="paper", repeats=10),

@@ -44,15 +44,19 @@ class Cell:
     """Its pair of networks; None is the plan's."""
     lr: float | None = None
     """Its learning rate; None is the plan's."""
+    iterations: int | None = None
+    """Of the generator, where there is noise of its own or none; None is the plan's."""
+    threshold: float | None = None
+    """ANT's tau; None is the method's own."""
     repeat: int = 0
 
     @property
     def key(self) -> str:
         """Its name in file names."""
         parts = [self.data, self.method, self.tuning]
-        for letter, value in (("e", self.epsilon), ("s", self.sigma), ("k", self.decay), ("lr", self.lr)):
-            if value is not None:
-                parts.append(f"{letter}{value:g}")
+        numbers = {"e": self.epsilon, "s": self.sigma, "k": self.decay, "lr": self.lr}
+        numbers |= {"i": self.iterations, "tau": self.threshold}
+        parts += [f"{letter}{value:g}" for letter, value in numbers.items() if value is not None]
         parts += [word for word in (self.noise_on, self.model) if word]
         return "-".join([*parts, *([f"run{self.repeat}"] if self.repeat else [])])
 
@@ -97,11 +101,40 @@ def named(data: str, tuning: str = "constant", repeat: int = 0, noise_on: Readin
     return Cell(data, "rdp-gan", sigma=NAMED_SIGMA, tuning=tuning, decay=decay, noise_on=noise_on, repeat=repeat)
 
 
-PAIRS: Mapping[str, tuple[tuple[Model, float], ...]] = {
-    "adult": (("conv", 2e-4), ("conv", 1e-3), ("dense", 5e-5), ("dense", 1e-3)),
-    "mnist": (("dense", 5e-5), ("conv", 5e-5), ("conv", 1e-3)),
+LEARNING_RATE = 2e-4
+"""At which 1,000 iterations of the paper's pair learn how Adult's columns go together, too."""
+
+
+def faster(cell: Cell) -> Cell:
+    """The same on Adult at that rate."""
+    return replace(cell, model="conv", lr=LEARNING_RATE)
+
+
+def on_adult(method: str, epsilon: float | None = None, repeat: int = 0) -> Cell:
+    """What Table III and figures 7 and 8 show on Adult, noise being on a batch's sum."""
+    return Cell("adult", method, epsilon, noise_on="sum" if method == "rdp-gan" else None, repeat=repeat)
+
+
+PAIRS: Mapping[str, tuple[tuple[Model, float, int | None], ...]] = {
+    "adult": (
+        ("conv", 5e-5, 4_000),
+        ("conv", 5e-5, 10_000),
+        ("conv", 2e-4, None),
+        ("conv", 1e-3, None),
+        ("dense", 5e-5, None),
+        ("dense", 1e-3, None),
+    ),
+    "mnist": (("dense", 5e-5, None), ("conv", 5e-5, None), ("conv", 1e-3, None)),
 }
-"""Pairs of networks and learning rates beside the plan's: the paper's pair is convolutional, its rate 5e-5."""
+"""Pairs of networks, learning rates and iterations beside the plan's: the paper's pair is convolutional, its rate 5e-5."""
+PRINTED_THRESHOLD = 0.5
+"""The paper's tau, taken as a share of the samples; .005, the method's own, takes it for a percentage."""
+
+
+def decayed(data: str, tuning: str, rate: float) -> Cell:
+    """A schedule of figures 9 and 10: on Adult at the rate at which there is something to lose."""
+    cell = replace(named(data, tuning), decay=rate)
+    return faster(cell) if data == "adult" else cell
 
 
 def lasting(data: str, tuning: str, repeat: int = 0) -> Cell:
@@ -110,27 +143,28 @@ def lasting(data: str, tuning: str, repeat: int = 0) -> Cell:
 
 
 def readings(plan: Plan) -> tuple[Cell, ...]:
-    """The noise that the paper names, over seeds: MNIST in both readings, both sets by every schedule, and none.
-
-    Then what the figures ask for beside it; other pairs of networks, and decay rates, with one seed.
-    """
+    """The noise that the paper names, and its two epsilons, over seeds; other pairs of networks, and decay rates, with one."""
+    turns = range(plan.repeats)
     cells: list[Cell] = []
-    for repeat in range(plan.repeats):
-        cells += [Cell(data, "none", repeat=repeat) for data in DATA]
-        cells += [named(data, repeat=repeat) for data in DATA]
-        cells += [named(data, tuning, repeat) for tuning in TUNINGS for data in DATA]
-        cells += [Cell("adult", "rdp-gan", epsilon, noise_on="sum", repeat=repeat) for epsilon in EPSILONS]
-        cells += [Cell("adult", "dp-gan", epsilon, repeat=repeat) for epsilon in EPSILONS]
-        cells += [lasting(data, tuning, repeat) for tuning in FORMULAS for data in DATA]
-        cells += [Cell("mnist", "rdp-gan", sigma=sigma, noise_on="sum", repeat=repeat) for sigma in NOISES[:-1]]
-        cells += [Cell("mnist", "rdp-gan", epsilon, noise_on="sum", repeat=repeat) for epsilon in EPSILONS]
-        cells += [named("mnist", repeat=repeat, noise_on="error")]
-    cells += [Cell(data, "none", model=model, lr=lr) for data in DATA for model, lr in PAIRS[data]]
-    cells += [
-        replace(named(data, tuning), decay=rate) for data in DATA for tuning in TUNINGS for rate in plan.decays[tuning]
-    ]
+    for turn in turns:
+        cells += [Cell(data, "none", repeat=turn) for data in DATA]
+        cells += [on_adult(method, epsilon, turn) for method in ("rdp-gan", "dp-gan") for epsilon in EPSILONS]
+        cells += [Cell("mnist", "rdp-gan", sigma=sigma, noise_on="sum", repeat=turn) for sigma in NOISES[:-1]]
+        cells += [named(data, repeat=turn) for data in DATA]
+    cells += [faster(Cell("adult", "none", repeat=turn)) for turn in turns]
+    cells += [faster(on_adult("rdp-gan", epsilon, turn)) for turn in turns for epsilon in EPSILONS]
+    cells += [Cell("adult", "none", model="conv", lr=5e-5, iterations=4_000, repeat=turn) for turn in turns]
+    cells += [Cell("mnist", "rdp-gan", epsilon, noise_on="sum", repeat=turn) for turn in turns for epsilon in EPSILONS]
+    cells += [named(data, tuning, turn) for turn in turns for tuning in TUNINGS for data in DATA]
     cells += [Cell("mnist", "dp-gan", epsilon) for epsilon in EPSILONS]
-    return tuple(cells)
+    cells += [decayed(data, tuning, rate) for data in DATA for tuning in TUNINGS for rate in plan.decays[tuning]]
+    cells += [Cell(data, "zero-gan", EPSILONS[-1]) for data in DATA]
+    cells += [faster(named("adult", tuning, turn)) for turn in turns for tuning in ("constant", *TUNINGS)]
+    cells += [Cell(data, "none", model=m, lr=lr, iterations=i) for data in DATA for m, lr, i in PAIRS[data]]
+    cells += [replace(named(data, "ant", turn), threshold=PRINTED_THRESHOLD) for turn in turns for data in DATA]
+    cells += [lasting(data, tuning, turn) for turn in turns for tuning in FORMULAS for data in DATA]
+    cells += [named("mnist", repeat=turn, noise_on="error") for turn in turns]
+    return tuple(dict.fromkeys(cells))
 
 
 def every_cell(plan: Plan) -> tuple[Cell, ...]:
@@ -165,7 +199,7 @@ def run_cell(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
     columns = cell.data == "adult" and cell.method in ("none", "rdp-gan") and cell.tuning != "ant"
     given = joined(train) if columns else train
     judge = fit_classifier(test)
-    every = max(1, (plan.iterations if isinstance(method, RdpGan) else 10**9) // plan.looks)
+    every = max(1, (method.iterations if isinstance(method, RdpGan) else 10**9) // plan.looks)
     curve: list[tuple[int, float]] = []
 
     def callback(iteration: int, gan: Gan) -> None:
@@ -228,7 +262,7 @@ def method_for(cell: Cell, plan: Plan) -> Any:
     rows = min(plan.test, plan.records[cell.data])
     if cell.method in ("none", "rdp-gan"):
         settings: dict[str, Any] = {
-            "iterations": plan.iterations,
+            "iterations": cell.iterations or plan.iterations,
             "model": cell.model or plan.networks[cell.data],
             "lr": cell.lr or plan.lrs[cell.data],
             "every": max(1, plan.iterations // 10),
@@ -236,6 +270,7 @@ def method_for(cell: Cell, plan: Plan) -> Any:
             "sigma": 0.0 if cell.method == "none" else cell.sigma if cell.tuning == "constant" else None,
             "bound": BOUNDS[cell.data],
             **({} if cell.noise_on is None else {"noise_on": cell.noise_on}),
+            **({} if cell.threshold is None else {"threshold": cell.threshold}),
         }
         name = "rdp-gan"
     elif cell.method == "zero-gan":

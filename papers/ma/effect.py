@@ -9,7 +9,20 @@ from itertools import pairwise
 from typing import Any
 
 from papers.ma import published
-from papers.ma.cells import NAMED_SIGMA, NOISES, PAIRS, READINGS, Cell, lasting, named
+from papers.ma.cells import (
+    LEARNING_RATE,
+    NAMED_SIGMA,
+    NOISES,
+    PAIRS,
+    PRINTED_THRESHOLD,
+    READINGS,
+    Cell,
+    decayed,
+    faster,
+    lasting,
+    named,
+    on_adult,
+)
 from papers.ma.plans import DATA, EPSILONS, TUNINGS, Plan
 from papers.ma.privacy import (
     FORMULAS,
@@ -20,22 +33,32 @@ from papers.ma.privacy import (
     named_epsilon,
     order_for,
 )
-from papers.ma.tables import Results, digits_table, label, levels_table, pmf_table, seeds, sensitivity_table
+from papers.ma.tables import (
+    Largest,
+    Results,
+    digits_table,
+    label,
+    levels_table,
+    pmf_table,
+    seeds,
+    sensitivity_table,
+)
 from papers.study import Column, Table, Value
 
 
 def every_table(
     results: Results,
     levels: tuple[Level, ...],
-    largest: Mapping[tuple[str, int], float],
+    largest: Largest,
     real: Mapping[str, Any],
     plan: Plan,
 ) -> tuple[Table, ...]:
-    """All tables; `real` holds the real shares of Adult."""
+    """All tables, of the cells that there are; `real` holds the real shares of Adult."""
     return (
         readings_table(results, plan),
         named_table(results, plan, "mnist", "table-4-sum"),
         named_table(results, plan, "adult", "table-5-sum"),
+        named_table(results, plan, "adult", "table-5-faster", LEARNING_RATE),
         pmf_table(results, plan, "table-3-sum", noise_on="sum"),
         curves_table(results, plan),
         digits_table(results, plan, "fig-6-sum", noise_on="sum"),
@@ -56,6 +79,8 @@ def readings_table(results: Results, plan: Plan) -> Table:
     rows: list[tuple[Value, ...]] = []
     for reading in (*READINGS, None):
         runs = seeds(results, Cell("mnist", "none") if reading is None else named("mnist", noise_on=reading))
+        if not runs:
+            continue
         rows.append(
             (
                 reading or "no noise",
@@ -92,15 +117,20 @@ def readings_table(results: Results, plan: Plan) -> Table:
     )
 
 
-def named_table(results: Results, plan: Plan, data: str, name: str) -> Table:
+def named_table(results: Results, plan: Plan, data: str, name: str, lr: float | None = None) -> Table:
     """Tables IV and V in the reading of eq. 8: noise of 10 at the start, until what 1,000 iterations of it cost is spent."""
     theirs = published.SCHEDULES[data]
     rows: list[tuple[Value, ...]] = []
-    for tuning in ("none", "constant", *TUNINGS):
-        runs = seeds(results, Cell(data, "none") if tuning == "none" else named(data, tuning))
+    cells = {tuning: named(data, tuning) for tuning in ("constant", *TUNINGS)}
+    printed = {f"ant, tau {PRINTED_THRESHOLD:g}": replace(cells["ant"], threshold=PRINTED_THRESHOLD)}
+    cells = {"none": Cell(data, "none"), **cells, **({} if lr else printed)}
+    for schedule, cell in cells.items():
+        if not (runs := seeds(results, faster(cell) if lr else cell)):
+            continue
+        tuning = schedule if schedule == "none" else cell.tuning
         rows.append(
             (
-                tuning,
+                schedule,
                 published.DECAYS[data].get(tuning),
                 statistics.fmean(run.iterations for run in runs),
                 theirs[tuning][0],
@@ -115,7 +145,8 @@ def named_table(results: Results, plan: Plan, data: str, name: str) -> Table:
         )
     return Table(
         name,
-        f"{'Table IV' if data == 'mnist' else 'Table V'} on {data}: one draw on a batch's sum, sigma 10 at the start",
+        f"{'Table IV' if data == 'mnist' else 'Table V'} on {data}: one draw on a batch's sum, sigma 10 at the start"
+        + (f", learning rate {lr:g}" if lr else ""),
         (
             Column("schedule"),
             Column("k", None),
@@ -139,12 +170,14 @@ def curves_table(results: Results, plan: Plan) -> Table:
     cells = {0.0: Cell("mnist", "none"), **{s: Cell("mnist", "rdp-gan", sigma=s, noise_on="sum") for s in NOISES}}
     rows: list[tuple[Value, ...]] = []
     for sigma, cell in cells.items():
-        curves = [dict(run.curve) for run in seeds(results, cell)]
+        if not (curves := [dict(run.curve) for run in seeds(results, cell)]):
+            continue
         late = [[value for at, value in curve.items() if 2 * at > plan.iterations] for curve in curves]
         places = [part * plan.iterations // 5 for part in range(1, 6)]
         rows.append(
             (
                 sigma,
+                len(curves),
                 *(statistics.fmean(curve.get(place, 0.0) for curve in curves) for place in places),
                 min((min(values, default=1.0) for values in late), default=None),
                 max((before - after for values in late for before, after in pairwise(values)), default=0.0),
@@ -156,6 +189,7 @@ def curves_table(results: Results, plan: Plan) -> Table:
         "Figure 5: share of 500 samples that show their digit, as training goes on",
         (
             Column("sigma", None),
+            Column("seeds", None),
             *(Column(f"after {part * plan.iterations // 5}", 3) for part in range(1, 6)),
             Column("least in the second half", 3),
             Column("largest fall between two looks", 3),
@@ -182,12 +216,14 @@ def decays_table(results: Results, plan: Plan) -> Table:
         for tuning in TUNINGS:
             best = published.DECAYS[data][tuning]
             for rate in sorted({best, *plan.decays[tuning]}):
-                runs = seeds(results, replace(named(data, tuning), decay=rate))
+                if not (runs := seeds(results, decayed(data, tuning, rate))):
+                    continue
                 means = (statistics.fmean(run.accuracy for run in runs), statistics.fmean(r.by_sigmoids for r in runs))
                 rows.append((data, tuning, rate, runs[0].iterations, *means, len(runs), rate == best))
     return Table(
         "fig-9-10-sum",
-        "Figures 9 and 10: accuracy by decay rate, one draw on a batch's sum, sigma 10 at the start",
+        "Figures 9 and 10: accuracy by decay rate, one draw on a batch's sum, sigma 10 at the start; Adult at a learning "
+        f"rate of {LEARNING_RATE:g}",
         (
             Column("data"),
             Column("schedule"),
@@ -205,15 +241,15 @@ def decays_table(results: Results, plan: Plan) -> Table:
 
 def shares_table(results: Results, real: Mapping[str, Any], plan: Plan) -> Table:
     """Figure 7 as numbers: how far the shares of each attribute's values are from the real ones."""
-    shown = [Cell("adult", "none")]
-    shown += [Cell("adult", "rdp-gan", epsilon, noise_on="sum") for epsilon in EPSILONS[::-1]]
-    shown += [Cell("adult", "dp-gan", epsilon) for epsilon in EPSILONS[::-1]]
+    shown = [on_adult("none")]
+    shown += [on_adult(method, epsilon) for method in ("rdp-gan", "dp-gan") for epsilon in EPSILONS[::-1]]
+    shown = [cell for cell in shown if seeds(results, cell)]
     rows: list[tuple[Value, ...]] = []
     for name in published.ATTRIBUTES:
         true = [float(share) for share in real[name]]
         off = {cell: [_differences(run.shares[name], true) for run in seeds(results, cell)] for cell in shown}
         means = [statistics.fmean(sum(each) / 2 for each in off[cell]) for cell in shown]
-        noisy = off[shown[2]]
+        noisy = off.get(on_adult("rdp-gan", EPSILONS[0]), [])
         edges = sum(each.index(max(each)) in (0, len(true) - 1) for each in noisy)
         rows.append((name, len(true), *means, f"{edges} of {len(noisy)}"))
     return Table(
@@ -237,12 +273,17 @@ def _differences(made: list[float], true: list[float]) -> list[float]:
 def classifiers_table(results: Results, plan: Plan) -> Table:
     """Figure 8 as numbers: classifiers between real and synthetic people."""
     rows: list[tuple[Value, ...]] = []
-    for method, epsilon in (("none", None), *((m, e) for m in ("rdp-gan", "dp-gan") for e in EPSILONS)):
-        runs = seeds(results, Cell("adult", method, epsilon, noise_on="sum" if method == "rdp-gan" else None))
+    slow = [on_adult("none"), *(on_adult("rdp-gan", epsilon) for epsilon in EPSILONS)]
+    proven = [*(on_adult("dp-gan", epsilon) for epsilon in EPSILONS), on_adult("zero-gan", EPSILONS[-1])]
+    for cell in (*slow, *map(faster, slow), *proven):
+        if not (runs := seeds(results, cell)):
+            continue
+        method, epsilon = cell.method, cell.epsilon
         theirs = published.SCHEDULES["adult"]["none"][1] if epsilon is None else published.TEXT.get((method, epsilon))
         rows.append(
             (
                 label(method, epsilon),
+                None if cell in proven else cell.lr or plan.lrs["adult"],
                 statistics.fmean(run.accuracy for run in runs),
                 ", ".join(f"{run.accuracy:.3f}" for run in runs),
                 theirs,
@@ -259,6 +300,7 @@ def classifiers_table(results: Results, plan: Plan) -> Table:
         "Figure 8 on adult: classifiers taught by real people and asked of synthetic ones, and the reverse",
         (
             Column("method"),
+            Column("learning rate", None),
             Column("real to synthetic", 3),
             Column("of each seed"),
             Column("real to synthetic, theirs", 3, theirs=True),
@@ -321,10 +363,16 @@ def lasting_table(results: Results, plan: Plan) -> Table:
     """The schedules with the k that lets them last as long as is printed."""
     rows: list[tuple[Value, ...]] = []
     for data in DATA:
-        constant = statistics.fmean(run.accuracy for run in seeds(results, named(data)))
+        held = {cell.repeat: run.accuracy for cell, run in results.items() if replace(cell, repeat=0) == named(data)}
         for tuning in FORMULAS:
             runs = seeds(results, lasting(data, tuning))
-            mean = statistics.fmean(run.accuracy for run in runs)
+            # Constant noise with the same seeds.
+            turns = [cell.repeat for cell in results if replace(cell, repeat=0) == lasting(data, tuning)]
+            if not runs or not held.keys() >= set(turns):
+                continue
+            mean, constant = (
+                statistics.fmean(found) for found in ((r.accuracy for r in runs), (held[turn] for turn in turns))
+            )
             rows.append(
                 (
                     data,
@@ -392,8 +440,10 @@ def pairs_table(results: Results, plan: Plan) -> Table:
     rows: list[tuple[Value, ...]] = []
     for data in DATA:
         plain = Cell(data, "none")
-        for cell in (plain, *(replace(plain, model=model, lr=lr) for model, lr in PAIRS[data])):
-            runs = seeds(results, cell)
+        others = (replace(plain, model=model, lr=lr, iterations=iterations) for model, lr, iterations in PAIRS[data])
+        for cell in (plain, *others):
+            if not (runs := seeds(results, cell)):
+                continue
             ratios = [
                 statistics.fmean(
                     run.pmf_errors[name] / theirs
@@ -407,23 +457,29 @@ def pairs_table(results: Results, plan: Plan) -> Table:
                     data,
                     cell.model or plan.networks[data],
                     cell.lr or plan.lrs[data],
+                    cell.iterations or plan.iterations,
                     len(runs),
                     statistics.fmean(run.accuracy for run in runs),
+                    ", ".join(f"{run.accuracy:.3f}" for run in runs),
                     statistics.fmean(run.by_sigmoids for run in runs),
+                    statistics.fmean(run.synthetic_to_real for run in runs),
                     statistics.fmean(ratios) if ratios else None,
                     statistics.fmean(run.seconds for run in runs),
                 )
             )
     return Table(
         "pairs",
-        "1,000 iterations without noise, by discriminator and learning rate",
+        "Without noise, by discriminator, learning rate and iterations",
         (
             Column("data"),
             Column("pair"),
             Column("learning rate", None),
+            Column("iterations", None),
             Column("seeds", None),
             Column("real to synthetic", 3),
+            Column("of each seed"),
             Column("by their judge", 3),
+            Column("synthetic to real", 3),
             Column("errors of Table III over theirs, mean", 2),
             Column("CPU seconds", 0),
         ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from noiseproof.engine.sampling import Decay, Schedule
 from noiseproof.methods.losses import rdp_gan as claims
@@ -12,7 +14,7 @@ from noiseproof.methods.losses.gan import Gan
 from noiseproof.methods.losses.rdp_gan import TEMPERATURE, PairTraining, RdpGan
 from noiseproof.privacy import Reproducible, accountants
 from noiseproof.privacy.events import sampled_gaussian
-from papers.ma.plans import DATA, Plan, pair
+from papers.ma.plans import Plan, joined, pair
 from papers.ma.published import DECAYS, LARGEST_LOSS, SCHEDULES
 
 SIGMAS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0)
@@ -118,22 +120,51 @@ def order_for(epsilon: float, at_two: float) -> float | None:
     return None if level < 4 else (level + math.sqrt(level**2 - 4 * level)) / 2
 
 
-def largest_losses(plan: Plan, seed: int) -> dict[tuple[str, int], float]:
-    """The largest loss of one real record in a whole training without noise, for both sets and batches of 64 and 128.
+@dataclass(frozen=True)
+class LossCell:
+    """One training without noise for Table II."""
+
+    data: str
+    batch_size: int
+    repeat: int = 0
+
+    @property
+    def key(self) -> str:
+        """Its name in file names."""
+        return f"largest-{self.data}-b{self.batch_size}" + (f"-run{self.repeat}" if self.repeat else "")
+
+
+@dataclass(frozen=True)
+class LargestLoss:
+    """The largest loss of one real record in a whole training."""
+
+    largest: float
+    seconds: float
+
+
+def loss_cells(plan: Plan) -> tuple[LossCell, ...]:
+    """Both sets and both batches, with every seed of the plan."""
+    turns = range(max(1, plan.repeats))
+    return tuple(LossCell(data, batch, turn) for turn in turns for data, batch in LARGEST_LOSS)
+
+
+def largest_loss(cell: LossCell, plan: Plan, seed: int) -> LargestLoss:
+    """Train the plan's pair at its rate without noise.
 
     Formal guarantee
     ----------------
     None: a largest value of private records.
     """
-    found = {}
-    for data in DATA:
-        dataset, _ = pair(data, plan.records[data], plan.test, seed)
-        for batch in (64, 128):
-            method = RdpGan(batch_size=batch, model="dense", sigma=0.0)
-            gan = Gan(dataset.public, "dense", latent=method.latent, seed=seed, relaxed=TEMPERATURE)
-            training = PairTraining(method, gan, gan.discriminator("dense"), dataset, Reproducible(seed), seed)
-            with gan.seeded():
-                for _ in range(plan.iterations):
-                    training.iterate(0.0)
-            found[data, batch] = training.largest
-    return found
+    dataset, _ = pair(cell.data, plan.records[cell.data], plan.test, seed)
+    if cell.data == "adult":
+        dataset = joined(dataset)
+    seed = 10_007 * cell.repeat + seed
+    model: Any = plan.networks[cell.data]
+    method = RdpGan(batch_size=cell.batch_size, model=model, lr=plan.lrs[cell.data], sigma=0.0)
+    gan = Gan(dataset.public, model, latent=method.latent, seed=seed, relaxed=TEMPERATURE)
+    training = PairTraining(method, gan, gan.discriminator(model), dataset, Reproducible(seed), seed)
+    started = time.process_time()
+    with gan.seeded():
+        for _ in range(plan.iterations):
+            training.iterate(0.0)
+    return LargestLoss(training.largest, time.process_time() - started)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from noiseproof.methods.losses import rdp_gan as claims
 from noiseproof.methods.losses.rdp_gan import Reading
 from papers.ma import published
-from papers.ma.cells import Cell, CellResult
+from papers.ma.cells import LEARNING_RATE, Cell, CellResult, faster
 from papers.ma.plans import EPSILONS, TUNINGS, Plan
-from papers.ma.privacy import Level
+from papers.ma.privacy import LargestLoss, Level, LossCell
 from papers.study import Column, Table, Value
 
 Results = Mapping[Cell, CellResult]
+Largest = Mapping[LossCell, LargestLoss]
 
 
-def every_table(
-    results: Results, levels: tuple[Level, ...], largest: Mapping[tuple[str, int], float], plan: Plan
-) -> tuple[Table, ...]:
+def every_table(results: Results, levels: tuple[Level, ...], largest: Largest, plan: Plan) -> tuple[Table, ...]:
     """All tables."""
     return (
         sensitivity_table(largest),
@@ -32,13 +31,13 @@ def every_table(
     )
 
 
-def sensitivity_table(largest: Mapping[tuple[str, int], float]) -> Table:
+def sensitivity_table(largest: Largest) -> Table:
     """Table II: the largest loss that was seen, and dS = C / B."""
     rows: list[tuple[Value, ...]] = []
     for (data, batch), (theirs, bound, printed) in published.LARGEST_LOSS.items():
-        rows.append(
-            (data, batch, largest.get((data, batch)), theirs, bound, claims.loss_sensitivity(bound, batch), printed)
-        )
+        ours = [one.largest for cell, one in largest.items() if (cell.data, cell.batch_size) == (data, batch)]
+        mean, each = statistics.fmean(ours) if ours else None, ", ".join(f"{one:.1f}" for one in ours)
+        rows.append((data, batch, mean, each, theirs, bound, claims.loss_sensitivity(bound, batch), printed))
     return Table(
         "table-2",
         "Table II: sensitivity of the loss, C / B",
@@ -46,6 +45,7 @@ def sensitivity_table(largest: Mapping[tuple[str, int], float]) -> Table:
             Column("data"),
             Column("batch", None),
             Column("largest loss, ours", 2),
+            Column("of each seed"),
             Column("largest loss, theirs", 3, theirs=True),
             Column("C, theirs", None, theirs=True),
             Column("C / B"),
@@ -85,11 +85,15 @@ def pmf_table(results: Results, plan: Plan, name: str = "table-3", noise_on: Rea
         *(("dp-gan", e) for e in EPSILONS[::-1]),
     ):
         cell = Cell("adult", method, epsilon, noise_on=noise_on if method == "rdp-gan" else None)
-        ours = [run.pmf_errors for run in seeds(results, cell)]
-        means = (statistics.fmean(errors[name] for errors in ours) for name in published.ATTRIBUTES)
-        rows.append((label(method, epsilon), "ours", *means))
         if method != "dp-gan":
             rows.append((label(method, epsilon), "theirs", *published.PMF_ERRORS[epsilon]))
+        shown = {"ours": cell}
+        if noise_on is not None and method != "dp-gan":
+            shown |= {f"ours at {LEARNING_RATE:g}": faster(cell)}
+        for whose, one in shown.items():
+            if runs := seeds(results, one):
+                means = (statistics.fmean(run.pmf_errors[name] for run in runs) for name in published.ATTRIBUTES)
+                rows.append((label(method, epsilon), _counted(whose, runs), *means))
     names = tuple(Column(name, 3) for name in published.ATTRIBUTES)
     return Table(
         name,
@@ -200,11 +204,12 @@ def releases_table(results: Results, plan: Plan) -> Table:
 def digits_table(results: Results, plan: Plan, name: str = "fig-6", noise_on: Reading | None = None) -> Table:
     """Figure 6 as numbers: how often a sample shows its digit, on average over the seeds that were run."""
     cells = [Cell("mnist", "none"), *(Cell("mnist", "rdp-gan", e, noise_on=noise_on) for e in EPSILONS)]
-    cells += [Cell("mnist", "dp-gan", e) for e in EPSILONS]
+    cells += [*(Cell("mnist", "dp-gan", e) for e in EPSILONS), Cell("mnist", "zero-gan", EPSILONS[-1])]
     digits = tuple(str(digit) for digit in range(10))
     rows: list[tuple[Value, ...]] = []
     for cell in cells:
-        runs = seeds(results, cell)
+        if not (runs := seeds(results, cell)):
+            continue
         shown = [[run.by_class[digit] for run in runs if digit in run.by_class] for digit in digits]
         means = [statistics.fmean(each) if each else None for each in shown]
         rows.append((label(cell.method, cell.epsilon), len(runs), statistics.fmean(r.accuracy for r in runs), *means))
@@ -220,6 +225,10 @@ def digits_table(results: Results, plan: Plan, name: str = "fig-6", noise_on: Re
 def seeds(results: Results, cell: Cell) -> list[CellResult]:
     """The cell's results, of every seed that was run."""
     return [result for found, result in results.items() if replace(found, repeat=cell.repeat) == cell]
+
+
+def _counted(whose: str, runs: Sequence[CellResult]) -> str:
+    return f"{whose}, {len(runs)} seeds" if len(runs) > 1 else whose
 
 
 def _schedule_cell(data: str, tuning: str) -> Cell:

@@ -18,6 +18,7 @@ from noiseproof.files import write_whole
 from noiseproof.methods.gradients import DpSgd
 from noiseproof.methods.gradients.descent import descend, make_optimizer
 from noiseproof.methods.parameters import Collection, DpPg, DpPgp, train_collection
+from noiseproof.methods.parameters.density import BandwidthRule
 from noiseproof.methods.parameters.dp_pg import PublishingMethod
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible, accountants
@@ -36,7 +37,9 @@ class Point:
     """One published network (or the mean of several draws): what made it, when, at which epsilon, how accurate it is."""
 
     curve: str
-    """`none`, `mean` (the averaged network), `dp-pg`, `dp-sgd`, and `draw`, `cluster`, `shift` for DP-PGP's sweeps."""
+    """`none`, `mean` (the averaged network), `dp-pg`, `dp-pg, sheather-jones` (beside another bandwidth), `dp-sgd`,
+    and `draw`, `cluster`, `shift` for DP-PGP's sweeps; `network 0` and so on are those of the collection, `mean of 0`
+    and so on the averages of two from that one on."""
     epoch: int
     epsilon: float | None
     train: float
@@ -76,6 +79,14 @@ class Quality:
     def epsilons(self, curve: str, epoch: int | None = None) -> list[float]:
         """The epsilons that a curve has points for."""
         return sorted({point.epsilon for point in self.of(curve, epoch) if point.epsilon is not None})
+
+    def gains(self, epoch: int) -> list[float]:
+        """What the mean of two networks has above these two on average, for each two of the collection."""
+        found = []
+        for first in range(0, self.models - _FEW + 1, _FEW):
+            own = [self.of(f"network {index}", epoch)[0].test for index in range(first, first + _FEW)]
+            found.append(self.of(f"mean of {first}", epoch)[0].test - sum(own) / _FEW)
+        return found
 
     @property
     def last(self) -> int:
@@ -188,19 +199,31 @@ def _slices(collection: Collection) -> tuple[Slice, ...]:
 
 
 _Accuracies = Callable[[torch.Tensor], tuple[float, float]]
+_BESIDE: BandwidthRule = "sheather-jones"
+_FEW = 2
+"""Networks that are averaged apart from the others, so that what averaging gains is seen several times."""
 
 
 def _stage(
     points: _Points, plan: QualityPlan, collection: Collection, epoch: int, accuracies: _Accuracies, seed: int
 ) -> None:
-    """The collection's networks, their mean, and DP-PG by epsilon."""
-    points.measure("none", epoch, None, lambda: _mean([accuracies(row) for row in collection.rows]))
+    """The collection's networks, their mean, the means of two of them, and DP-PG by epsilon."""
+    for index, row in enumerate(collection.rows):
+        points.measure(f"network {index}", epoch, None, partial(accuracies, row))
+    own = [(point.train, point.test) for point in points.all if point.epoch == epoch and point.curve[:7] == "network"]
+    points.measure("none", epoch, None, lambda: _mean(own))
     points.measure("mean", epoch, None, lambda: accuracies(collection.mean()))
-    method = DpPg(resolution=plan.resolution, bandwidth=plan.bandwidth)
-    epsilons = plan.by_epoch if epoch != plan.stages[-1] else sorted({*plan.by_epoch, *plan.epsilons})
+    for first in range(0, len(collection) - _FEW + 1, _FEW):
+        few = collection.rows[first : first + _FEW].mean(0)
+        points.measure(f"mean of {first}", epoch, None, partial(accuracies, few))
+    last = epoch == plan.stages[-1]
+    epsilons = sorted({*plan.by_epoch, *plan.epsilons}) if last else plan.by_epoch
     for epsilon in epsilons:
-        drawn = partial(_drawn, method, epsilon, plan, collection, accuracies, seed)
-        points.measure("dp-pg", epoch, epsilon, drawn)
+        drawn = partial(_drawn, DpPg(resolution=plan.resolution, bandwidth=plan.bandwidth), epsilon)
+        points.measure("dp-pg", epoch, epsilon, partial(drawn, plan, collection, accuracies, seed))
+    for epsilon in plan.beside if last else ():
+        drawn = partial(_drawn, DpPg(resolution=plan.resolution, bandwidth=_BESIDE), epsilon)
+        points.measure(f"dp-pg, {_BESIDE}", epoch, epsilon, partial(drawn, plan, collection, accuracies, seed))
 
 
 def _sweeps(points: _Points, plan: QualityPlan, collection: Collection, accuracies: _Accuracies, seed: int) -> None:

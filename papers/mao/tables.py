@@ -11,7 +11,7 @@ from noiseproof.methods.parameters import DpPg, published_sensitivity, true_sens
 from noiseproof.methods.parameters.density import sheather_jones
 from papers.mao.averaging import Averaging
 from papers.mao.leakage import Leak
-from papers.mao.plans import ATTACK, MODELS, PARAMETERS, QUALITY, SWEEPS, TEST_ACCURACY, AttackPlan, Plan
+from papers.mao.plans import ATTACK, DP_SGD, MODELS, PARAMETERS, QUALITY, SWEEPS, TEST_ACCURACY, AttackPlan, Plan
 from papers.mao.quality import Quality
 from papers.study import Column, Table, Value
 
@@ -109,7 +109,8 @@ def epoch_table(one: Quality, notes: tuple[str, ...]) -> Table:
     epsilons = one.epsilons("dp-pg", min(point.epoch for point in one.points))
     for epoch in sorted({point.epoch for point in one.of("none")}):
         (none,), (mean,) = (one.of(curve, epoch) for curve in ("none", "mean"))
-        row: list[Value] = [epoch, none.train, none.test, mean.test]
+        gains = ", ".join(f"{100 * gain:+.1f}" for gain in one.gains(epoch)) if one.of("network 0") else None
+        row: list[Value] = [epoch, none.train, none.test, mean.test, gains]
         for epsilon in epsilons:
             (point,) = one.of("dp-pg", epoch, epsilon)
             row += [point.train, point.test]
@@ -124,12 +125,13 @@ def epoch_table(one: Quality, notes: tuple[str, ...]) -> Table:
             Column("none, train"),
             Column("none, test"),
             Column("mean network, test"),
+            Column("points that a mean of two gains, each two"),
             *drawn,
             Column("DP-SGD, test"),
             Column("DP-SGD's epsilon", 2),
         ),
         tuple(rows),
-        (*notes, "`none` is the mean over the collection's networks."),
+        (*notes, "`none` is the mean over the collection's networks.", DP_SGD.get(one.data, "")),
     )
 
 
@@ -137,8 +139,16 @@ def epsilon_table(one: Quality, notes: tuple[str, ...]) -> Table:
     """Figure 6 or 7: accuracies by epsilon, after the last epoch."""
     (none,) = one.of("none", one.last)
     said = QUALITY.get(one.data, {})
+    beside = {point.epsilon: point.test for point in one.of("dp-pg, sheather-jones")}
     rows: list[tuple[Value, ...]] = [
-        (point.epsilon, point.train, point.test, point.test - none.test, said.get(point.epsilon or 0.0))
+        (
+            point.epsilon,
+            point.train,
+            point.test,
+            point.test - none.test,
+            beside.get(point.epsilon),
+            said.get(point.epsilon or 0.0),
+        )
         for point in one.of("dp-pg", one.last)
     ]
     return Table(
@@ -149,6 +159,7 @@ def epsilon_table(one: Quality, notes: tuple[str, ...]) -> Table:
             Column("train"),
             Column("test"),
             Column("test - the collection's mean"),
+            Column("test, Sheather and Jones's bandwidths beside"),
             Column("theirs", theirs=True),
         ),
         tuple(rows),

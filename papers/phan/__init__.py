@@ -70,6 +70,7 @@ class Phan(Study[Plan, Cell, CellResult]):
     title: ClassVar[str] = "The adaptive Laplace mechanism"
     paper: ClassVar[str] = PAPER
     plans, kind = PLANS, CellResult
+    partial: ClassVar[bool] = True
 
     def __init__(self, sets: Sequence[str] | None = None) -> None:
         """`sets` are the data sets to run, all of the plan's if None."""
@@ -117,7 +118,7 @@ class Phan(Study[Plan, Cell, CellResult]):
             if setting.over_epochs:
                 tables.append(epochs_table(points, setting))
             share = setting.shares[0] / sum(setting.shares)
-            private = noised_relevances(setting, kept.tensor, share, setting.epsilons[:4], seed)
+            private = noised_relevances(setting, kept.tensor, share, tuple(sorted(setting.epsilons)[:4]), seed)
             tables.append(relevances_table(setting.data, kept.tensor, private))
             # A folder that others computed holds no network.
             if (bundle := relevance_bundle(out, setting)).exists():

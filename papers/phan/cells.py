@@ -28,8 +28,6 @@ from papers.phan.plans import FIRST_PROGRAM, OWN_RELEVANCES, PROGRAM, Plan, Sett
 
 _NO_NOISE = 1e9
 """An epsilon at which no noise is to be seen."""
-FIRST_BATCH = 10_000
-"""|L| in the program's first public version."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +70,28 @@ class CellResult:
 
 
 def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
-    """Every cell of the plan for the data sets that are there, those of the first seed before the next."""
+    """Every cell of the plan for the data sets that are there: the program's at one epsilon after the other, and others."""
     found = []
     for setting in plan.settings:
         if setting.data not in data:
             continue
         found += [Cell(setting.data, f"functional, {name}", None, 0) for name in reversed(setting.maps)]
+        noised = [curve for curve in setting.curves if not curve.startswith("no noise")]
+        seeds = range(plan.repeats)
         found += [
             Cell(setting.data, curve, epsilon, repeat)
-            for repeat in range(plan.repeats)
-            for curve in setting.curves
-            for epsilon in ((None,) if curve.startswith("no noise") else setting.epsilons)
-            if not repeat or curve.endswith(PROGRAM)
+            for epsilon in setting.epsilons
+            for repeat in seeds
+            for curve in noised
+            if curve.endswith(PROGRAM)
+        ]
+        exact = [curve for curve in setting.curves if curve not in noised]
+        found += [Cell(setting.data, curve, None, repeat) for curve in exact for repeat in seeds]
+        found += [
+            Cell(setting.data, curve, epsilon, 0)
+            for curve in noised
+            for epsilon in setting.epsilons
+            if not curve.endswith(PROGRAM)
         ]
     return found
 
@@ -150,15 +158,17 @@ def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
     first = reading.endswith(FIRST_PROGRAM)
     if first:
         # As many steps, each of which stands for more records.
-        epochs *= FIRST_BATCH / setting.batch_size
-        common["batch_size"] = FIRST_BATCH
+        epochs *= setting.first_batch / setting.batch_size
+        common["batch_size"] = setting.first_batch
     if name == "adlm":
-        # The program's floor, and its own network's relevances.
-        common |= {"relevance": str(relevance_file(folder, setting)), "floor": 1e-5}
+        # The program's floors, and its own network's relevances.
+        floor = 1e-2 if setting.data == "cifar10" else 1e-5
+        common |= {"relevance": str(relevance_file(folder, setting)), "floor": floor}
     return kind(
         epochs=epochs,
-        draw="batch",
-        coefficients="plain" if first else "matrix",
+        draw=setting.draw,
+        # On MNIST the first version hands its training the noise of its evaluation, 0.
+        coefficients="matrix" if not first else "hidden" if setting.draw == "once" else "plain",
         bound=setting.bound,
         schedule="constant",
         step_records=setting.step_records,
@@ -242,13 +252,15 @@ def _trained(
     network = setting.recipe(train.public.shape, train.classes)
     # ILM is the same with equal noise: it has AdLM's epsilon_2 and epsilon_3, and nothing in place of epsilon_1.
     claimed = epsilon if isinstance(chosen, Adlm) else epsilon * sum(setting.shares[1:]) / sum(setting.shares)
-    release = chosen.fit(
-        network,
-        train,
-        Budget(claimed, plan.delta),
-        rng=Reproducible(seed),
-        look=Look(max(1, steps // (setting.points or plan.points)), look),
-    )
+    # Weights that a cache would keep change with every step.
+    with torch.autocast("cpu", torch.bfloat16, enabled=setting.precision == "bfloat16", cache_enabled=False):
+        release = chosen.fit(
+            network,
+            train,
+            Budget(claimed, plan.delta),
+            rng=Reproducible(seed),
+            look=Look(max(1, steps // (setting.points or plan.points)), look),
+        )
     if not seen or seen[-1][0] < steps * batch / len(train):
         seen.append((steps * batch / len(train), accuracy(release, test)))
     stated = setting.epsilons if cell.epsilon is None else (cell.epsilon,)

@@ -270,6 +270,25 @@ def test_a_state_remembers_what_was_spent():
     assert second.epsilon(1e-5) == spent
 
 
+def test_what_two_objects_have_spent_is_added():
+    network, (x, y) = module(), records()
+    options = {"max_grad_norm": 1.0, "noise_multiplier": 1.0, "sample_rate": 0.5}
+    spent = []
+    for steps in (5, 3):
+        gradients = PrivateGradients(network, **options, rng=Reproducible(steps))
+        for batch in gradients.batches(x, y, steps=steps):
+            gradients.backward(losses(network, *batch))
+        gradients.close()
+        spent.append(gradients)
+    first, second = spent
+    second.restore(first.state())  # it has seen the same records three times already
+    assert (len(second.events), second.steps) == (8, 5)
+    second.restore(first.state())
+    assert len(second.events) == 8, "a state that is known already brings nothing"
+    first.restore(second.state())
+    assert len(first.events) >= 8
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_empty_batch_of_a_loader_is_a_step_like_any_other(workers):
     network, (x, y) = module(), records(50)

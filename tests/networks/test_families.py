@@ -171,6 +171,16 @@ def test_the_start_of_tensorflows_tutorials_is_cut_off_at_two_deviations_with_bi
     assert float(network[7].weight.detach().std()) == pytest.approx(0.08796, rel=1e-3)
 
 
+def test_the_lstm_of_tensorflows_examples_starts_from_standard_normals_to_the_classes_alone():
+    network = Network("lin-lstm", (1, 28, 28), 10, {"start": "normal"}).build(0)
+    own, output = network[1], network[2]
+    assert float(output.weight.detach().std()) == pytest.approx(1.0, abs=0.1)
+    assert float(output.bias.detach().abs().max()) > 0.2
+    # The cell is TensorFlow's: Glorot weights, a forget gate that starts open.
+    assert float(own.recurrent.weight.detach().abs().max()) < 0.1
+    assert own.inputs.bias[128:256].tolist() == [1.0] * 128
+
+
 def test_a_linear_network_can_start_at_zero_on_normalised_records():
     network = Network("linear", (1, 4, 4), 3, {"start": "zeros", "norm": True}).build(0)
     assert sum(parameter.numel() for parameter in network.parameters()) == 16 * 3 + 3

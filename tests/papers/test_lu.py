@@ -19,6 +19,7 @@ from papers.lu.plans import PLANS, Plan
 from papers.lu.run import BASELINE, SIBLINGS, Point, RunResult
 from papers.lu.summary import interpolated, summaries
 from papers.lu.tables import curve_table
+from papers.study import Setup
 
 TINY = Plan(
     "small", repeats=2, epochs=3, attack_epochs=2, most_records=150, shadows=2, epsilons=(0.5, 1.0, 10.0, 1000.0)
@@ -305,3 +306,31 @@ def test_every_finding_is_checked_by_a_number_for_every_set(two_sets, no_figures
     assert "too few" in table.rows[0][3]
     by_rho, by_size = (float(part.split()[-1]) for part in table.rows[-1][3].split(","))
     assert table.rows[-1][4] is (abs(by_size) > abs(by_rho))
+
+
+def test_the_range_over_which_a_loss_falls_is_the_paper_s_for_each_set():
+    plan = dataclasses.replace(TINY, epsilons=(0.01, 0.1, 1.0, 10.0, 100.0))
+    for row, said in (("Location", "between epsilon 1 and 100"), ("Purchase-10", "between epsilon 0.1 and 10")):
+        rows = findings_table(summaries([invented(row, "x", 0, plan, 0)])).rows
+        gaussian, laplace = (row for row in rows if "from its maximum to 0" in str(row[1]))
+        assert said in gaussian[1]
+        assert "between epsilon 1 and 100" in laplace[1]
+        # 1 - loss is epsilon / (1 + epsilon): at 1 it has fallen to half, so that only the range from .1 holds.
+        assert gaussian[4] is (row == "Purchase-10")
+
+
+def test_finding_3_has_an_answer_for_each_form_of_the_loss():
+    found = invented("Purchase-10", "x", 0, TINY, 0)
+    more = tuple(dataclasses.replace(p, curve="dp-sgd-rdp-program") for p in found.points if p.curve == "dp-sgd-rdp")
+    rows = findings_table(summaries([dataclasses.replace(found, points=(*found.points, *more))])).rows
+    third = [str(row[3]) for row in rows if row[0] == "3"]
+    assert [text.split(":")[0] for text in third] == ["DP-SGD on eq. 22", "DP-SGD on the program's form"]
+
+
+def test_a_finished_repeat_serves_a_plan_with_other_rows_repeats_and_shadow_models_elsewhere(tmp_path):
+    lu, cell = papers.get("lu"), run.Repeat("Location", "location", 0)
+    lu.store(Setup(TINY, tmp_path)).save(cell, invented(*cell, TINY, 0))
+    grown = dataclasses.replace(TINY, repeats=1, more_shadows={"MNIST": 10})
+    assert lu.store(Setup(grown, tmp_path)).load(cell) is not None
+    with pytest.raises(SettingError, match="another scale or seed"):
+        lu.store(Setup(dataclasses.replace(TINY, more_shadows={"Location": 3}), tmp_path)).load(cell)

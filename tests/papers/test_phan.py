@@ -16,7 +16,7 @@ from papers import phan as study
 from papers.phan.cells import Cell, CellResult, MeanRelevances, Point, ProgramAdlm, every_cell, method, records, run
 from papers.phan.lemma7 import measure
 from papers.phan.plans import PLANS, TRAINED, Plan, Setting, printed_accuracy
-from papers.phan.tables import last, relevances_table
+from papers.phan.tables import gains_table, last, relevances_table
 from papers.study import Setup
 
 DIGITS = Setting(
@@ -151,6 +151,23 @@ def test_the_first_public_program_divides_by_10000_and_leaves_the_loss_alone(tmp
     assert (first.batch_size, now.batch_size) == (10_000, 1_800)
     assert (first.coefficients, now.coefficients) == ("plain", "matrix")
     assert first.steps(60_000) == now.steps(60_000) == 8_000
+
+
+def test_the_program_for_cifar_10_draws_its_noise_once_and_has_pixels_of_twice_the_range(tmp_path):
+    cifar = method("ilm, first program", PLANS["effect"].settings[1], tmp_path)
+    assert (cifar.draw, cifar.coefficients, cifar.bound, cifar.batch_size) == ("once", "hidden", "max-out", 7200)
+    assert cifar.sensitivity == 5400 / 2
+    assert cifar.steps(20_000) == 400
+
+
+def test_gains_are_of_the_same_seeds_and_dp_sgd_stands_for_every_seed():
+    accuracies = {"adlm, first program": (0.8, 0.9, 0.7), "ilm, first program": (0.7, 0.85), "dp-sgd": (0.6,)}
+    points = [Point("digits", curve, 0.5, 1.0, accuracy) for curve, found in accuracies.items() for accuracy in found]
+    ilm, dp_sgd = gains_table(points, DIGITS).rows
+    assert ilm[:3] == ("ilm, first program", 2, "2 of 2")
+    assert ilm[3] == pytest.approx(7.5)
+    assert dp_sgd[:3] == ("dp-sgd, first program", 3, "3 of 3")
+    assert dp_sgd[3] == pytest.approx(20)
 
 
 def test_the_programs_relevances_are_stretched_and_what_noise_made_negative_gets_the_floor(tmp_path):

@@ -94,6 +94,7 @@ def stopped_clock(monkeypatch):
         time=lambda: NOW,
         time_ns=lambda: int((NOW - 60) * 1e9),
         perf_counter=lambda: NOW,
+        monotonic=time.monotonic,
         gmtime=lambda: time.gmtime(NOW),
         strftime=time.strftime,
     )

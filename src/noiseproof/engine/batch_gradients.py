@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,6 +73,9 @@ class BatchGradients(ABC):
             raise SettingError(f"the sampling rate must lie in (0, 1], not {sample_rate}.")
         self.sample_rate, self.group_size = sample_rate, group_size
         self.events = EventLog()
+        self._id = secrets.token_hex(8)
+        self._known: dict[str, int] = {}
+        """How many events of other objects are in the log, by their ids: those of states that were restored."""
         self.steps = 0
         self.most_steps: int | None = None
         """Steps after which no more are taken, if a budget was planned for so many."""
@@ -254,6 +258,7 @@ class BatchGradients(ABC):
         if losses is not None and expected > 0:
             if twin is not None:
                 twin.check(losses)
+                twin.put_away()
                 self._checked += 1
             thoroughly = twin is not None and (self._checked == 1 or self._checked > FIRST)
             owners = None if owners is None else owners.to(losses.device)
@@ -324,16 +329,22 @@ class BatchGradients(ABC):
 
     def state(self) -> dict[str, Any]:
         """What must be remembered between two steps, besides weights and randomness; what was spent is part of it."""
-        return {"steps": self.steps, "expected_batch": self.expected_batch, "events": self.events.runs}
+        return {"steps": self.steps, "expected_batch": self.expected_batch, "spent": (self._id, self.events.runs)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that `state` gave. What this object has spent itself, if more, stays spent."""
+        """Go on from a state that `state` gave; what either side has spent stays spent.
+
+        A state of this object brings nothing that it does not know. What another object has spent is added to what this
+        one has, once; where both have it from a third, it counts twice rather than not at all.
+        """
         self.steps, self.expected_batch = int(state["steps"]), state["expected_batch"]
-        spent = state.get("events", ())
-        if sum(count for _, count in spent) > len(self.events):
-            self.events = EventLog()
-            for event, count in spent:
-                self.events.append(event, count)
+        by, runs = state.get("spent", (self._id, ()))
+        if by != self._id:
+            known = self._known.get(by, 0)
+            for event, count in runs:
+                self.events.append(event, max(count - known, 0))
+                known = max(known - count, 0)
+            self._known[by] = max(self._known.get(by, 0), sum(count for _, count in runs))
 
     def paused(self) -> AbstractContextManager[None]:
         """While it lasts, forward passes are not watched: for generated or public records in the same step."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from random import SystemRandom
 from typing import Any
 
@@ -24,6 +25,8 @@ from noiseproof.engine.products import NOTHING
 from noiseproof.errors import UnsupportedError
 
 _SECRET = SystemRandom()
+PIECE_BYTES, AT_ONCE = 2**15, 2**13
+"""What is written out of a gradient at a time to compare it, and how many numbers are widened at a time."""
 FIRST = 3
 """Batches of two records or more that are checked for certain."""
 EVERY = 256
@@ -35,76 +38,88 @@ def is_due(checked: int, *, second: bool = False) -> bool:
     return checked < FIRST or second or _SECRET.random() < 1 / EVERY
 
 
-def check_gradient(found: RecordGradients, expected: Sequence[torch.Tensor]) -> None:
-    """Refuse a record's gradient that is not what autograd gives for its loss alone, clipped or not."""
-    length = _length(expected)
-    if not math.isfinite(length):
-        return
-    size = max(length, math.sqrt(float(found.squared_norms())))
-    tolerance = 1e-2 if all(gradient.dtype in (torch.float32, torch.float64) for gradient in expected) else 0.2
-    if max(length, _length(found.written())) ** 2 < NOTHING:
-        return  # float32 knows no squares of such numbers, and nothing clips them
-    clip = max(length / 2, 1e-30)
-    clipped = found.clipped_vector(clip).split([gradient.numel() for gradient in expected])
-    wrong = _length(found.written(), expected) > tolerance * size or _length(clipped) > clip * (1 + 1e-6)
-    if wrong or _length(clipped, expected, 0.5) > tolerance * size:
-        raise UnsupportedError(
-            "a record's gradient is not the one that autograd gives for its loss alone; a layer's rule does not fit what the "
-            "layer computes, or the loss depends on other records."
-        )
+class GradientCheck:
+    """Refuses a record's gradient that is not what autograd gives for its loss alone, clipped or not.
+
+    Gradients are given parameter by parameter, and looked at in pieces, so that little is ever written out.
+    """
+
+    def __init__(self, record: int) -> None:
+        self._record = record
+        self._sizes: list[tuple[float, ...]] = []
+        self._too_long = False
+        self._tolerance = 1e-2
+
+    def look(self, found: RecordGradients, expected: Sequence[torch.Tensor | None]) -> None:
+        """Compare the gradients in some parameters."""
+        if any(each is not None and each.dtype not in (torch.float32, torch.float64) for each in expected):
+            self._tolerance = 0.2
+        for own, wanted in found.pieces(self._record, expected, PIECE_BYTES):
+            written = list(own.written())
+            length, other = _length(wanted), _length(written)
+            off, stated = _length(written, wanted), math.sqrt(float(own.squared_norms()))
+            off_clipped, clip = 0.0, max(length / 2, 1e-30)
+            del written
+            if max(length, other) ** 2 >= NOTHING:  # float32 knows no squares of less, and nothing clips it
+                clipped = own.clipped_vector(clip).split([part.numel() for part in wanted])
+                self._too_long = self._too_long or _length(clipped) > clip * (1 + 1e-6)
+                off_clipped = _length(clipped, wanted, 0.5)
+            self._sizes.append((length, stated, off, off_clipped))
+
+    def judge(self) -> None:
+        """Raise if what was compared differs."""
+        length, stated, *off = (math.hypot(*column) for column in zip(*self._sizes, strict=True))
+        if math.isfinite(length) and (self._too_long or max(off) > self._tolerance * max(length, stated)):
+            raise UnsupportedError(
+                "a record's gradient is not the one that autograd gives for its loss alone; a layer's rule does not fit what "
+                "the layer computes, or the loss depends on other records."
+            )
 
 
-def _length(parts: Iterable[torch.Tensor], others: Sequence[torch.Tensor] | None = None, share: float = 1.0) -> float:
-    """The length of a gradient, or of its difference to a share of another; in float64, tensor by tensor to save memory."""
-    if others is None:
-        return math.hypot(*(float(part.cpu().double().norm()) for part in parts))
-    pairs = zip(parts, others, strict=True)
-    return math.hypot(
-        *(
-            float((part.cpu().double().flatten() - share * other.cpu().double().flatten()).norm())
-            for part, other in pairs
-        )
-    )
+def _length(parts: Iterable[torch.Tensor], others: Iterable[torch.Tensor] | None = None, share: float = 1.0) -> float:
+    """The length of a gradient, or of its difference to a share of another; in float64, of some numbers at a time."""
+    found = []
+    for part, other in zip(parts, repeat(None) if others is None else others, strict=False):
+        rows = part.flatten().split(AT_ONCE)
+        for mine, theirs in zip(rows, repeat(None) if other is None else other.flatten().split(AT_ONCE), strict=False):
+            wide = mine.cpu().double()
+            found.append(float((wide if theirs is None else wide.sub(theirs.cpu().double(), alpha=share)).norm()))
+    return math.hypot(*found)
 
 
-class Separation:
-    """The test for one graph: `Separation(...)` before the graph's own backward pass, `check` with its errors."""
-
-    def __init__(self, losses: torch.Tensor, followed: Following) -> None:
-        # Powers of two, because scaling by them is exact: a separate error comes out scaled to the bit.
-        exponents = torch.randint(4, losses.shape, generator=torch.Generator().manual_seed(1))
-        self._followed = followed
-        self._weights = (2.0**exponents).to(losses)
-        # Only lengths are kept, so that the test does not hold every error twice.
-        errors = followed.run(losses, self._weights, lengths, retain_graph=True)
-        self._lengths = self._lengths_of(errors)
-
-    def check(self, errors: Sequence[Sequence[Any]]) -> None:
-        """Refuse a network whose errors do not scale record by record; of early uses their lengths are given."""
-        for use, pairs in zip(
-            self._followed.uses, zip(self._lengths, self._lengths_of(errors), strict=True), strict=True
-        ):
-            for found, length in zip(*pairs, strict=True):
-                if found is None or length is None:
-                    continue
-                expected = length * self._weights.to(length)
-                # Mixing moves errors by at least about one over the records; sums in another order by far less.
-                precision = torch.finfo(length.dtype).eps
-                floor = precision * float(expected.nan_to_num(0.0, 0.0).max())
-                if not torch.allclose(found, expected, rtol=64 * precision, atol=floor, equal_nan=True):
-                    raise self._followed.mixed(use.behind)
-
-    def _lengths_of(self, errors: Sequence[Sequence[Any]]) -> list[tuple[torch.Tensor | None, ...]]:
-        """The length of every record's error, (B,), for each target of each use."""
-        return [
-            tuple(own) if use.early else tuple([lengths(use, error) for error in own])
-            for use, own in zip(self._followed.uses, errors, strict=True)
-        ]
+def separating_weights(losses: torch.Tensor) -> torch.Tensor:
+    """Weights on losses that tell records apart: powers of two, because scaling by them is exact to the bit."""
+    exponents = torch.randint(4, losses.shape, generator=torch.Generator().manual_seed(1))
+    return (2.0**exponents).to(losses)
 
 
-def lengths(use: Use, error: torch.Tensor | None) -> torch.Tensor | None:
-    """The length of every record's error, (B,)."""
-    return None if error is None else use.place.lengths(error)
+def lengths(use: Use, *errors: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    """The length of every record's error, (B,), for each target of a use."""
+    return tuple([None if error is None else use.place.lengths(error) for error in errors])
+
+
+def check_separation(
+    followed: Following, uses: Sequence[Use], weights: torch.Tensor, own: Sequence[Any], weighted: Sequence[Any]
+) -> None:
+    """Refuse a network whose errors do not scale record by record with the weights on the losses.
+
+    Args:
+        followed: The graph.
+        uses: Places in it.
+        weights: The losses' weights.
+        own: The lengths of errors without weights, use by use.
+        weighted: With them.
+    """
+    for use, *pairs in zip(uses, own, weighted, strict=True):
+        for length, found in zip(*pairs, strict=True):
+            if found is None or length is None:
+                continue
+            expected = length * weights.to(length)
+            # Mixing moves errors by at least about one over the records; sums in another order by far less.
+            precision = torch.finfo(length.dtype).eps
+            floor = precision * float(expected.nan_to_num(0.0, 0.0).max())
+            if not torch.allclose(found, expected, rtol=64 * precision, atol=floor, equal_nan=True):
+                raise followed.mixed(use.behind)
 
 
 def refuse_mixing_layers(network: nn.Module) -> None:

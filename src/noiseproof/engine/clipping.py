@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch._utils import _unflatten_dense_tensors
@@ -24,7 +24,7 @@ Column = torch.Tensor | None
 class Flat:
     """Where each of some tensors lies in the vector that holds them one after another; worked out once, used each step."""
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self.parameters = parameters
         self.size = sum(parameter.numel() for parameter in parameters)
         self._last: tuple[torch.Tensor, list[torch.Tensor]] | None = None
@@ -187,6 +187,37 @@ class RecordGradients:
         """The gradients of some records, by index."""
         parts = [None if part is None else part.only(records) for part in self._contributions]
         return RecordGradients(len(records), self._flat, self._layers, parts)
+
+    def pieces(
+        self, record: int, others: Sequence[torch.Tensor | None], size: int
+    ) -> Iterator[tuple[RecordGradients, list[torch.Tensor]]]:
+        """One record's gradient beside another, in pieces that take at most twice so many bytes when written out.
+
+        Small parameters come together, large ones in rows.
+        """
+        parameters: list[torch.Tensor] = []
+        group: list[tuple[Contribution | None, torch.Tensor]] = []
+        for parameter, part, given in zip(self._flat.parameters, self._contributions, others, strict=True):
+            whole = parameter.detach()
+            other = self._flat.zeros(1).expand(whole.shape) if given is None else given
+            own = None if part is None else part.only(torch.tensor([record], device=whole.device))
+            rows = len(whole) if whole.dim() else 1
+            step = max(1, rows * size // max(1, 4 * whole.numel()))
+            for start in range(0, rows, step) if step < rows else (None,):
+                some: Any = ... if start is None else slice(start, start + step)
+                parameters.append(whole[some])
+                group.append((own if start is None or own is None else own.some_rows(some), other[some]))
+                if 4 * sum(each.numel() for each in parameters) >= size:
+                    yield self._group(parameters, group)
+                    parameters, group = [], []
+        if group:
+            yield self._group(parameters, group)
+
+    def _group(
+        self, parameters: Sequence[torch.Tensor], group: Sequence[tuple[Contribution | None, torch.Tensor]]
+    ) -> tuple[RecordGradients, list[torch.Tensor]]:
+        parts, others = zip(*group, strict=True)
+        return RecordGradients(1, Flat(parameters), [range(len(parameters))], parts), list(others)
 
     def by_person(self, owners: Owners) -> RecordGradients:
         """The gradients of persons, each the sum of that person's records'; clipping and sums are then over persons.

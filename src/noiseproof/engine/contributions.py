@@ -128,6 +128,10 @@ class Contribution(ABC):
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
 
+    def some_rows(self, rows: slice) -> Contribution:
+        """The gradients of some of the parameter's rows; kinds that need not write out the others do not."""
+        return Explicit(self.explicit()[:, rows])
+
     @property
     @abstractmethod
     def size(self) -> tuple[int, int]:
@@ -139,12 +143,19 @@ class Contribution(ABC):
         if records <= step:
             rows = self.explicit().flatten(1)
             return rows @ rows.T
-        pieces = [self.only(some) for some in torch.arange(records).split(step)]
-        blocks = []
-        for piece in pieces:
-            rows = piece.explicit().flatten(1)
-            blocks.append(torch.cat([rows @ other.explicit().flatten(1).T for other in pieces], dim=1))
-        return torch.cat(blocks)
+        pieces = torch.arange(records).split(step)
+        found: torch.Tensor | None = None
+        for place, some in enumerate(pieces):
+            rows = self.only(some).explicit().flatten(1)
+            found = rows.new_empty(records, records) if found is None else found
+            found[some[0] : some[-1] + 1, some[0] : some[-1] + 1] = rows @ rows.T
+            # The other half mirrors this one, and what is written out twice costs more than what is multiplied.
+            for other in pieces[place + 1 :]:
+                block = rows @ self.only(other).explicit().flatten(1).T
+                found[some[0] : some[-1] + 1, other[0] : other[-1] + 1] = block
+                found[other[0] : other[-1] + 1, some[0] : some[-1] + 1] = block.T
+        assert found is not None
+        return found
 
     def by_person(self, owners: Owners) -> Contribution:
         """The gradients of persons, each the sum over that person's records; kinds that need not write out do not."""

@@ -41,6 +41,17 @@ class Use(NamedTuple):
     """What leads to the parameters, for messages."""
     early: bool = False
     """Whether errors are made into contributions as soon as they are there, because these take less memory."""
+    shared: tuple[tuple[Node, int], ...] = ()
+    """What records meet here, as edges of the graph."""
+    section: int = 0
+    """Between which of the graph's passages it lies."""
+
+
+def given(use: Use, *errors: torch.Tensor | None) -> Any:
+    """The errors of a use, or what it makes of them, if it is early."""
+    if not use.early:
+        return errors
+    return ([], []) if errors[0] is None else use.give(*errors)
 
 
 class Following:
@@ -56,6 +67,8 @@ class Following:
         self.uses: list[Use] = []
         self.repeats = False
         """Whether autograd is run again behind some operation, for which the graph must be kept."""
+        self.passages: list[tuple[GradientEdge, Place]] = []
+        """Outputs that everything behind is reached through, from the losses on, and where the records lie there."""
         self._names, self._indices = routes.names, routes.indices
         if losses.grad_fn is None:
             return
@@ -64,6 +77,7 @@ class Following:
             route = routes.of(graph)
         except Stop as stop:
             raise self._refusal(graph.nodes[stop.args[0]], mixed=stop.args[1] is Mixed) from None
+        self.passages = [(GradientEdge(graph.nodes[number], output), place) for number, output, place in route.passages]
         for meeting in route.meetings:
             # What is not followed to its end might leave a node out that is waited for.
             self._meet(graph, meeting, early=meeting.onward and not route.unknown)
@@ -78,63 +92,84 @@ class Following:
 
     def run(
         self,
-        losses: torch.Tensor,
-        weights: torch.Tensor,
-        early: Callable[[Use, torch.Tensor | None], Any],
+        start: Any,
+        weights: torch.Tensor | None,
+        keep: Callable[..., Any] = given,
+        uses: Sequence[int] | None = None,
+        passage: tuple[GradientEdge, Place] | None = None,
         *,
         retain_graph: bool,
-    ) -> list[tuple[Any, ...]]:
-        """The errors of every use, from one backward pass; of those that are early what `early` has made of them."""
-        found: list[tuple[Any, ...]] = [()] * len(self.uses)
+    ) -> tuple[list[Any], torch.Tensor | None]:
+        """One backward pass, or a part of it.
+
+        Args:
+            start: The losses, or the passage that the part begins at.
+            weights: The errors there, if any arrived.
+            keep: What is kept of each use and its errors.
+            uses: The numbers of the uses on the way; all if not given.
+            passage: Where the part ends.
+            retain_graph: Whether the graph is kept.
+
+        Returns:
+            What is kept of those uses, and the errors at the end.
+        """
+        uses = range(len(self.uses)) if uses is None else uses
+        found: dict[int, Any] = {}
         handles = []
-        targets: list[Any] = []
-        for number, use in enumerate(self.uses):
+        targets: list[Any] = [] if passage is None else [passage[0]]
+        for number in uses:
+            use = self.uses[number]
             if use.early:
-                handles.append(use.targets[0].node.register_prehook(partial(self._arrived, number, early, found)))  # type: ignore[union-attr]
+                handles.append(use.targets[0].node.register_prehook(partial(self._arrived, number, keep, found)))  # type: ignore[union-attr]
             else:
                 targets += use.targets
+        errors: Any = [None] * len(targets)
         try:
-            errors = iter(torch.autograd.grad(losses, targets, weights, retain_graph=retain_graph, allow_unused=True))
+            if targets and weights is not None:
+                errors = torch.autograd.grad(start, targets, weights, retain_graph=retain_graph, allow_unused=True)
         finally:
             for handle in handles:
                 handle.remove()
-        for number, use in enumerate(self.uses):
+        rest = iter(errors)
+        onward = None if passage is None else next(rest)
+        for number in uses:
+            use = self.uses[number]
             if not use.early:
-                found[number] = tuple([next(errors) for _ in use.targets])
-            elif not found[number]:
+                found[number] = keep(use, *[next(rest) for _ in use.targets])
+            elif number not in found:
                 raise UnsupportedError(
                     f"no errors arrived at {self._layer(use.behind)}, though records were followed beyond it."
                 )
-        return found
+        return [found[number] for number in uses], onward
 
     def _arrived(
-        self,
-        number: int,
-        early: Callable[[Use, torch.Tensor | None], Any],
-        found: list[tuple[Any, ...]],
-        errors: Sequence[torch.Tensor | None],
+        self, number: int, keep: Callable[..., Any], found: dict[int, Any], errors: Sequence[torch.Tensor | None]
     ) -> None:
         use = self.uses[number]
-        found[number] = (early(use, errors[use.targets[0].output_nr]),)
+        found[number] = keep(use, errors[use.targets[0].output_nr])
 
-    def contributions(self, errors: Sequence[Sequence[Any]]) -> list[tuple[int, Contribution]]:
-        """From the errors of all uses to every record's gradients in parameters, which may come several times."""
-        given: list[tuple[int, Contribution]] = []
+    def contributions(self, uses: Sequence[int], found: Sequence[Any]) -> list[tuple[int, Contribution]]:
+        """From what uses have given to every record's gradients in parameters, which may come several times."""
+        direct: list[tuple[int, Contribution]] = []
         shared: list[Shared] = []
-        for use, own in zip(self.uses, errors, strict=True):
-            if use.early:
-                direct, through = own[0]
-            elif any(error is not None for error in own):
-                direct, through = use.give(*own)
-            else:
-                continue
-            given += direct
-            shared += through
-        return given + to_parameters(shared, self.index)
+        for number, own in zip(uses, found, strict=True):
+            use = self.uses[number]
+            if not use.early:
+                own = use.give(*own) if any(error is not None for error in own) else ([], [])
+            direct += own[0]
+            shared += own[1]
+        return direct + to_parameters(shared, self.index)
+
+    def behind(self, section: int) -> set[int]:
+        """The parameters that are met behind a section."""
+        if section >= len(self.passages):
+            return set()
+        leaves, _ = leaves_behind(self.passages[section][0].node)
+        return {index for leaf in leaves if (index := self.index(leaf)) is not None}
 
     def _meet(self, graph: Graph, meeting: Meeting, *, early: bool) -> None:
         """Parameters, or what is made of them, are used by records here."""
-        number, output, place, wanted, own, _ = meeting
+        number, output, place, wanted, own, _, section = meeting
         node = graph.nodes[number]
         early = early and shrinks(node)
         try:
@@ -161,8 +196,9 @@ class Following:
                 node.metadata.pop("noiseproof", None)
             return direct, through
 
-        shared, _ = graph.behind[number][wanted[0]]
-        self.uses.append(Use((GradientEdge(node, output),), place, give, graph.nodes[shared], early))
+        behind = [graph.behind[number][which] for which in wanted]
+        shared = tuple([(graph.nodes[other], which) for other, which in behind])
+        self.uses.append(Use((GradientEdge(node, output),), place, give, shared[0][0], early, shared, section))
 
     def _step_over(self, graph: Graph, number: int) -> None:
         """A layer with a rule of its own."""

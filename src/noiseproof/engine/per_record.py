@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import SystemRandom
 from types import TracebackType
@@ -13,10 +14,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
-from noiseproof.engine.checks import Separation, check_gradient, lengths, refuse_mixing_layers
+from noiseproof.engine.checks import GradientCheck, refuse_mixing_layers
 from noiseproof.engine.clipping import Flat, RecordGradients
 from noiseproof.engine.contributions import Contribution, Explicit, added, full_precision
-from noiseproof.engine.graph import Following, Use
+from noiseproof.engine.graph import Following
+from noiseproof.engine.passes import Alone, checked
 from noiseproof.engine.recorder import Recorder
 from noiseproof.engine.rules import rules_for
 from noiseproof.engine.twins import MIXED, TwinBatch
@@ -73,14 +75,22 @@ class PerRecordGradients:
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         if not named:
             raise SettingError("the network has no trainable parameter, so there is nothing to take gradients of.")
+        for name, parameter in named:
+            if parameter.is_complex():
+                raise UnsupportedError(
+                    f"the parameter {name} is complex, and no norm of a record's gradient is defined for it here; keep its real "
+                    "and imaginary parts as a real parameter with a last dimension of two, and use torch.view_as_complex of it."
+                )
         self.module = module
         self.parameters: list[nn.Parameter] = [parameter for _, parameter in named]
         """Trainable parameters, in the order of `module.parameters()`."""
         self._flat = Flat(self.parameters)
         self._owned = [
-            (owner._parameters, name, parameter, parameter.requires_grad)
+            (own, name, parameter, parameter.requires_grad)
             for owner in module.modules()
-            for name, parameter in owner._parameters.items()
+            # A scripted module hands out a view that cannot be asked for a name.
+            for own in [owner._parameters if isinstance(owner._parameters, dict) else dict(owner._parameters.items())]
+            for name, parameter in own.items()
             if parameter is not None
         ]
         self._recorder = Recorder()
@@ -120,30 +130,29 @@ class PerRecordGradients:
         self._check_parameters(thoroughly=check)
         records = losses.shape[0]
         parts: list[list[Contribution]] = [[] for _ in self.parameters]
-        record = SystemRandom().randrange(records) if check and records > 1 else None
-        expected = None
         if records == 1:  # nobody to be told from
             for index, gradient in enumerate(self._by_autograd(losses)):
-                parts[index].append(Explicit(gradient.unsqueeze(0)))
+                if gradient is not None:
+                    dense = gradient.to_dense() if gradient.is_sparse else gradient
+                    parts[index].append(Explicit(dense.unsqueeze(0)))
         elif records:
             with _READING():
                 followed = Following(losses, self._routes)
             if not followed.uses:
                 raise _unknown_losses()
-            if record is not None:
-                expected = self._by_autograd(losses[record], retain_graph=True)
-            for index, part in self._contributions(losses, followed, look=check or self._unchecked):
-                parts[index].append(part)
+            if check or self._unchecked:
+                self._follow_checked(losses, followed, parts, SystemRandom().randrange(records) if check else None)
+            else:
+                with self._recorder.errors_alone():
+                    found, _ = followed.run(losses, torch.ones_like(losses), retain_graph=followed.repeats)
+                for index, part in followed.contributions(range(len(found)), found):
+                    parts[index].append(part)
         mixed, self._mixed = self._mixed, None
         if mixed == records:
             self._unchecked = True
             raise UnsupportedError(MIXED)
         contributions = [added(those) if those else None for those in parts]
-        gradients = RecordGradients(records, self._flat, self.layers.values(), contributions)
-        if expected is not None:
-            with full_precision():
-                check_gradient(gradients.only(torch.tensor([record], device=losses.device)), expected)
-        return gradients
+        return RecordGradients(records, self._flat, self.layers.values(), contributions)
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Views of a vector over all parameters, one of each parameter's shape."""
@@ -194,38 +203,44 @@ class PerRecordGradients:
                 "attached; close the engine and make a new one."
             )
 
-    def _by_autograd(self, loss: torch.Tensor, *, retain_graph: bool = False) -> list[torch.Tensor]:
+    def _by_autograd(self, losses: torch.Tensor) -> Sequence[torch.Tensor | None]:
         """One loss's gradient, as an ordinary backward pass gives it."""
-        if not loss.requires_grad:
+        if not losses.requires_grad:
             raise _unknown_losses()
-        gradients = torch.autograd.grad(loss.sum(), self.parameters, retain_graph=retain_graph, allow_unused=True)
+        gradients = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
         if all(gradient is None for gradient in gradients):
             raise _unknown_losses()
-        return [
-            torch.zeros_like(parameter) if gradient is None else gradient
-            for parameter, gradient in zip(self.parameters, gradients, strict=True)
-        ]
+        return gradients
 
-    def _contributions(
-        self, losses: torch.Tensor, followed: Following, *, look: bool
-    ) -> list[tuple[int, Contribution]]:
-        """Every record's gradients, from the errors where records meet parameters."""
-
-        def early(use: Use, error: torch.Tensor | None) -> tuple[torch.Tensor | None, Any]:
-            return lengths(use, error) if look else None, ([], []) if error is None else use.give(error)
-
-        self._recorder.errors_only = True
-        try:
-            separation = Separation(losses, followed) if look else None
-            errors = followed.run(losses, torch.ones_like(losses), early, retain_graph=followed.repeats)
-        finally:
-            self._recorder.errors_only = False
-        if separation is not None:
-            pairs = zip(followed.uses, errors, strict=True)
-            separation.check([own[0][:1] if use.early else own for use, own in pairs])
-            self._unchecked = False
-        given = [own[0][1:] if use.early else own for use, own in zip(followed.uses, errors, strict=True)]
-        return followed.contributions(given)
+    def _follow_checked(
+        self, losses: torch.Tensor, followed: Following, parts: list[list[Contribution]], record: int | None
+    ) -> None:
+        """Put every record's gradients into `parts`, and check that records are kept apart, and of one its gradient."""
+        alone = None if record is None else Alone(record, self.parameters)
+        compared = None if record is None else GradientCheck(record)
+        left = set(range(len(parts)))
+        sections = checked(losses, followed, alone, self._recorder.errors_alone)
+        for section, (uses, found) in enumerate(sections):
+            for index, part in followed.contributions(uses, found):
+                parts[index].append(part)
+            if alone is None or compared is None:
+                continue
+            # Each parameter as soon as nothing more comes, so that not all of autograd's gradients are held.
+            done = sorted(left - followed.behind(section))
+            if done:
+                left -= set(done)
+                flat = Flat([self.parameters[index] for index in done])
+                own = [added(parts[index]) if parts[index] else None for index in done]
+                with full_precision():
+                    compared.look(
+                        RecordGradients(len(losses), flat, [range(len(done))], own),
+                        [alone.gradients[index] for index in done],
+                    )
+                for index in done:
+                    alone.gradients[index] = None
+        self._unchecked = False
+        if compared is not None:
+            compared.judge()
 
 
 def _unknown_losses() -> UnsupportedError:

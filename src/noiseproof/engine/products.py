@@ -82,6 +82,13 @@ class SparseRows(Contribution):
         owners = positions[self._owners][there]
         return SparseRows(self._values[there], owners, self._rows[there], len(records), self._shape)
 
+    def some_rows(self, rows: slice) -> Contribution:
+        """The gradients of some of the table's rows."""
+        start, stop, _ = rows.indices(self._shape[0])
+        there = (self._rows >= start) & (self._rows < stop)
+        shape = torch.Size([stop - start, *self._shape[1:]])
+        return SparseRows(self._values[there], self._owners[there], self._rows[there] - start, self._records, shape)
+
     @property
     def size(self) -> tuple[int, int]:
         """How many records there are, and the bytes of one gradient."""
@@ -276,6 +283,12 @@ class OuterProducts(Contribution):
             return Explicit(self._kept[records])
         return OuterProducts(Factor(self._errors.vectors[records]), Factor(self._activations.vectors[records]))
 
+    def some_rows(self, rows: slice) -> Contribution:
+        """The gradients of some of the matrix's rows."""
+        if self._kept is not None:
+            return super().some_rows(rows)
+        return OuterProducts(Factor(self._errors.vectors[..., rows]), self._activations)
+
     def by_person(self, owners: Owners) -> Contribution:
         """The sums over persons' records: a person's positions are those of all their records."""
         errors, activations = self._errors.by_person(owners), self._activations.by_person(owners)
@@ -362,6 +375,10 @@ class Tied(Contribution):
     def only(self, records: torch.Tensor) -> Contribution:
         """The gradients of some records, by index."""
         return added([self._rows.only(records), self._products.only(records)])
+
+    def some_rows(self, rows: slice) -> Contribution:
+        """The gradients of some of the table's rows."""
+        return added([self._rows.some_rows(rows), self._products.some_rows(rows)])
 
     @property
     def size(self) -> tuple[int, int]:

@@ -62,6 +62,15 @@ class Recorder:
         finally:
             self._pauses -= 1
 
+    @contextmanager
+    def errors_alone(self) -> Iterator[None]:
+        """The engine runs its backward pass in here."""
+        self.errors_only = True
+        try:
+            yield
+        finally:
+            self.errors_only = False
+
     def record(
         self,
         outputs: Sequence[tuple[torch.Tensor, int]],

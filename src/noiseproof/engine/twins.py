@@ -116,12 +116,18 @@ class TwinBatch(TorchDispatchMode):
         rows = torch.full((records,), int(self.kept[_SECRET.randrange(count)]))
         rows[self.kept] = self.kept
         self._twins = WeakTensorKeyDictionary()
+        self._lazy = WeakTensorKeyDictionary()
+        """Tensors whose twins are some of their own rows, made again whenever they are needed: these rows."""
         if before is not None:
             before._let_go()
+            for tensor, own in list(before._lazy.items()):
+                self._lazy[tensor] = own
             for tensor, twin in list(before._twins.items()):
                 self._twins[tensor] = twin.detach()  # a network may be copied with what follows it
         for tensor in batch:
-            self._twins[tensor] = tensor.detach()[rows.to(tensor.device)]
+            self._lazy[tensor] = rows.to(tensor.device)
+        self._given = WeakTensorKeyDictionary({tensor: (tensor._version, self._lazy[tensor]) for tensor in batch})
+        """The batch: which version of it is here, and the rows that make up its twin."""
         self.failed = False
         """Whether an operation could not be run on the twin, so that nothing can be said."""
 
@@ -135,11 +141,13 @@ class TwinBatch(TorchDispatchMode):
             self._network.register_forward_hook(self._after_network, with_kwargs=True),
         ]
         if _COUNTS_REFERENCES:
-            self._handles += [
-                layer.register_forward_hook(self._let_go)
+            layers = [
+                layer
                 for layer in self._network.modules()
                 if layer is not self._network and not isinstance(layer, torch.jit.ScriptModule)
             ]
+            self._handles += [layer.register_forward_pre_hook(self._let_go) for layer in layers]
+            self._handles += [layer.register_forward_hook(self._let_go) for layer in layers]
         self.__enter__()
 
     def leave(self) -> None:
@@ -153,7 +161,7 @@ class TwinBatch(TorchDispatchMode):
         """Refuse losses of kept records that differ from their twins', and buffers that depend on records."""
         released = {**dict(self._network.named_parameters()), **self._network.state_dict(keep_vars=True)}
         for name, value in released.items():
-            if isinstance(value, torch.Tensor) and value in self._twins:
+            if isinstance(value, torch.Tensor) and self._follows(value):
                 raise UnsupportedError(
                     f"the forward pass writes values of records into {name}, which is part of what is released, without "
                     "noise; keep nothing of the records in buffers (or make them persistent=False)."
@@ -161,6 +169,22 @@ class TwinBatch(TorchDispatchMode):
         twin = None if self.failed else self._twins.get(losses)
         if self._differs or (twin is not None and not self._same(losses, twin)):
             raise UnsupportedError(MIXED)
+
+    def put_away(self) -> None:
+        """Keep of the batch's own twin only how to make it again, once the losses were checked."""
+        for tensor, (version, rows) in list(self._given.items()):
+            if tensor in self._twins and tensor._version == version and self._twins[tensor]._version == 0:
+                del self._twins[tensor]
+                self._lazy[tensor] = rows
+
+    def _follows(self, tensor: torch.Tensor) -> bool:
+        return tensor in self._twins or tensor in self._lazy
+
+    def _settle(self, tensor: torch.Tensor) -> None:
+        """Make a twin for good, before something is written into it or has a part in it."""
+        rows = self._lazy.pop(tensor, None)
+        if rows is not None:
+            self._twins[tensor] = tensor.detach()[rows]
 
     def _same(self, found: torch.Tensor, twin: torch.Tensor) -> bool:
         """Whether kept records have the same values."""
@@ -184,6 +208,8 @@ class TwinBatch(TorchDispatchMode):
             self._pass_again(before, (args, kwargs), output, self._remembered)
         if self._read:
             self._pass_again(before, self._twin_of((args, kwargs)), output)
+        if _COUNTS_REFERENCES:
+            self._let_go()
 
     def _pass_again(
         self,
@@ -246,8 +272,8 @@ class TwinBatch(TorchDispatchMode):
     def _let_go(self, *_: Any) -> None:
         """Drop the twins of what nobody can compute with any more, though the graph keeps it for the backward pass.
 
-        Else a checked step would hold all activations twice. This is called at the end of a layer, when no operation that is
-        made of others holds what Python does not know of.
+        Else a checked step would hold all activations twice. This is called where a layer begins or ends, when no operation
+        that is made of others holds what Python does not know of.
         """
         for reference in self._twins.keyrefs():
             tensor = reference()
@@ -259,7 +285,8 @@ class TwinBatch(TorchDispatchMode):
 
     def _twin_of_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return self._twins.get(leaf, leaf)
+            rows = self._lazy.get(leaf)
+            return self._twins.get(leaf, leaf) if rows is None else leaf.detach()[rows]
         return self._numbers.get(leaf, leaf) if isinstance(leaf, float) else leaf
 
     def __torch_dispatch__(
@@ -267,7 +294,8 @@ class TwinBatch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         twins = self._twins
-        followed = any(isinstance(leaf, torch.Tensor) and leaf in twins for leaf in tree_leaves((args, kwargs)))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        followed = any(self._follows(leaf) for leaf in tensors)
         name = func._schema.name.split("::")[-1]
         if not followed or self.failed or name.removesuffix("_like") in _FACTORIES:
             return func(*args, **kwargs)
@@ -280,7 +308,11 @@ class TwinBatch(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write
             if isinstance(value := given.get(argument.name), torch.Tensor)
         ]
+        if any(result.alias_info is not None for result in func._schema.returns):
+            for leaf in tensors:
+                self._settle(leaf)
         for value in written:
+            self._settle(value)
             if value not in twins:
                 self._follow_base(value)
         twin_args, twin_kwargs = self._twin_of((args, kwargs))

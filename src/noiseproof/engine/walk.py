@@ -7,7 +7,9 @@ Where an operation has to be asked for the values in a tensor, or tried, the rou
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import prod
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -26,6 +28,8 @@ _HIDING = ("CheckpointFunctionBackward",)
 """Operations behind which there may be parameters that the graph does not show: reentrant checkpoints."""
 _PARAMETER = type(get_gradient_edge(torch.ones((), requires_grad=True)).node)
 """The type of nodes that stand for a parameter."""
+SECTIONS = 32
+"""How many sections a graph is parted into at most."""
 _SETTINGS: dict[type, Callable[[Any], Hashable] | None] = {}
 """By a node's type what reads its settings."""
 
@@ -43,6 +47,8 @@ class Meeting(NamedTuple):
     """Those of them that are trained parameters: the parameter's place, and whether the input is its transpose."""
     onward: bool
     """Whether records can be followed further from here, to other meetings."""
+    section: int = 0
+    """Between which of the route's passages it lies."""
 
 
 class Route(NamedTuple):
@@ -55,6 +61,8 @@ class Route(NamedTuple):
     """Nodes of layers with rules of their own."""
     reached: frozenset[int]
     """Nodes whose results have records in them."""
+    passages: Sequence[tuple[int, int, Place]] = ()
+    """Outputs of nodes, from the losses on, that everything behind is reached through, but for what records share there."""
 
 
 class Stop(Exception):
@@ -168,10 +176,20 @@ class _Walk:
         self._rules: list[int] = []
         self.by_key = True
         """Whether the route follows from the graph's key."""
-        for number in reversed(self._sorted()):
+        self._waiting, self._visited = {graph.start[0]}, dict[int, int]()
+        """Nodes that records have arrived at and that come later; those that came, and their places in the order."""
+        self._narrow: list[tuple[int, int, Place]] = []
+        """Outputs of nodes at which, when they come, no other waits."""
+        order = self._sorted()[::-1]
+        for number in order:
             if self._reaches[number]:
                 self._visit(number)
-        self.route = Route(self._meetings, self._unknown, self._rules, frozenset(self._places))
+        passages = [] if self._rules or self._unknown else self._passages(order)
+        starts = [self._visited[number] for number, _, _ in passages]
+        meetings = [
+            meeting._replace(section=bisect_right(starts, self._visited[meeting.node])) for meeting in self._meetings
+        ]
+        self.route = Route(meetings, self._unknown, self._rules, frozenset(self._places), passages)
 
     def _sorted(self) -> list[int]:
         """The nodes, each after all that it was made from; on the way it is found which of them lead to a parameter."""
@@ -205,6 +223,12 @@ class _Walk:
             return
         if places is None:
             return
+        if self._waiting == {number} and len(places) == 1:
+            ((output, only),) = places.items()
+            if only.simple and self._visited:
+                self._narrow.append((number, output, only))
+        self._waiting.discard(number)
+        self._visited[number] = len(self._visited)
         recorded = graph.recorded.get(number)
         if recorded is not None:
             if any(recorded.outputs.get(output) != place.dim or not place.simple for output, place in places.items()):
@@ -251,6 +275,7 @@ class _Walk:
         return None if index < 0 else (index, turned)
 
     def _arrive(self, number: int, output: int, place: Place) -> None:
+        self._waiting.add(number)
         known = self._places.setdefault(number, {})
         if output in known:
             try:
@@ -258,3 +283,44 @@ class _Walk:
             except Mixed:
                 raise Stop(number, Mixed) from None
         known[output] = place
+
+    def _passages(self, order: Sequence[int]) -> list[tuple[int, int, Place]]:
+        """Narrow places, with enough between them.
+
+        What is met before one must not be met behind it too, or be part of what is: errors would arrive there that come later.
+        Nor may it be part of something else that is met in the same section, which errors would reach it through.
+        """
+        graph, visited = self._graph, self._visited
+        direct: dict[int, set[int]] = {}
+        through: dict[int, set[int]] = {}
+        """For what is shared the places at which it is met, itself or as a part."""
+        for meeting in self._meetings:
+            for which in meeting.wanted:
+                direct.setdefault(graph.behind[meeting.node][which][0], set()).add(visited[meeting.node])
+        for number in order:
+            if places := direct.get(number, set()) | through.get(number, set()):
+                for other, _ in graph.behind[number]:
+                    through.setdefault(other, set()).update(places)
+        until = [0] * (len(visited) + 1)
+        """For every place the last at which something is met that was met before it."""
+        for shared, places in direct.items():
+            place = min(places) + 1
+            until[place] = max(until[place], *places, *through.get(shared, ()))
+        sizes = [sum(prod(shape) for shape in graph.shapes[number]) for number in visited]
+        size, least = 0, sum(sizes) / SECTIONS
+        narrow = {visited[candidate[0]]: candidate for candidate in self._narrow}
+        found: list[tuple[int, int, Place]] = []
+        for place, own in enumerate(sizes):
+            until[place] = max(until[place], until[place - 1] if place else 0)
+            if size >= least and place in narrow and until[place] < place:
+                found.append(narrow[place])
+                size = 0
+            size += own
+        starts = [visited[number] for number, _, _ in found]
+        for shared in direct.keys() & through.keys():
+            own_sections, others = (
+                {bisect_right(starts, place) for place in kind[shared]} for kind in (direct, through)
+            )
+            if own_sections & others:
+                return []
+        return found

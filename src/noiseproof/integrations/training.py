@@ -107,7 +107,7 @@ class PrivateTraining(WatchedLoop):
         logs = {**self._elsewhere, self._id: self.gradients.events}
         correlated = {"correlated": self.gradients.state()} if isinstance(self.gradients, CorrelatedGradients) else {}
         return {
-            **{name: {k: v for k, v in state.items() if k != "events"} for name, state in correlated.items()},
+            **{name: {k: v for k, v in state.items() if k != "spent"} for name, state in correlated.items()},
             "spent": {
                 id: [[event_to_json(event), count] for event, count in log.runs] for id, log in logs.items() if len(log)
             },

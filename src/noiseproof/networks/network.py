@@ -174,10 +174,10 @@ def image(network: str, shape: tuple[int, ...], classes: int, smallest: int = 1)
     return channels, height, width
 
 
-Start = Literal["glorot", "truncated-normal", "torch", "zeros"]
+Start = Literal["glorot", "truncated-normal", "normal", "torch", "zeros"]
 """Initial weights. `glorot`: Glorot uniform and biases 0, as in Keras. `truncated-normal`: normal with a deviation of .1, cut
-off at twice that, and biases .1, as in TensorFlow's tutorials of 2016. `torch`: as torch makes its layers. `zeros`: all 0, from
-which a linear network learns."""
+off at twice that, and biases .1, as in TensorFlow's tutorials of 2016. `normal`: weights and biases standard normal, as in the
+TensorFlow examples of the time. `torch`: as torch makes its layers. `zeros`: all 0, from which a linear network learns."""
 
 
 def started(module: nn.Module, start: Start) -> nn.Module:
@@ -187,9 +187,13 @@ def started(module: nn.Module, start: Start) -> nn.Module:
             continue
         if start == "truncated-normal":
             nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
+        elif start == "normal":
+            nn.init.normal_(layer.weight)
         else:
             nn.init.zeros_(layer.weight) if start == "zeros" else nn.init.xavier_uniform_(layer.weight)
-        if layer.bias is not None:
+        if layer.bias is not None and start == "normal":
+            nn.init.normal_(layer.bias)
+        elif layer.bias is not None:
             nn.init.constant_(layer.bias, 0.1 if start == "truncated-normal" else 0.0)
     return module
 

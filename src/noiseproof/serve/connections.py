@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import TimerHandle
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -41,6 +42,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_exchange = False
         self._begun = False  # whether a head has begun that is not complete
         self._address: str | None = None
+        self.ended: Callable[[], None] = lambda: None
+        """Called when the connection is lost."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, if there are not too many."""
@@ -57,6 +60,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
         super().connection_lost(exc)
+        self.ended()
         self._within(None)
         if self._address is not None:
             self._addresses[self._address] -= 1

@@ -320,31 +320,30 @@ class LedgerConnection:
         self.models = list(models)
         self._fingerprints = [model.fingerprints() for model in self.models]
         self._lock = threading.Lock()
-        self._opened: Database | None = None
-        self._bindings: dict[str, list[Binding]] = {}
+        self._opened: Ledger | None = None
 
     @property
     def database(self) -> Database:
         """The open database; raises `LedgerError` while it is away."""
+        return self.ledger.database
+
+    @property
+    def ledger(self) -> Ledger:
+        """The accounts."""
         if self._opened is None:
             with self._lock:
                 if self._opened is None:
                     self._opened = self._open()
         return self._opened
 
-    @property
-    def ledger(self) -> Ledger:
-        """The accounts."""
-        return Ledger(self.database, self._bindings)
-
     def close(self) -> None:
         """Close the database if it is open."""
         with self._lock:
             if self._opened is not None:
-                self._opened.close()
+                self._opened.database.close()
                 self._opened = None
 
-    def _open(self) -> Database:
+    def _open(self) -> Ledger:
         database = Database(self._url, create=False, deadline=_DEADLINE_SECONDS)
         try:
             ledger = Ledger(database)
@@ -360,12 +359,12 @@ class LedgerConnection:
                     if binding is not None:
                         bindings.setdefault(model.account, []).append(binding)
                 ledger.draw(model.data_set, release=release, promise=model.promise)
-            Ledger(database, bindings).note()
-            self._bindings = bindings
+            ledger = Ledger(database, bindings)
+            ledger.note()
         except BaseException:
             database.close()
             raise
-        return database
+        return ledger
 
 
 _AGREEMENT = 1e-3

@@ -22,7 +22,7 @@ from uvicorn.supervisors import Multiprocess
 from noiseproof.errors import SettingError
 from noiseproof.files import write_whole
 from noiseproof.releases.release import PredictionRelease
-from noiseproof.serve import logs, monitoring
+from noiseproof.serve import listeners, logs, monitoring
 from noiseproof.serve.ledger import DataSetBalance, Spend
 from noiseproof.serve.models import LedgerConnection, ServedModel
 from noiseproof.serve.service import VARIABLE, Service, Settings
@@ -111,13 +111,14 @@ def run(
         metrics.mkdir()
         os.environ[VARIABLE] = json.dumps({**asdict(settings), "shared": str(rates)})
         os.environ[monitoring.FOLDER] = str(metrics)
+        os.environ[listeners.FILE] = str(Path(folder) / "connections")
         config = Config(
             "noiseproof.serve.app:from_environment",
             factory=True,
             workers=workers,
             # By name: a worker that must import it before it can hear its parent's pings is taken for hung.
             http="noiseproof.serve.connections:GuardedProtocol",
-            loop="uvloop",
+            loop="noiseproof.serve.listeners:FairLoop",
             ws="none",
             log_config=None,
             access_log=False,

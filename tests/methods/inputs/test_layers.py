@@ -160,5 +160,19 @@ def test_max_out_over_as_many_groups_as_units_is_no_activation():
     assert -1 <= float(units.min()) < -0.5
 
 
+def test_the_program_for_cifar_10_normalises_its_convolutions_too():
+    found = bounded(Network("phan-cifar", (3, 20, 20), 10).build(), "max-out")
+    kinds = [type(layer).__name__ for layer in found]
+    assert kinds[:9] == ["Conv2d", "ReLU", "BatchNorm2d"] * 3
+    assert kinds[-4:] == ["Linear", "BatchNorm1d", "Hardtanh", "Linear"]
+    records = torch.rand(8, 3, 20, 20, generator=torch.Generator().manual_seed(0))
+    found(records)
+    found.eval()
+    torch.testing.assert_close(found(records)[:1], found(records[:1]))
+    assert "BatchNorm2d" not in {
+        type(layer).__name__ for layer in bounded(Network("phan-mnist", (1, 28, 28), 10).build(), "batch-norm")
+    }
+
+
 def test_a_network_without_hidden_layer_has_nothing_to_bound():
     assert len(bounded(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "batch-norm")) == 2

@@ -9,7 +9,7 @@ from scipy import stats
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.inputs.adlm import canary_records
 from noiseproof.methods.inputs.layers import SECOND_ORDER, LossNoise
-from noiseproof.methods.inputs.perturbation import InputNoise, PerturbedRecords, SharedNoise, Source
+from noiseproof.methods.inputs.perturbation import ConstantNoise, InputNoise, PerturbedRecords, SharedNoise, Source
 from noiseproof.methods.inputs.relevance import split
 from noiseproof.privacy import Reproducible, Secure
 
@@ -117,4 +117,14 @@ def test_the_matrix_is_one_draw_for_a_whole_training_and_leaves_labels_as_they_a
     torch.testing.assert_close(first.coefficients, second.coefficients)
     assert not torch.equal(first.features, second.features)
     # The program adds its picture to the inputs and leaves the bias alone.
-    assert torch.equal(first.bias, torch.ones(3))
+    assert first.bias is None
+
+
+def test_constant_noise_is_one_draw_for_all_batches():
+    source = seen(ConstantNoise, "hidden")
+    first, second = (source.batch(torch.arange(start, start + 3)) for start in (0, 30))
+    assert torch.equal(first.features, second.features)  # the records are alike
+    assert torch.equal(first.hidden, second.hidden)
+    afresh = seen(SharedNoise, "hidden")
+    assert torch.equal(afresh.batch(torch.arange(3)).features, first.features)
+    assert not torch.equal(afresh.batch(torch.arange(3)).features, first.features)

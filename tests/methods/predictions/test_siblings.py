@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noiseproof import methods
+from noiseproof.data import load
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import NoiseproofError, SettingError
 from noiseproof.methods.predictions import Logits, Teachers, Votes
@@ -18,6 +19,7 @@ from noiseproof.methods.predictions import logits as logits_module
 from noiseproof.methods.predictions.logits import BoundedMap, solve
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible
+from noiseproof.releases import Saved
 
 PUBLIC = Public(shape=(4,), classes=("a", "b", "c"))
 LINEAR = Network("linear", (4,), 3)
@@ -198,3 +200,17 @@ def test_the_regularisation_keeps_the_noise_on_a_logit_as_stated():
         assert answer.spread == pytest.approx(0.25, rel=1e-3)
         assert regularisation > 0.1
     assert Logits().planned(Budget(1000.0), 10)[0] == 0.1
+
+
+def test_rows_of_a_table_vote_by_what_sets_them_apart_and_older_bundles_as_they_did():
+    both = load("breast-cancer")
+    budget = Budget(100.0, 1e-5, queries=len(both.test))
+    found, older = (Votes(centred=each).fit(None, both.train, budget, rng=Reproducible(0)) for each in (None, False))
+    right, other = (
+        float((each.predict(both.test.features).argmax(1) == both.test.labels).double().mean())
+        for each in (found, older)
+    )
+    assert right > 0.8 > other + 0.1  # the commoner class alone has about .65
+    settings = {name: value for name, value in older.settings.items() if name != "centred"}
+    saved = Saved(older.tensors(), older.description(), older.card, older.public, settings)
+    assert type(older).restore(saved).settings["centred"] is False

@@ -10,7 +10,9 @@ import torch
 from papers.lin.design import Cell, Plan
 from papers.lin.results import CellResult, Weights
 
-PLAN = Plan("small", 100, 10, 20, 2, {"cnn": ("small-cnn", {}), "lstm": ("lstm", {})}, {})
+_NETWORKS = {"cnn": ("small-cnn", {}), "lstm": ("lstm", {})}
+_RATES = {(model, optimizer, "none"): 1.0 for model in _NETWORKS for optimizer in ("adam", "sgd")}
+PLAN = Plan("small", 100, 10, 20, 2, _NETWORKS, _RATES)
 
 
 def _pretend(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> tuple[CellResult, Weights]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from papers.lin import Lin, design, tables
+from papers.lin.design import SGD_RATE, SWEEP
 from papers.study import Setup
 
 
@@ -102,25 +103,20 @@ def test_gains_are_of_ac_over_ca(found):
 
 @pytest.fixture(scope="module")
 def effect(tmp_path_factory, plan, pretend):
-    several = replace(
-        plan,
-        repeats=3,
-        lrs={(model, optimizer, "none"): 1.0 for model in plan.networks for optimizer in ("adam", "sgd")},
-    )
+    several = replace(plan, repeats=3)
     setup = Setup(several, tmp_path_factory.mktemp("effect"), runner=pretend, workers=1)
     return {table.name: table for table in tables.every_table(Lin().results(Lin().cells(several), setup), several)}
 
 
 def test_the_tables_of_scale_effect_have_what_was_printed_beside_each_setting(effect):
-    assert set(effect) == {"sequences", "distances", "quantiles", "slips"}
+    numbered = {f"table-{number}" for number in (3, 4, 5, 7, 8, 9, 10, 11, 12)}
+    assert set(effect) == {"sequences", "distances", "rates", "gains", "slips"} | numbered
     names = ("data", "model", "optimizer", "C", "AC, theirs", "CA, theirs", "no noise, theirs")
     found = columns(effect["sequences"], *names)
     for row in (
         ("mnist", "cnn", "adam", 1.4, 0.9432, 0.8595, 0.9794),
         ("mnist", "lstm", "adam", 0.04, 0.8906, 0.5781, 0.9843),
-        ("cifar10", "cnn", "sgd", 1.4, 0.2794, 0.1705, 0.313),
-        # Table 7 has AC at this norm on every set, and nothing has CA.
-        ("svhn", "cnn", "adam", 0.04, 0.8443, None, 0.6172),
+        ("mnist", "cnn", "sgd", 1.4, 0.9119, 0.9049, 0.9839),
     ):
         assert row in found
     assert ("mnist", "cnn", 1.4, 2.2032, 2.3716, 0.1881, 0.2149) in columns(
@@ -136,5 +132,47 @@ def test_gains_are_by_seed_with_as_many_as_were_run(effect):
     gains = columns(effect["sequences"], "data", "optimizer", "steps", "AC over CA, points of each seed")
     for data, _, steps, text in gains:
         each = [float(gain) for gain in text.split(", ")]
-        assert len(each) == (1 if data != "mnist" or steps == 2_000 else 3)
+        assert data == "mnist"
+        assert len(each) == (1 if steps == design.LONG else 3)
         assert all(10 <= gain <= 30 for gain in each)
+
+
+def test_tables_7_and_12_have_the_papers_networks_in_every_row_of_theirs(effect):
+    assert len(effect["table-12"].rows) == 2 * 2 * 5
+    assert ("lstm", "CA", 10.0, 0.414, 1.0972) in columns(
+        effect["table-12"], "model", "sequence", "C", "accuracy, theirs", "TPVD, theirs"
+    )
+    seeds = {(model, clip): count for model, clip, count in columns(effect["table-12"], "model", "C", "seeds")}
+    assert seeds == {(model, clip): 3 if clip in (0.04, 1.4) else 1 for model in ("cnn", "lstm") for clip in SWEEP}
+    found = columns(effect["table-7"], "data", "method", "share", "C", "accuracy, theirs")
+    assert len(found) == 5 + 3 + 2 * (2 + 3)
+    assert ("svhn", "AC", None, 0.04, 0.8443) in found
+    assert ("cifar10", "quantile-layer", "printed", None, 0.1795) in found
+
+
+def test_the_rate_of_sgd_that_was_taken_is_named(effect):
+    taken = [(model, rate) for model, rate, text in columns(effect["rates"], "model", "rate", "taken") if text]
+    assert taken == list(SGD_RATE.items())
+
+
+def test_statistics_of_scale_effect_wait_until_every_cell_is_there(plan, pretend, tmp_path):
+    several = replace(plan, repeats=3)
+    cells = [cell for cell in Lin().cells(several) if cell.data != "svhn"]
+    found = Lin().results(cells, Setup(several, tmp_path, runner=pretend, workers=1))
+    names = {table.name for table in tables.every_table(found, several)}
+    assert {"table-3", "table-4", "gains"} < names
+    assert not {"table-5", "table-8", "table-10"} & names
+
+
+def test_tables_3_to_5_and_the_gains_are_of_the_pairs_that_are_there(plan, pretend, tmp_path):
+    several = replace(plan, repeats=3)
+    there = [training for cell, training in design.experiment().items() if cell.optimizer == "adam"]
+    there.remove(design.experiment()[design.Cell("mnist", "cnn", "adam", "CA", 0.1, 0.8)])
+    names = {
+        table.name: table
+        for table in tables.every_table(
+            Lin().results(there, Setup(several, tmp_path, runner=pretend, workers=1)), several
+        )
+    }
+    assert len(names["table-3"].rows) == 2 * 8 - 1 + 2
+    assert columns(names["gains"], "AC wins")[:2] == [("3 of 3",), ("4 of 4",)]

@@ -114,6 +114,12 @@ def test_a_training_that_diverges_ranks_last_instead_of_failing():
     assert result.convergence == math.inf
 
 
+def _timeless(table):
+    """A table's rows without the CPU seconds that they took."""
+    kept = [index for index, column in enumerate(table.columns) if "CPU seconds" not in column.name]
+    return table.name, [[row[index] for index in kept] for row in table.rows]
+
+
 @pytest.mark.slow
 def test_the_whole_study_runs_on_real_records_with_several_workers(tmp_path, real_data):
     for name in FACTORS["data"]:
@@ -122,5 +128,5 @@ def test_the_whole_study_runs_on_real_records_with_several_workers(tmp_path, rea
     tiny = dataclasses.replace(PLAN, records=300, steps=2, lrs=rates)
     result = Lin().run("small", tmp_path / "two", workers=2, plan=tiny)
     alone = Lin().run("small", tmp_path / "one", workers=1, plan=tiny)
-    assert [table.to_json() for table in result.tables] == [table.to_json() for table in alone.tables]
+    assert [_timeless(table) for table in result.tables] == [_timeless(table) for table in alone.tables]
     assert len(list((tmp_path / "two" / "cells").iterdir())) == len(design.every_cell())

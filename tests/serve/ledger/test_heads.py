@@ -84,7 +84,7 @@ def test_verifying_from_a_head_holds_clients_to_their_rights_over_the_whole_hist
     start = signed(database)
     with database.writing() as connection:
         connection.execute(text("UPDATE clients SET answers = NULL"))
-    spend(ledger, 46)
+    spend(Ledger(database), 46)  # one that has read no rights before
     assert any("more answers than it ever had" in problem for problem in problems(database, since=start))
 
 

@@ -190,7 +190,7 @@ class TrainingState:
                     tensors[f"optimizer.{index}.{key}"] = value
                 else:
                     numbers[f"{index}.{key}"] = value
-        state = {name: value for name, value in self.gradients.state().items() if name != "events"}
+        state = {name: value for name, value in self.gradients.state().items() if name != "spent"}
         tensors |= {f"gradients.{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
         copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         return copies, {

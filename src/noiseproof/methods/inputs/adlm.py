@@ -16,13 +16,12 @@ from noiseproof.methods.common import Count, Positive, Rate, each_trial, initial
 from noiseproof.methods.inputs.layers import Bound, LossNoise, bounded, first_units, last_hidden
 from noiseproof.methods.inputs.perturbation import (
     LABELS_NOISED,
+    SOURCES,
     Coefficients,
     Draw,
     InputNoise,
     Look,
-    PerturbedRecords,
     Schedule,
-    SharedNoise,
     check_bounds,
     descend,
 )
@@ -90,7 +89,8 @@ class InputMethod(Method):
     """The part for noise on the loss's coefficients, epsilon_3, in proportion to the other shares."""
     draw: Draw = "record"
     """`record`: noise of its own for every record, once. `batch`: one draw for all records of a step's batch, as in the
-    authors' program; nothing is then proven."""
+    authors' program for MNIST. `once`: one draw for all records and steps, as in that for CIFAR-10. Only with the first is
+    anything proven."""
     coefficients: Coefficients = "first-order"
     """Where the loss's noise goes: on the coefficients that depend on labels (`first-order`), also on those of second order
     (`all-orders`), or, as in versions of the authors' program, on the output weights (`matrix`), on the last hidden units
@@ -148,8 +148,7 @@ class InputMethod(Method):
         relevance = self._relevance(network, dataset, budget, rng, progress)
         inputs = self.noise(module, dataset, inputs_epsilon, self._beta(dataset, relevance))
         loss = LossNoise(dataset.classes, last_hidden(module), loss_epsilon, inputs.batch_size)
-        kind = PerturbedRecords if self.draw == "record" else SharedNoise
-        source = kind(dataset, inputs, loss, self.coefficients, rng)
+        source = SOURCES[self.draw](dataset, inputs, loss, self.coefficients, rng)
         card = self._card(inputs, loss, relevance, dataset, budget, rng)
         public, records = dataset.public, len(dataset)
         del dataset  # from here on the training has what the source hands out, and no other way to a record
@@ -195,7 +194,7 @@ class InputMethod(Method):
             "scale on a coefficient": loss.scale,
         }
         whys = []
-        if self.draw == "batch":
+        if self.draw != "record":
             whys.append(SHARED_DRAW)
         if self.coefficients not in LABELS_NOISED:
             whys.append(EXACT_LABELS)

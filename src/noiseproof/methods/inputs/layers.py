@@ -18,8 +18,8 @@ from noiseproof.privacy.budget import check_epsilon
 Bound = Literal["local-response", "batch-norm", "max-out"]
 """What bounds hidden units. `local-response`: eq. 22 after convolutions and min-max after dense layers, as the paper says.
 `batch-norm`: the authors' program on MNIST, which normalises the last hidden layer over the batch, applies its activation and
-clips to [-1, 1]; other layers are left alone. `max-out`: the same on CIFAR-10, with max-out in place of the activation; over
-as many groups as units, as the program has it, that is no activation at all."""
+clips to [-1, 1]; other layers are left alone. `max-out`: the same on CIFAR-10, with max-out in place of the activation (over
+as many groups as units, as the program has it, that is no activation at all), and normalises convolutions' units, too."""
 
 
 class LocalResponse(nn.Module):
@@ -84,17 +84,22 @@ def bounded(module: nn.Module, how: Bound = "local-response") -> nn.Module:
         return nn.Sequential(*layers)
     dense = [layer for layer in chain(module) if isinstance(layer, nn.Linear)]
     last = dense[-2] if len(dense) > 1 else None
-    inside = False
+    inside, maps = False, 0
     for layer in chain(module):
+        if isinstance(layer, nn.Conv2d):
+            maps = layer.out_channels
         if inside and isinstance(layer, ACTIVATIONS):
             layers += [nn.Hardtanh()] if how == "max-out" else [layer, nn.Hardtanh()]
             inside = False
             continue
         layers.append(layer)
+        # Momentum 1 keeps the statistics of the last batch alone: a record's answer depends on no other's.
         if last is not None and layer is last:
-            # Momentum 1 keeps the statistics of the last batch alone: a record's answer depends on no other's.
             layers.append(nn.BatchNorm1d(last.out_features, eps=1e-3, momentum=1.0))
             inside = True
+        elif how == "max-out" and maps and isinstance(layer, ACTIVATIONS):
+            layers.append(nn.BatchNorm2d(maps, eps=1e-3, momentum=1.0))
+            maps = 0
     return nn.Sequential(*layers)
 
 
@@ -105,7 +110,7 @@ AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Layers with weights, each output a sum over inputs."""
 POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus)
-_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, LocalResponse, MinMax, nn.Hardtanh)
+_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, LocalResponse, MinMax, nn.Hardtanh)
 PASSED = (*ACTIVATIONS, nn.Dropout, nn.Dropout2d, nn.Identity, *_NORMS)
 """Layers that keep the number of units: a unit's relevance is that of the unit it came from."""
 _KNOWN = (*AFFINE, *POOLS, *PASSED, nn.Flatten)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -99,9 +100,10 @@ def check_bounds(features: torch.Tensor) -> None:
         )
 
 
-Draw = Literal["record", "batch"]
+Draw = Literal["record", "batch", "once"]
 """`record`: noise of its own for every record, once (Algorithm 1). `batch`: one draw for all records of a batch, afresh
-at every step (the authors' program)."""
+at every step (the authors' program on MNIST). `once`: one draw for all records and steps (their program on CIFAR-10, whose
+noise is a constant of its graph)."""
 
 Coefficients = Literal["first-order", "all-orders", "matrix", "hidden", "plain"]
 """Where the loss's noise goes. `first-order`: on the coefficients that depend on labels. `all-orders`: on those of z^2, too, as
@@ -118,10 +120,10 @@ class Batch:
     """Some records as the training sees them."""
 
     features: torch.Tensor
-    bias: torch.Tensor
-    """The first layer's bias is multiplied by it."""
     coefficients: torch.Tensor
     """Of first order, (records, classes)."""
+    bias: torch.Tensor | None = None
+    """The first layer's bias is multiplied by it, where it has noise."""
     hidden: torch.Tensor | None = None
     """Noise that is added to the last hidden units."""
     second: torch.Tensor | None = None
@@ -186,7 +188,7 @@ class PerturbedRecords(Source):
     def batch(self, indices: torch.Tensor) -> Batch:
         """The perturbed records at these indices."""
         second = None if self.second is None else self.second[indices]
-        return Batch(self.features[indices], self.bias[indices], self.coefficients[indices], self._hidden(), second)
+        return Batch(self.features[indices], self.coefficients[indices], self.bias[indices], self._hidden(), second)
 
 
 class SharedNoise(Source):
@@ -197,18 +199,42 @@ class SharedNoise(Source):
     None: the records of a batch differ by exactly as much as they did.
     """
 
+    def _picture(self) -> torch.Tensor:
+        return self._inputs.picture(tuple(self.features.shape[1:]), self._rng)
+
     def batch(self, indices: torch.Tensor) -> Batch:
         """The records at these indices with one draw of noise for all of them."""
         features, coefficients = self.features[indices], self.coefficients[indices]
-        picture = self._inputs.picture(tuple(features.shape[1:]), self._rng)
+        picture = self._picture()
         second = None
         if self._noised in LABELS_NOISED:
             coefficients = coefficients + self._loss.perturb(torch.zeros_like(coefficients[:1]), self._rng)
         if self._noised == "all-orders":
             second = self._loss.perturb(torch.full_like(coefficients[:1], SECOND_ORDER), self._rng)
         features += picture.to(features)  # a copy already: indices were taken
-        return Batch(features, torch.ones(len(indices)), coefficients, self._hidden(), second)
+        return Batch(features, coefficients, hidden=self._hidden(), second=second)
 
+
+class ConstantNoise(SharedNoise):
+    """Records as they are, to which the same picture is added in every batch, and the same vector to their hidden units.
+
+    Formal guarantee
+    ----------------
+    None, as for `SharedNoise`; and what is constant a network can learn to take off.
+    """
+
+    @cached_property
+    def _constants(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return super()._picture(), super()._hidden()
+
+    def _picture(self) -> torch.Tensor:
+        return self._constants[0]
+
+    def _hidden(self) -> torch.Tensor | None:
+        return self._constants[1]
+
+
+SOURCES: Mapping[Draw, type[Source]] = {"record": PerturbedRecords, "batch": SharedNoise, "once": ConstantNoise}
 
 LABELS_NOISED: tuple[Coefficients, ...] = ("first-order", "all-orders")
 """Readings in which the coefficients that depend on a label have noise of their own."""
@@ -249,7 +275,9 @@ def descend(
     None by itself: the source's, since this is post-processing of it.
     """
     device = next(module.parameters()).device
-    optimizer = torch.optim.Adam(module.parameters(), lr=lr)
+    # oneDNN's convolutions are fastest with channels last.
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.Adam(module.parameters(), lr=lr, fused=True)
     output = [layer for layer in chain(module) if isinstance(layer, AFFINE)][-1].weight
     matrix = None if source.matrix is None else source.matrix.to(output)
     module.train()
@@ -278,6 +306,7 @@ def descend(
                 look.call(step + 1, module)
                 module.train()
         _set_extremes(module, source, limit)
+    module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
 def _set_extremes(module: nn.Module, source: Source, limit: float | None) -> None:
@@ -297,15 +326,18 @@ def _perturbed_units(module: nn.Module, seen: Batch) -> Iterator[None]:
     first, last = affine[0], affine[-1]
 
     def perturbed_bias(layer: nn.Module, inputs: tuple[torch.Tensor, ...], outputs: torch.Tensor) -> torch.Tensor:
+        assert seen.bias is not None
         bias = layer.get_parameter("bias") if layer.bias is not None else outputs.new_zeros(1)
         # The bias is a weight of an input that is 1, and now 1 with noise.
         noise = (seen.bias.to(outputs) - 1).view(-1, *[1] * (outputs.ndim - 1))
         return outputs + noise * bias.view(1, -1, *[1] * (outputs.ndim - 2))
 
-    def perturbed_hidden(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
-        return None if seen.hidden is None else (inputs[0] + seen.hidden.to(inputs[0]),)
+    def perturbed_hidden(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        assert seen.hidden is not None
+        return (inputs[0] + seen.hidden.to(inputs[0]),)
 
-    handles = [first.register_forward_hook(perturbed_bias), last.register_forward_pre_hook(perturbed_hidden)]
+    handles = [] if seen.bias is None else [first.register_forward_hook(perturbed_bias)]
+    handles += [] if seen.hidden is None else [last.register_forward_pre_hook(perturbed_hidden)]
     try:
         yield
     finally:

@@ -152,7 +152,12 @@ class LinearCritic(nn.Module):
         """One score a record: the larger, the more real."""
         with torch.no_grad():
             mapped = self.features(records)
-        return self.weights(mapped).gather(1, labels[:, None]).squeeze(1)
+        return self.scores(mapped, labels)
+
+    def scores(self, mapped: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The same of records whose features are known."""
+        scores: torch.Tensor = self.weights(mapped).gather(1, labels[:, None]).squeeze(1)
+        return scores
 
     def means(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Mean label x features of generated records."""

@@ -72,7 +72,8 @@ class ZeroGan(DpGan):
     def _looks(self, run: Run, critic: LinearCritic) -> Iterator[tuple[torch.Tensor, float]]:  # type: ignore[override]
         """Each step's direction, and the real records' noised mean slope along it."""
         gan = run.gan
-        records = gan.coding.encode(run.dataset.features).to(gan.device)
+        # Features are public functions of a record, the same at every step.
+        mapped = critic.features(gan.coding.encode(run.dataset.features).to(gan.device))
         labels = run.dataset.labels.to(gan.device)
         groups = torch.arange(len(labels)) if run.dataset.groups is None else run.dataset.groups
         persons = PersonSampler(groups, self.max_records_per_person, run.rng)
@@ -80,7 +81,8 @@ class ZeroGan(DpGan):
         while run.steps < run.limit and run.filter.fits(sampled_gaussian(run.sample_rate, run.tuning.sigma)):
             direction = next(looks).to(gan.device)
             index, owners = persons.draw(run.sample_rate)
-            slopes = critic_slopes(critic, direction, records[index.to(gan.device)], labels[index.to(gan.device)])
+            index = index.to(gan.device)
+            slopes = critic_slopes(critic, direction, mapped[index], labels[index])
             slopes = owners.summed(slopes.cpu()) / owners.counts
             run.spend(sampled_gaussian(run.sample_rate, run.tuning.sigma))
             noised = noised_sum(slopes, self.max_grad_norm, run.tuning.sigma, run.rng)
@@ -110,7 +112,7 @@ class ZeroGan(DpGan):
         self, look: tuple[torch.Tensor, float], critic: LinearCritic, canary: torch.Tensor
     ) -> float:
         direction, slope = look
-        own = critic_slopes(critic, direction, canary[None], torch.ones(1, dtype=torch.int64))
+        own = critic_slopes(critic, direction, critic.features(canary[None]), torch.ones(1, dtype=torch.int64))
         return slope * float(own.clamp(-self.max_grad_norm, self.max_grad_norm)) / self.max_grad_norm**2
 
 
@@ -128,17 +130,17 @@ def directions(shape: torch.Size, rng: Randomness) -> Iterator[torch.Tensor]:
 
 
 def critic_slopes(
-    critic: LinearCritic, direction: torch.Tensor, records: torch.Tensor, labels: torch.Tensor
+    critic: LinearCritic, direction: torch.Tensor, mapped: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """(l(w + h u) - l(w - h u)) / 2h of every record, by two looks at its loss."""
+    """(l(w + h u) - l(w - h u)) / 2h of every record, given its features, by two looks at its loss."""
     weights = critic.weights.weight
     kept = weights.detach().clone()
     with torch.no_grad():
         try:
             weights.copy_(kept + _STEP * direction)
-            above = -critic(records, labels)
+            above = -critic.scores(mapped, labels)
             weights.copy_(kept - _STEP * direction)
-            below = -critic(records, labels)
+            below = -critic.scores(mapped, labels)
         finally:
             weights.copy_(kept)
     return (above - below) / (2 * _STEP)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from annotated_types import Ge, MultipleOf
@@ -32,8 +34,12 @@ _ENTRIES = 25_600
 _REACH = 8.0
 """Bandwidths beyond which a normal kernel, and frequencies beyond which its transform, is 0 to 1e-14."""
 _MOST_POINTS = 1 << 14
+_FEW_MODELS = 20
+"""Whose pairs are summed one by one."""
 _HALVINGS = 14
 """Of the interval in which a bandwidth is looked for: to .01% of its width."""
+_FOUND: WeakKeyDictionary[Collection, torch.Tensor] = WeakKeyDictionary()
+"""Sheather and Jones's bandwidths of collections that were drawn from."""
 FAR = -1e300
 """The score of what is not on a grid: finite, as the mechanism asks for, and so low that it is never drawn."""
 
@@ -112,9 +118,13 @@ class Density(ABC):
         check_fields("density", self)
 
     @abstractmethod
-    def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
+    def grid(self, values: torch.Tensor, known: torch.Tensor | None = None) -> tuple[Grid, torch.Tensor]:
         """The grid and the bandwidth of each coordinate of values (coordinates, models); a bandwidth of 0 says that
-        the coordinate is the same in all models."""
+        the coordinate is the same in all models. What is `known` of the bandwidths is not found again."""
+
+    def known(self, collection: Collection) -> torch.Tensor | None:
+        """Bandwidths of all coordinates, where finding them takes longer than drawing; None: `grid` finds them."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +149,19 @@ class FittedDensity(Density):
     """A rule for each coordinate, `scott` (M^(-1/5) standard deviations) or `sheather-jones`, which the paper cites; or one
     number for all."""
 
-    def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
+    def known(self, collection: Collection) -> torch.Tensor | None:
+        """Sheather and Jones's bandwidths, found once for all draws from a collection."""
+        if self.bandwidth != "sheather-jones":
+            return None
+        if collection not in _FOUND:
+            parts = collection.rows.split(_BLOCK, dim=1)
+            _FOUND[collection] = torch.cat([sheather_jones(part.double().t().contiguous()) for part in parts])
+        return _FOUND[collection]
+
+    def grid(self, values: torch.Tensor, known: torch.Tensor | None = None) -> tuple[Grid, torch.Tensor]:
         """From the smallest to the largest value and a tail, in steps of window / resolution bandwidths."""
         low, high = values.amin(1), values.amax(1)
-        width = torch.where(high > low, self._bandwidths(values), 0.0)
+        width = torch.where(high > low, self._bandwidths(values) if known is None else known, 0.0)
         step = width * (self.window / self.resolution)
         low = low - self.tail * width
         count = torch.where(step > 0, (high + self.tail * width - low) / step, 0.0)
@@ -165,8 +184,8 @@ class FittedDensity(Density):
 def sheather_jones(values: torch.Tensor) -> torch.Tensor:
     """The bandwidth of Sheather and Jones (1991) for each row of values, by solving their equation.
 
-    The equation asks for sums over all pairs of derivatives of a normal kernel. Of a Fourier series these are sums of the
-    squared absolute values of the sample's transform, which one pass over the values gives for every bandwidth.
+    The equation asks for sums over all pairs of derivatives of a normal kernel, which a Fourier series gives where the pairs
+    are many.
 
     Args:
         values: Samples of float64, (coordinates, models), at least 2 models.
@@ -187,33 +206,67 @@ def sheather_jones(values: torch.Tensor) -> torch.Tensor:
     quartiles = torch.quantile(places, values.new_tensor([0.25, 0.75]), dim=1)
     deviation, inner = places.std(1), (quartiles[1] - quartiles[0]) / 1.349
     scale = torch.where(inner > 0, torch.minimum(deviation, inner), deviation).clamp_min(1e-3)
-    largest = 1.144 * scale * models**-0.2
-    # Pilot bandwidths are a few times smaller than `largest` at the least; waves beyond 9 of them are 0 to 1e-12.
-    period = 1.0 + _REACH * float(scale.max())
-    terms = math.ceil(9.0 * period / (2 * math.pi * 0.1 * float(scale.min())))
-    waves = 2 * math.pi / period * torch.arange(1, terms + 1, dtype=values.dtype, device=values.device)
-    power = torch.cat(
-        [
-            _sums(part * float(waves[0]), terms).reshape(terms, 2, -1).square().sum(1)
-            for part in places.split(max(1, _ENTRIES // models))
-        ],
-        dim=1,
-    )
+    # Small scales take many waves: coordinates of like scales are worked on together.
+    order = scale.argsort()
+    found = torch.empty_like(scale)
+    for part in order.split(max(1, _ENTRIES // models)):
+        found[part] = _solved(places[part], scale[part])
+    return torch.where(spread > 0, found * unit, 0.0)
 
-    def roughness(width: torch.Tensor, order: int) -> torch.Tensor:
-        """The mean over pairs of the kernel's derivative of this even order, without its sign."""
-        terms_ = torch.exp(-(waves[:, None].square()) * width.square() / 2).mul_(waves[:, None] ** order).mul_(power)
-        return terms_.sum(0) * (2 / (period * models * (models - 1)))
 
-    fourth, sixth = roughness(1.24 * scale * models ** (-1 / 7), 4), roughness(1.23 * scale * models ** (-1 / 9), 6)
-    pilot = 1.357 * (fourth / sixth) ** (1 / 7)
-    constant = 1 / (2 * math.sqrt(math.pi) * models)
-    below, above = 0.1 * largest, largest
+def _solved(places: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Sheather and Jones's bandwidths of values in [0, 1] of these scales, by halving."""
+    models = places.shape[1]
+    roughness = (_pairs if models <= _FEW_MODELS else _series)(places, scale)
+    ratio = roughness(1.24 * scale * models ** (-1 / 7), 4) / roughness(1.23 * scale * models ** (-1 / 9), 6)
+    pilot, constant = 1.357 * ratio ** (1 / 7), 1 / (2 * math.sqrt(math.pi) * models)
+    above = 1.144 * scale * models**-0.2
+    below = 0.1 * above
     for _ in range(_HALVINGS):
         middle = (below + above) / 2
         too_small = (constant / roughness(pilot * middle ** (5 / 7), 4)) ** 0.2 > middle
         below, above = torch.where(too_small, middle, below), torch.where(too_small, above, middle)
-    return torch.where(spread > 0, (below + above) / 2 * unit, 0.0)
+    return (below + above) / 2
+
+
+_Roughness = Callable[[torch.Tensor, int], torch.Tensor]
+"""Of a bandwidth and 4 or 6: the sum over pairs of the kernel's derivative of that order, without its sign, over M (M - 1)."""
+
+
+def _pairs(places: torch.Tensor, scale: torch.Tensor) -> _Roughness:
+    models = places.shape[1]
+    first, second = torch.triu_indices(models, models, 1)
+    apart = (places[:, first] - places[:, second]).square()
+
+    def roughness(width: torch.Tensor, order: int) -> torch.Tensor:
+        u = apart / width.square()[:, None]
+        if order == 4:
+            polynomial, alone = (u - 6).mul_(u).add_(3), 3
+        else:
+            polynomial, alone = (15 - u).mul_(u).sub_(45).mul_(u).add_(15), 15
+        total = 2 * u.mul_(-0.5).exp_().mul_(polynomial).sum(1) + models * alone
+        return total / (models * (models - 1) * math.sqrt(2 * math.pi) * width ** (order + 1))
+
+    return roughness
+
+
+def _series(places: torch.Tensor, scale: torch.Tensor) -> _Roughness:
+    """By Fourier's series, whose terms are the squared absolute values of the sample's transform, for every bandwidth."""
+    models = places.shape[1]
+    # Pilot bandwidths are a few times smaller than the largest one at the least; waves beyond 9 of them are 0 to 1e-12.
+    period = 1.0 + _REACH * float(scale.max())
+    terms = math.ceil(9.0 * period / (2 * math.pi * 0.1 * float(scale.min())))
+    waves = 2 * math.pi / period * torch.arange(1, terms + 1, dtype=places.dtype, device=places.device)[:, None]
+    power = _sums(places * float(waves[0]), terms).reshape(terms, 2, -1).square().sum(1)
+    minus_half, fourths = waves.square() / -2, power * waves**4
+
+    def roughness(width: torch.Tensor, order: int) -> torch.Tensor:
+        found = (minus_half * width.square()).exp_().mul_(fourths)
+        if order == 6:
+            found.mul_(waves.square())
+        return found.sum(0) * (2 / (period * models * (models - 1)))
+
+    return roughness
 
 
 @dataclass(frozen=True)
@@ -244,7 +297,7 @@ class PublicDensity(Density):
         """How many points the grid has: an odd number, with 0 in the middle."""
         return 2 * math.floor(self.radius / (self.bandwidth * self.window / self.resolution) + 1e-9) + 1
 
-    def grid(self, values: torch.Tensor) -> tuple[Grid, torch.Tensor]:
+    def grid(self, values: torch.Tensor, known: torch.Tensor | None = None) -> tuple[Grid, torch.Tensor]:
         """The same for every coordinate, whatever the values."""
         shape = values.shape[:1]
         step = self.bandwidth * self.window / self.resolution
@@ -350,13 +403,16 @@ def draw(
         raise SettingError(f"epsilon must be at least {_LEAST_EPSILON} to draw parameters by, not {mechanism.epsilon}.")
     count = collection.parameters if columns is None else len(columns)
     drawn = torch.empty(count, dtype=collection.rows.dtype, device=collection.rows.device)
+    known = density.known(collection)
+    if known is not None and columns is not None:
+        known = known[columns]
     fixed = points = 0
     with progress.task("drawing parameters", count) as task:
         for start in range(0, count, _BLOCK):
             part = slice(start, min(start + _BLOCK, count))
             rows = collection.rows[:, part] if columns is None else collection.rows[:, columns[part]]
             values = rows.double().t().contiguous()
-            grid, width = density.grid(values)
+            grid, width = density.grid(values, None if known is None else known[part])
             chosen = mechanism.release(scores(values, grid, width, density), rng)
             drawn[part] = grid.at(chosen).to(drawn.dtype)
             fixed += int((width == 0).sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self, get_args
 
 import torch
@@ -29,7 +29,8 @@ class VotesRelease(ScoreRelease):
 
     @classmethod
     def restore(cls, saved: Saved) -> Self:
-        """The same answers, if the votes can be counted."""
+        """The same answers, if the votes can be counted; older bundles took rows of tables as they are."""
+        saved = replace(saved, settings={"centred": saved.public.kind == "image", **saved.settings})
         Votes(**saved.settings)  # which checks them
         records, labels = saved.tensors["records"], saved.tensors["labels"]
         if labels.dtype != torch.long or not ((labels >= 0) & (labels < len(saved.public.classes))).all():
@@ -41,7 +42,7 @@ class VotesRelease(ScoreRelease):
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         method, classes = Votes(**self.settings), len(self.public.classes)
         low, high = method.ramp(self.public.kind)
-        queries = unit(features, self.public.kind)
+        queries = unit(features, centred=method.centres(self.public.kind))
         scores = torch.zeros(len(queries), classes, dtype=torch.float64)
         rows = max(1, _ENTRIES // max(1, len(queries)))
         names = [name for name in ("records", "labels", "weights") if name in self._tensors]
@@ -58,11 +59,11 @@ class VotesRelease(ScoreRelease):
 class Votes(ScoreMethod):
     """Every record votes for its class with a public similarity to the query: few records, many classes, small epsilon.
 
-    The vote is the cosine of the two records (pictures: of their deviations from their own mean), read on a ramp: 1
-    from `high` on, 0 at `low`, and down to `against` below, so that large classes do not win by their size. Nothing is
-    trained, the records themselves are kept inside, and the network is not used. The defaults suit sparse binary
-    records: they were set with Location, a published set, in view. For private records choose them by what is known of
-    such records, not by trying.
+    The vote is the cosine of the two records (pictures and rows of a table: of their deviations from their own mean),
+    read on a ramp: 1 from `high` on, 0 at `low`, and down to `against` below, so that large classes do not win by their
+    size. Nothing is trained, the records themselves are kept inside, and the network is not used. The defaults suit sparse
+    binary records: they were set with Location, a published set, in view. For private records choose them by what is known
+    of such records, not by trying.
 
     Formal guarantee
     ----------------
@@ -98,6 +99,9 @@ class Votes(ScoreMethod):
     """The similarity from which on it is 1; None takes 0.45, for pictures 0.7."""
     against: Share = 0.2
     """How much a record that is not similar votes against its class, at most."""
+    centred: bool | None = None
+    """Whether a record's own mean is taken off it first; None does so for pictures and rows of a table, whose features are
+    all positive and seldom 0, so that any two of them are similar."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +114,10 @@ class Votes(ScoreMethod):
         """Where a vote is 0, and where it is 1, for records of that kind."""
         low, high = (0.5, 0.7) if kind == "image" else (0.35, 0.45)
         return low if self.low is None else self.low, high if self.high is None else self.high
+
+    def centres(self, kind: RecordKind) -> bool:
+        """Whether records of that kind lose their own mean."""
+        return kind != "vector" if self.centred is None else self.centred
 
     def score_change(self, neighbours: Neighbours) -> ScoreChange:
         """How far one record, or person, moves a query's scores: by 1 at most in all, or by two such changes."""
@@ -125,7 +133,7 @@ class Votes(ScoreMethod):
         kind = dataset.public.kind
         answer = least_noise(self.score_change(budget.neighbours), self.answer, budget)
         ran = {"standard deviation": answer.spread, "ramp": list(self.ramp(kind))}
-        voters = {"records": unit(dataset.features, kind), "labels": dataset.labels}
+        voters = {"records": unit(dataset.features, centred=self.centres(kind)), "labels": dataset.labels}
         if dataset.weights is not None:
             voters["weights"] = dataset.weights
         return self._release(voters, answer, dataset, budget, rng, ran)
@@ -135,10 +143,10 @@ class Votes(ScoreMethod):
         return self._record_game("a record equal to the query", torch.eye(2), budget, canaries)
 
 
-def unit(features: torch.Tensor, kind: RecordKind) -> torch.Tensor:
-    """The records as vectors of length 1, pictures less their own mean; a record of zeros stays one."""
+def unit(features: torch.Tensor, *, centred: bool) -> torch.Tensor:
+    """The records as vectors of length 1, less their own mean if `centred`; a record of zeros stays one."""
     flat = features.float().flatten(1)
-    if kind == "image":
+    if centred:
         flat = flat - flat.mean(1, keepdim=True)
     # What is not finite counts as nothing: one record must not make everybody's score NaN.
     return functional.normalize(flat, dim=1).nan_to_num_(0.0, 0.0, 0.0)

@@ -43,6 +43,10 @@ _SOME_BALANCES = Statement(
     "SELECT model, client, capacity, spent FROM balances WHERE model = ANY(:names) AND client = ANY(:clients) "
     "ORDER BY coordinate"
 )
+_BALANCES_AND_GRANTS = Statement(
+    "SELECT model, client, capacity, spent, (SELECT hash FROM grants ORDER BY sequence DESC LIMIT 1) FROM balances "
+    "WHERE model = ANY(:names) AND client = ANY(:clients) ORDER BY coordinate"
+)
 _WRITE = Together(
     Statement("UPDATE models SET sequence = :sequence, head = :head WHERE model = :model"),
     Insertion(entries),
@@ -50,22 +54,25 @@ _WRITE = Together(
 )
 _RIGHTS = Statement(
     "SELECT c.client, c.answers, c.period, a.model, a.answers, a.period FROM clients c LEFT JOIN allowances a "
-    "ON a.client = c.client AND a.model = ANY(:names) WHERE c.client = ANY(:clients) "
-    "AND (c.answers IS NOT NULL OR a.model IS NOT NULL)"
+    "ON a.client = c.client WHERE c.client = ANY(:clients) AND (c.answers IS NOT NULL OR a.model IS NOT NULL)"
 )
-_LIVE = Statement(
-    "SELECT id, client FROM keys WHERE id = ANY(:keys) AND revoked_at IS NULL "
-    "AND (expires_at IS NULL OR expires_at > :now)"
-)
+_LIVE = Statement("SELECT id, client, expires_at FROM keys WHERE id = ANY(:keys) AND revoked_at IS NULL")
+_KNOWN_SECONDS = 60.0
+"""Seconds for which rights are remembered at most."""
+_MOST_KNOWN = 1 << 18
 _COMMITTED = Statement("SELECT receipt FROM entries WHERE receipt = ANY(:receipts)")
 
 
 class AccountTransaction:
     """What one transaction reads of one model's account and adds to it, while it holds the model's lock."""
 
-    def __init__(self, chain: Chain, sequence: int, head: str, known: Mapping[str, Balance]) -> None:
+    def __init__(
+        self, chain: Chain, sequence: int, head: str, known: Mapping[str, Balance], granted: str | None = None
+    ) -> None:
         self.chain = chain
         self.sequence, self.head = sequence, head
+        self.granted = granted
+        """The last hash of the chain of grants, as it was after the lock was taken."""
         self._before = dict(known)
         self._now = dict(known)
         self._rows: list[dict[str, Any]] = []
@@ -98,7 +105,7 @@ class AccountTransaction:
     ) -> Callable[[], dict[str, AccountTransaction]]:
         """Ask for some models with the balances of some clients, as they are now; what is returned reads them."""
         cursor = statement.run(connection, names=list(names))
-        stored = _SOME_BALANCES.run(connection, names=list(names), clients=[EVERYONE, *clients])
+        stored = _BALANCES_AND_GRANTS.run(connection, names=list(names), clients=[EVERYONE, *clients])
 
         def read() -> dict[str, AccountTransaction]:
             rows = {row[0]: row for row in cursor}
@@ -106,8 +113,12 @@ class AccountTransaction:
                 if name not in rows:
                     raise SettingError(f"the ledger has no account {name!r}.")
             chains = {name: Chain.of(*row[:4]) for name, row in rows.items()}
-            found = _balances(chains, stored)
-            return {name: cls(chain, rows[name][4], rows[name][5], found[name]) for name, chain in chains.items()}
+            balances = stored.fetchall()
+            granted = balances[0][4] if balances else None
+            found = _balances(chains, (row[:4] for row in balances))
+            return {
+                name: cls(chain, rows[name][4], rows[name][5], found[name], granted) for name, chain in chains.items()
+            }
 
         return read
 
@@ -225,34 +236,65 @@ class Share:
         return spent + each * max(0, self.answers - self.used)
 
 
-def shares(
-    connection: Connection, places: Collection[tuple[str, str]], keys: Collection[str] = ()
-) -> Callable[[], tuple[dict[tuple[str, str], Share], dict[str, str]]]:
-    """Ask for the shares of clients that have a right of their own, by model and client; and whose some keys are, if live."""
-    now = time.time_ns() // 1000
-    names, clients = ({place[i] for place in places} for i in (0, 1))
-    rights = _RIGHTS.run(connection, names=list(names), clients=list(clients))
-    holders = _LIVE.run(connection, keys=list(keys), now=now) if keys else ()
+class Rights:
+    """What clients and keys may, as far as it was asked for: good as long as the chain of grants has no new entry.
 
-    def read() -> tuple[dict[tuple[str, str], Share], dict[str, str]]:
-        general, special = {}, {}
-        for client, of_each, period, model, of_this, own_period in rights:
-            general[client] = Right(of_each, period)
-            if model is not None:
-                special[model, client] = Right(of_this, own_period)
-        live = dict(holders)
+    All that allows something is in that chain. What somebody changes around it, which verifying finds, is seen in a minute.
+    """
+
+    def __init__(self, head: str | None = None) -> None:
+        self._head, self._since = head, time.monotonic()
+        self._rights: dict[str, dict[str | None, Right]] = {}
+        """By client: of one model, or (None) of all."""
+        self._keys: dict[str, tuple[str, int | None]] = {}
+        """By id, those that nobody revoked: whose, and when it expires."""
+
+    def ask(
+        self, connection: Connection, clients: Collection[str], keys: Collection[str] = ()
+    ) -> Callable[[str | None], Rights]:
+        """Ask for what is not known; what is returned reads it, and is given the chain's head, which was read before."""
+        new = [client for client in clients if client not in self._rights]
+        new_keys = [key for key in keys if key not in self._keys]
+        rights = _RIGHTS.run(connection, clients=new) if new else ()
+        live = _LIVE.run(connection, keys=new_keys) if new_keys else ()
+
+        def read(head: str | None) -> Rights:
+            old = time.monotonic() - self._since > _KNOWN_SECONDS or len(self._keys) > _MOST_KNOWN
+            if head != self._head or (old and self._rights):
+                return Rights(head).ask(connection, clients, keys)(head)
+            # All is read before any of it counts as known: a connection may break, and other threads may look.
+            found: dict[str, dict[str | None, Right]] = {client: {} for client in new}
+            for client, of_each, period, model, of_this, own_period in rights:
+                found[client][None] = Right(of_each, period)
+                if model is not None:
+                    found[client][model] = Right(of_this, own_period)
+            self._keys.update([(id, (client, expires)) for id, client, expires in live])
+            self._rights.update(found)
+            return self
+
+        return read
+
+    def shares(self, connection: Connection, places: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Share]:
+        """The shares of clients that have a right of their own, by model and client."""
         found = {}
-        for place in set(places) if general or special else ():
-            right = special.get(place, general.get(place[1]))
+        for place in set(places):
+            model, client = place
+            rights = self._rights[client]
+            right = rights.get(model, rights.get(None))
             if right is None or right.answers is None:
                 continue
             used = 0
             if right.period is not None:
-                used = spending.answers_since(connection, *place, period_start(right.period, now))
+                start = period_start(right.period, time.time_ns() // 1000)
+                used = spending.answers_since(connection, *place, start)
             found[place] = Share(right, used)
-        return found, live
+        return found
 
-    return read
+    def live(self, keys: Iterable[str]) -> dict[str, str]:
+        """Whose keys these are, of those that are neither revoked nor expired."""
+        now = time.time_ns() // 1000
+        found = ((key, *self._keys[key]) for key in keys if key in self._keys)
+        return {key: client for key, client, expires in found if expires is None or expires > now}
 
 
 def under(limit: Amount | None, everyone: Balance, own: Balance | None) -> Balance:

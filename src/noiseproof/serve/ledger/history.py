@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, func, select
 
@@ -21,6 +21,8 @@ from noiseproof.serve.ledger.tables import EVERYONE, balances, entries, missing_
 from noiseproof.serve.ledger.tables import grants as grant_table
 
 __all__ = ["Account", "History", "Verification"]
+
+T = TypeVar("T")
 
 GRANTS = "(grants)"
 """What the chain of grants is called among the results of `verify`."""
@@ -73,10 +75,10 @@ class History:
         """All entries of all models as they are in the chain, in order, in bounded memory."""
         with self._database.reading() as connection:
             for row in connection.execute(select(models).order_by(models.c.model)).all():
-                chain = Chain.from_row(row)
+                chain = _whole(Chain.from_row, row)
                 previous = chain.origin
                 for stored in entries_of(connection, chain.model):
-                    entry, hash = Entry.from_row(stored), stored["hash"]
+                    entry, hash = _whole(Entry.from_row, stored), stored["hash"]
                     fields = {
                         name: value for name, value in entry._asdict().items() if name not in ("units", "made_at")
                     }
@@ -210,3 +212,11 @@ def _holds(connection: Connection, hash: str) -> bool:
         connection.execute(select(table.c.sequence).where(table.c.hash == hash).limit(1)).first() is not None
         for table in (entries, grant_table)
     )
+
+
+def _whole(read: Callable[[Any], T], row: Any) -> T:
+    """What is read of a row, or one sentence where it is malformed."""
+    try:
+        return read(row)
+    except (ValueError, TypeError, RecursionError):
+        raise LedgerError("a row of the ledger is malformed; `noiseproof ledger verify` says which.") from None

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
 from noiseproof.serve.ledger import answers, grants
-from noiseproof.serve.ledger.accounts import AccountTransaction, balances_of, committed, shares, under
+from noiseproof.serve.ledger.accounts import AccountTransaction, Rights, balances_of, committed, under
 from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.bindings import Binding
 from noiseproof.serve.ledger.database import Database, LedgerUnsureError
@@ -49,6 +49,7 @@ class Ledger:
         self.database = database
         self._bindings = bindings or {}
         """By account: what is noted in bundles before anything is released."""
+        self._rights = Rights()
 
     @property
     def id(self) -> str:
@@ -202,11 +203,13 @@ class Ledger:
         with self.database.writing(together=True) as connection:
             # All that is read is asked for before any of it is looked at: a server is waited for once.
             locked = AccountTransaction.lock(connection, {spend.model for spend in spends}, clients)
-            rights = shares(connection, places, keys)
+            asked = self._rights.ask(connection, clients, keys)
             paid_before = answers.paid_before(connection, spends)
             tried = committed(connection, spends)
             accounts = self._unchanged(locked())
-            (limited, live), earlier, already = rights(), paid_before(), tried()
+            earlier, already = paid_before(), tried()
+            self._rights = rights = asked(next((one.granted for one in accounts.values()), None))
+            limited, live = rights.shares(connection, places), rights.live(keys)
             promised = []
             for spend in spends:
                 place = spend.model, spend.client, spend.retry.key if spend.retry else None
@@ -260,7 +263,7 @@ class Ledger:
             own = found.get(client, Balance(everyone.capacity, everyone.spent * 0))
             if each is None:
                 return everyone, own
-            share = shares(connection, [(model, client)])()[0].get((model, client))
+            share = Rights().ask(connection, [client])(None).shares(connection, [(model, client)]).get((model, client))
             return everyone, under(limit if share is None else share.limit(each, own.spent), everyone, own)
 
     def balances(self, model: str, most: int | None = None) -> dict[str, Balance]:

@@ -298,8 +298,8 @@ def digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-quoted = functools.lru_cache(maxsize=4096)(json.dumps)
-"""A text as JSON has it."""
+quoted = json.encoder.encode_basestring_ascii
+"""A text as `json.dumps` has it."""
 
 
 def entry_hash(
@@ -320,7 +320,7 @@ def entry_hash(
     amounts = str(units[0]) if len(units) == 1 else ",".join(map(str, units))
     text = (
         f'{{"answers":{answers},"client":{quoted(client)},"kind":"{kind}","made_at":{made_at},"model":{model},'
-        f'"previous":"{previous}","receipt":{json.dumps(receipt)},"sequence":{sequence},"units":[{amounts}]}}'
+        f'"previous":"{previous}","receipt":{quoted(receipt)},"sequence":{sequence},"units":[{amounts}]}}'
     )
     # What somebody wrote to the database that is no text is hashed too, and found to be another entry.
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

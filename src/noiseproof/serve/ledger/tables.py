@@ -35,8 +35,9 @@ def _column(kind: type[Any], name: str, *more: Any, nullable: bool = False, **op
     return Column(name, kind, *more, nullable=nullable, **options)
 
 
-def _table(name: str, *columns: Any) -> Table:
-    return Table(name, metadata, *columns)
+def _table(name: str, *columns: Any, by_key: bool = False) -> Table:
+    """A table; of SQLite's, `by_key`: rows lie in the order of their key, so that one of very many is found in one step."""
+    return Table(name, metadata, *columns, sqlite_with_rowid=not by_key)
 
 
 _text, _number, _real = (partial(_column, kind) for kind in (Text, sa.BigInteger, sa.Double))
@@ -51,6 +52,7 @@ balances = _table(
     _number("capacity"),
     _number("spent"),
     sa.CheckConstraint("spent >= 0 AND spent <= capacity", name="never_overdrawn"),
+    by_key=True,
 )
 entries = _table(
     "entries",
@@ -82,6 +84,7 @@ clients = _table(
     _number("answers", nullable=True),
     _number("made_at"),
     _text("period", nullable=True),
+    by_key=True,
 )
 allowances = _table(
     "allowances",
@@ -100,6 +103,7 @@ keys = _table(
     _number("made_at"),
     _number("revoked_at", nullable=True),
     _number("expires_at", nullable=True),
+    by_key=True,
 )
 retries = _table(
     "retries",
@@ -120,6 +124,7 @@ spending = _table(
     _key("span"),
     _key("start", sa.BigInteger),
     _number("answers"),
+    by_key=True,
 )
 """Answers by `span` (a minute or an hour) from `start` on: sums of entries. `SUMMED` says up to which one."""
 names = _table("names", _key("name"), _text("model", ForeignKey("models.model")))
