@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -35,12 +35,12 @@ MEASURES = {
 Kept = dict[tuple[str, float], dict[str, Runs]]
 
 
-def read(folder: Path) -> Kept:
-    """All runs that were kept, by table and epsilon, then by method."""
+def read(folder: Path, tables: Iterable[str] = TABLES) -> Kept:
+    """All runs of some tables that were kept, by table and epsilon, then by method."""
     ways = (*OURS, *PEERS)
     return {
         (name, epsilon): {way: seeds(folder, name, way, epsilon, run=False) for way in ways}
-        for name in TABLES
+        for name in tables
         for epsilon in EPSILONS
     }
 

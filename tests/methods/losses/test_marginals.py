@@ -221,10 +221,10 @@ def test_rare_values_are_joined_and_drawn_by_their_own_shares():
 def test_differences_that_noise_explains_are_smoothed_away_and_others_stay():
     widths = torch.full((8,), 1 / 8)
     noise = torch.tensor([3.0, -4.0, 2.0, 1.0, -3.0, 0.0, 4.0, -3.0], dtype=torch.float64)
-    flat = smoothed(100 + noise, widths, sigma=8.0, records=800)
+    flat = smoothed(100 + noise, widths, sigma=8.0)
     assert torch.allclose(flat, torch.full((8,), 100.0, dtype=torch.float64))
     peak = torch.tensor([0.0, 0.0, 0.0, 900.0, 0.0, 0.0, 0.0, 0.0, 50.0], dtype=torch.float64)
-    kept = smoothed(peak, widths, sigma=4.0, records=950)
+    kept = smoothed(peak, widths, sigma=4.0)
     assert kept[3] > 880
     assert kept[8] == 50  # missing
     assert kept[:8].sum().item() == pytest.approx(900)

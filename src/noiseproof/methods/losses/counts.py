@@ -102,7 +102,7 @@ class Groups:
     ) -> None:
         self._sigmas = sigmas
         smooth = [
-            denoised(counts, sigma) if width is None else smoothed(counts, width, sigma, records)
+            denoised(counts, sigma) if width is None else smoothed(counts, width, sigma)
             for counts, width, sigma in zip(noisy, widths, sigmas, strict=True)
         ]
         self.fine = [_on_simplex(counts / max(1, records)) for counts in smooth]
@@ -159,15 +159,14 @@ def denoised(counts: torch.Tensor, sigma: float) -> torch.Tensor:
     return (fits + common).softmax(1) @ grid
 
 
-def smoothed(counts: torch.Tensor, widths: torch.Tensor, sigma: float, records: int) -> torch.Tensor:
+def smoothed(counts: torch.Tensor, widths: torch.Tensor, sigma: float) -> torch.Tensor:
     """Noisy counts of a number's slots without differences that are likely noise: there, counts are as slots are wide.
 
     Halves of the range are compared, then halves of these: the part of a difference that noise explains is taken away
-    (a non-negative garrote on a tree of Haar's). All slots have `records` together, whose number is public: the sum of
-    noisy counts would have the noise of all. Slots beyond the numbers', for what is missing, are left alone.
+    (a non-negative garrote on a tree of Haar's). Slots beyond the numbers', for what is missing, are left alone.
     """
     found = counts.clone()
-    parts = [(0, len(widths), max(0.0, records - float(counts[len(widths) :].clamp_min(0).sum())))]
+    parts = [(0, len(widths), float(counts[: len(widths)].sum()))]
     while parts:
         first, last, total = parts.pop()
         if last - first == 1:
