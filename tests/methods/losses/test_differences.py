@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from noiseproof import train
+from noiseproof.data import Column
 from noiseproof.data.schema import Schema
 from noiseproof.data.tables import code, decode
+from noiseproof.errors import SettingError
 from noiseproof.methods.losses.conditions import Conditions
 from noiseproof.methods.losses.counts import View
 from noiseproof.methods.losses.differences import Differences
@@ -72,3 +76,10 @@ def test_differences_are_learned_and_the_rule_holds(stays):
     assert stay.mean() == pytest.approx(4, abs=1)
     assert made["out"].isna().mean() == pytest.approx(0.1, abs=0.03)
     assert (made["high"] - made["low"]).mean() == pytest.approx(25, abs=3)
+
+
+def test_a_rule_that_public_bounds_forbid_is_refused_before_anything_is_read(stays):
+    public = replace(stays.public, columns=(*stays.public.columns, Column("out of reach", 300.0, 400.0)))
+    with pytest.raises(SettingError, match="'low' is always below 'out of reach'"):
+        Conditions.read("low >= out of reach").of(public)
+    Conditions.read("low <= high and high > low").of(stays.public)

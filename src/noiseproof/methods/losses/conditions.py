@@ -76,6 +76,13 @@ class Conditions:
                 _number(names[column], value)
             if column in names and names[column].categories and sign in (">=", "<=", ">", "<"):
                 raise SettingError(f"where: {column!r} holds categories, which are = or !=, not {sign}.")
+            later, earlier = (value, column) if sign in ("<", "<=") else (column, value)
+            high, low = names.get(later), names.get(earlier)
+            if sign in (">=", "<=", ">", "<") and high and low and high.numeric and low.numeric:
+                assert high.high is not None
+                assert low.low is not None
+                if bool(high.date) == bool(low.date) and high.high < low.low:
+                    raise SettingError(f"where: by their public bounds {later!r} is always below {earlier!r}.")
         return self
 
     def orders(self, public: Public) -> list[tuple[str, str]]:
