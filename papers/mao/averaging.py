@@ -51,7 +51,8 @@ def measure(plan: AveragingPlan, folder: Path, *, seed: int) -> Averaging:
     for lr, epochs in plan.runs:
         path = folder / f"{plan.data}-{plan.network}-{lr:g}"
         training = plan.training(lr, epochs)
-        (collection,) = train_stages(network, found.train, plan.models, training, seed=seed, path=path).values()
+        options = {"seed": seed, "path": path, "precision": plan.precision}
+        (collection,) = train_stages(network, found.train, plan.models, training, **options).values()
         layout, module, mean = collection.layout, network.build(seed), collection.mean()
         moved = float((mean - layout.flatten(module)).norm())
         apart = float((collection.rows - mean).square().sum(1).mean().sqrt())
