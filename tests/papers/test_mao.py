@@ -13,6 +13,8 @@ from noiseproof.data import load
 from noiseproof.errors import DataError, NoiseproofError, SettingError
 from noiseproof.methods.parameters import train_collection
 from noiseproof.networks import Network, Training
+from noiseproof.privacy import accountants
+from noiseproof.privacy.events import sampled_gaussian
 from papers import mao as study
 from papers.mao import averaging, leakage, plans, quality, tables
 from papers.mao.leakage import METHODS, Leak
@@ -258,6 +260,18 @@ def test_the_paper_scale_is_the_papers():
     assert plan.quality[0].by_epoch == (0.1, 1.0, 5.0)
     assert plan.attack.attack == "shadow"
     assert plans.MODELS == 50
+
+
+@pytest.mark.parametrize(
+    ("records", "epochs", "epsilon", "sigma"), [(60_000, 60, 8.0, 0.605), (50_000, 50, 3.0, 0.841)]
+)
+def test_the_texts_epsilons_of_dp_sgd_ask_for_less_noise_than_the_plans(records, epochs, epsilon, sigma):
+    """Batches of 128 at delta 1e-5: "may exceed 8" on MNIST, "may exceed 3 after 50 epochs" on CIFAR-10."""
+    steps, plan = round(epochs * records / 128), PLANS["paper"]
+    found = [sampled_gaussian(128 / records, noise, steps) for noise in (sigma, plan.sigma)]
+    theirs, ours = (accountants.epsilon(event, plan.delta, accountant="rdp").epsilon for event in found)
+    assert theirs == pytest.approx(epsilon, rel=5e-3)
+    assert ours == pytest.approx(1.76, abs=0.01)
 
 
 def test_the_same_seed_draws_the_same_records():
