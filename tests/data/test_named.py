@@ -133,16 +133,18 @@ def test_a_cut_cifar_file_is_refused(folder):
         load("cifar100")
 
 
-def test_svhns_matlab_files_are_read(folder):
+def test_svhns_matlab_files_are_read_with_the_extra_part_or_without(folder):
     from scipy.io import savemat
 
     parts = {}
-    for file, records in (("train", TRAIN), ("test", TEST)):
+    for file, records in (("train", TRAIN), ("extra", 2 * TRAIN), ("test", TEST)):
         images, labels = _images(records, 3, 32, 32), _labels(records, 10)
         parts[file] = images, labels
         y = np.where(labels == 0, 10, labels)[:, None]
         savemat(folder / f"{file}_32x32.mat", {"X": images.transpose(2, 3, 1, 0), "y": y})
     _check(load("svhn"), *parts["train"], *parts["test"])
+    whole = [np.concatenate(both) for both in zip(parts["train"], parts["extra"], strict=True)]
+    _check(load("svhn-extra"), *whole, *parts["test"])
 
 
 @pytest.mark.parametrize(
