@@ -123,6 +123,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
             "lr": plan.lr(cell),
         },
         seconds=time.process_time() - started,
+        tpvd_with_biases=None if reference is None else _ranked(_of_all(reference, weights)),
     )
     return result, weights
 
@@ -167,6 +168,11 @@ def records(name: str, most: int, test: int) -> tuple[Dataset, Dataset]:
     """The training and test records of a set as 28x28 grey images, at most so many of each."""
     found = load(name)
     return grey28(_first(found.train, most)), grey28(_first(found.test, test))
+
+
+def _of_all(reference: Weights, weights: Weights) -> float:
+    """TPVD with biases: of tensors without names all count."""
+    return tpvd(*([each[name] for name in sorted(reference)] for each in (reference, weights)))
 
 
 def _first(dataset: Dataset, most: int) -> Dataset:

@@ -294,6 +294,19 @@ def test_labelled_bits_are_read_in_every_layout(folder, name, features, classes,
     assert split.train.public.bounds == "public"
 
 
+@pytest.mark.parametrize("layout", ["archive", "npz"])
+def test_purchase_comes_in_the_papers_fewer_classes_too_by_clusters_of_its_baskets(folder, layout):
+    bits, labels = RNG.integers(0, 2, (40, 600)), np.arange(40) % 100
+    if layout == "archive":
+        _tar(folder / "dataset_purchase.tgz", dataset_purchase=_lines(bits, labels + 1))
+    else:
+        np.savez(folder / "purchase.npz", x=bits, y=labels)
+    split = load("purchase-10")
+    assert split.train.classes == 10
+    assert (split.train.public.bounds, split.train.public.notes[0]) == ("data", "labelled by k-means into 10 classes.")
+    np.testing.assert_array_equal(_whole(split), _sorted(bits, cluster_labels(bits, 10)))
+
+
 @pytest.mark.parametrize("layout", ["archive", "files", "npz"])
 def test_texas_is_read_in_every_layout(folder, layout):
     bits, labels = RNG.integers(0, 2, (40, 6169)), np.arange(40) % 100
