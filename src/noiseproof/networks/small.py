@@ -29,26 +29,14 @@ def mlp(
 
 
 @register("linear")
-def linear(
-    input_shape: tuple[int, ...], classes: int, start: Start = "torch", norm: bool = False, pool: Count = 1
-) -> nn.Module:
-    """Softmax regression: one dense layer; with `norm` on each record's features at mean 0 and variance 1.
-
-    `pool` reads a picture by the means of its squares of so many pixels.
-    """
-    pooling: list[nn.Module] = []
-    if pool > 1:
-        depth, height, width = image("linear with pool", input_shape, classes)
-        if height % pool or width % pool:
-            raise SettingError(f"pictures of {height} by {width} pixels have no squares of {pool} by {pool}.")
-        pooling, input_shape = [nn.AvgPool2d(pool)], (depth, height // pool, width // pool)
+def linear(input_shape: tuple[int, ...], classes: int, start: Start = "torch", norm: bool = False) -> nn.Module:
+    """Softmax regression: one dense layer; with `norm` on each record's features at mean 0 and variance 1."""
     features = flat(input_shape, classes)
     layers = started(_dense([features, classes], "tanh"), start)
-    if not norm and not pooling:
+    if not norm:
         return layers
     flatten, dense = layers.children()
-    normed = [nn.LayerNorm(features, elementwise_affine=False)] if norm else []
-    return nn.Sequential(*pooling, flatten, *normed, dense)
+    return nn.Sequential(flatten, nn.LayerNorm(features, elementwise_affine=False), dense)
 
 
 @register("lu-mlp")

@@ -42,8 +42,6 @@ ASSUMPTIONS = (
     "a network's weights depend on its own shard alone, also in their last bits, though all are trained as one batch",
     "the number of shards is a setting: where it is derived from the number of records, that is public",
 )
-_POOLS = (4, 2)
-"""Sides of the squares whose means stand for pixels, where at least four of them lie along each side of a picture."""
 _MOST = 2000
 """More shards than this are not worth their memory."""
 
@@ -326,16 +324,6 @@ class ShardPg(ShardMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.density()  # refuses too many points
-
-    def network(self, public: Public) -> Network:
-        """As for every such method, of pictures on the means of squares of pixels: every parameter costs a draw."""
-        linear = super().network(public)
-        fits = [
-            pool
-            for pool in _POOLS
-            if len(public.shape) == 3 and all(not n % pool and n >= 4 * pool for n in public.shape[1:])
-        ]
-        return replace(linear, options={**linear.options, "pool": fits[0]}) if fits else linear
 
     def density(self) -> PublicDensity:
         """The public grid and bandwidth."""
