@@ -101,7 +101,7 @@ def test_few_records_of_three_classes_and_more_get_the_tangent_by_public_numbers
     assert Logits().suited(budget, three, 10_000).loss == "softmax"
     assert Logits().suited(replace(budget, queries=1), three, 1_000).loss == "softmax"
     two = Logits().suited(budget, replace(three, classes=("a", "b")), 1_000)
-    assert (two.loss, two.features) == ("softmax", "centred")
+    assert (two.loss, two.features) == ("softmax", "fourier")
     assert Logits(loss="softmax", features="raw").suited(budget, three, 1_000) == Logits(loss="softmax", features="raw")
 
 

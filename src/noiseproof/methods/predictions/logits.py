@@ -157,7 +157,7 @@ class Logits(ScoreMethod):
     features: MapName = "auto"
     """The public map of records: `raw`, `centred` (less their own mean), `fourier` (random Fourier features) or `scattering`
     (wavelets, for pictures). `auto` is `scattering` for pictures whose sides are multiples of 4 from 16 on, else `raw` for
-    more than 128 features, else `fourier`, or for classes `centred` where `loss` speaks of few records and no pictures."""
+    more than 128 features, else `fourier`, or `centred` where the loss is the tangent and records are no pictures."""
     loss: LossName = "auto"
     """`softmax`: cross-entropy. `tangent`: its tangent at 0, whose minimiser are sums of records, and which a record moves half
     as far. `auto`: the tangent for three classes and more with few records, fewer of each than 100 times an answer's noise."""
@@ -192,7 +192,7 @@ class Logits(ScoreMethod):
             loss = "tangent" if few and len(public.classes) > 2 else "softmax"
         if features == "auto":
             chosen = BoundedMap("auto", public.shape).chosen
-            features = "centred" if few and chosen == "fourier" and public.kind != "image" else chosen
+            features = "centred" if loss == "tangent" and chosen == "fourier" and public.kind != "image" else chosen
         return replace(self, loss=loss, features=features)
 
     def score_change(
