@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from noiseproof.data import load
 from noiseproof.methods.parameters import DpPg
@@ -52,7 +53,7 @@ def measure(plan: AveragingPlan, folder: Path, *, seed: int) -> Averaging:
         # Networks of all records are those of `QualityPlan`.
         path = folder / "-".join([plan.data, plan.network, *([f"{plan.records}"] if plan.records else []), f"{lr:g}"])
         training = plan.training(lr, epochs)
-        options = {"seed": seed, "path": path, "precision": plan.precision}
+        options: dict[str, Any] = {"seed": seed, "path": path, "precision": plan.precision}
         (collection,) = train_stages(network, train, plan.models, training, **options).values()
         layout, module, mean = collection.layout, network.build(seed), collection.mean()
         moved = float((mean - layout.flatten(module)).norm())

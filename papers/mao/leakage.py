@@ -95,7 +95,7 @@ def _collection(
 ) -> Collection:
     path = folder / f"overfitted-{plan.data}-{plan.network}"
     if whole.apart:
-        options = {"seed": seed, "path": path, "precision": plan.precision, "workers": workers}
+        options: dict[str, Any] = {"seed": seed, "path": path, "precision": plan.precision, "workers": workers}
         (found,) = train_stages(network, members, plan.models, plan.training(), **options).values()
         return found
     return train_collection(
