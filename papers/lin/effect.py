@@ -24,6 +24,7 @@ def effect_tables(results: Results, plan: Plan) -> Iterator[Table]:
     yield distances_table(results, plan)
     for table in (
         curves_table(results, plan),
+        steps_table(results, plan),
         rates_table(results),
         norms_table(results, plan),
         quantiles_table(results, plan),
