@@ -24,6 +24,7 @@ def effect_tables(results: Results, plan: Plan) -> Iterator[Table]:
     yield distances_table(results, plan)
     for table in (
         curves_table(results, plan),
+        steps_table(results, plan),
         rates_table(results),
         norms_table(results, plan),
         quantiles_table(results, plan),
@@ -123,7 +124,7 @@ def steps_table(results: Results, plan: Plan) -> Table:
         if cell.steps == design.LONG and short in results:
             for sequence in ("AC", "CA"):
                 few, (many,) = results[short.as_sequence(sequence)], runs[sequence]
-                growth = (cell.steps / plan.steps) ** 0.5
+                growth = (design.LONG / plan.steps) ** 0.5
                 rows += [
                     (
                         *_setting(short, plan),
@@ -156,7 +157,8 @@ def curves_table(results: Results, plan: Plan) -> Table:
 
     The settings that the paper draws, which are of the factorial experiment, and then those of the table before.
     """
-    drawn = [design.experiment()[Cell(data, "cnn", "adam", "AC", *setting)] for data, *setting in design.DRAWN.values()]
+    own = design.experiment()
+    drawn = [own[Cell(data, "cnn", "adam", "AC", sigma, clip)] for data, sigma, clip in design.DRAWN.values()]
     rows: list[tuple[Value, ...]] = []
     for cell, runs in (*_runs(results, drawn).items(), *_tabled(results)):
         # The first look is before the first step.

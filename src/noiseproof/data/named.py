@@ -87,10 +87,10 @@ class NamedSet:
 
     def read(self, layout: Layout, paths: Paths) -> Sequence[Records]:
         """The records in files of one of its layouts: the training part, then the test part if there is one."""
-        parts = READERS[layout.reader](self, layout, paths)
-        if not self.clustered:
-            return parts
-        return [(bits, cluster_labels(bits, len(self.classes))) for bits, _ in parts]
+        parts: Any = READERS[layout.reader](self, layout, paths)
+        if self.clustered:
+            parts = [(bits, cluster_labels(bits, len(self.classes))) for bits, _ in parts]
+        return parts
 
 
 @cache
