@@ -30,6 +30,33 @@ def test_passwords_are_files():
         assert not re.search(r"postgresql://[^@\s]*:[^@\s]*@", file.read_text())
 
 
+def test_the_containerfile_copies_what_there_is_and_runs_as_nobody():
+    lines = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.M).replace("\\\n", " ").splitlines()
+    steps = [line.split(maxsplit=1) for line in lines if line.strip()]
+    known = {
+        "FROM",
+        "WORKDIR",
+        "COPY",
+        "RUN",
+        "USER",
+        "ENV",
+        "EXPOSE",
+        "STOPSIGNAL",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+        "CMD",
+    }
+    assert {name for name, _ in steps} <= known
+    assert steps[0][0] == "FROM"
+    for given in (rest.split() for name, rest in steps if name == "COPY"):
+        if not given[0].startswith("--from"):
+            assert all((DEPLOY.parent / source).exists() for source in given[:-1])
+    names = [name for name, _ in steps]
+    user = max(place for place, name in enumerate(names) if name == "USER")
+    assert steps[user][1] == "10001"
+    assert user < names.index("ENTRYPOINT")
+
+
 def test_the_compose_file_names_what_it_has():
     document = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     for service in document["services"].values():

@@ -357,6 +357,7 @@ class LedgerConnection:
                             binding.check(connection)
                     model.account = ledger.open(model.name, release=release, capacity=capacity, weights=weights)
                     if binding is not None:
+                        binding.check_account(model.account)
                         bindings.setdefault(model.account, []).append(binding)
                 ledger.draw(model.data_set, release=release, promise=model.promise)
             ledger = Ledger(database, bindings)

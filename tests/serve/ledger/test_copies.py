@@ -216,6 +216,21 @@ def test_a_bundles_note_that_cannot_be_read_is_refused_in_one_sentence(tmp_path,
         open_bound(database, bundle)
 
 
+def test_a_bundle_that_cannot_be_written_to_is_refused_since_nothing_would_bind_it(database, bundle, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write to all but read-only disks
+    with pytest.raises(LedgerError, match="cannot be written to"):
+        open_bound(database, bundle)
+
+
+def test_a_bundle_is_refused_another_account_than_the_one_that_it_noted(database, bundle):
+    """As when somebody made the ledger forget the release, so that it opens an account anew."""
+    spend(open_bound(database, bundle), 3)
+    binding = Binding(bundle, Ledger(database).id)
+    binding.check_account("m")
+    with pytest.raises(LedgerError, match="would sell answers again"):
+        binding.check_account("other")
+
+
 def test_nothing_is_released_when_the_bundle_cannot_be_written_to(database, bundle, monkeypatch):
     ledger = open_bound(database, bundle)
 

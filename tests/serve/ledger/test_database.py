@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
-from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Retry, Spend, spending
+from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Retry, Spend, retirement, spending
 from noiseproof.serve.ledger.database import LedgerAwayError, LedgerUnsureError, parse_url
 from noiseproof.serve.ledger.statements import Statement
 from noiseproof.serve.ledger.tables import VERSION
@@ -90,7 +90,7 @@ def test_an_older_ledger_is_migrated_with_all_that_is_in_it(url, version):
         Ledger(old).open("m", release="r", capacity=EACH * 3)
     engine = create_engine(parse_url(url))
     with engine.begin() as connection:
-        for name in ("anchors", "grants", "spending", "weights", "allowances"):
+        for name in ("retired", "anchors", "grants", "spending", "weights", "allowances"):
             connection.execute(text(f"DROP TABLE {name}"))
         for table, column in (("keys", "expires_at"), ("clients", "period")):
             connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
@@ -108,6 +108,18 @@ def test_an_older_ledger_is_migrated_with_all_that_is_in_it(url, version):
         assert Ledger(new).balance("m").left == EACH * 2
         assert all(result.holds for result in History(new).verify())
     engine.dispose()
+
+
+def test_models_that_were_retired_before_version_8_stay_retired_and_are_chained(url):
+    with Database(url) as old, old.writing() as connection:
+        connection.execute(text("INSERT INTO properties VALUES ('retired free', '1700000000000000')"))
+        connection.execute(text("DROP TABLE retired"))
+        connection.execute(text("UPDATE version SET version = 7"))
+    with Database(url) as new:
+        assert retirement.retired(new) == {"free"}
+        with new.writing() as connection:
+            connection.execute(text("DELETE FROM retired"))
+        assert not History(new).verify()[-1].holds
 
 
 def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(url):

@@ -7,7 +7,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from noiseproof.errors import LedgerError, SettingError
-from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Promise, Retry, Spend
+from noiseproof.serve.ledger import Amount, Answers, Database, History, Keys, Ledger, Promise, Retry, Spend, retirement
 from noiseproof.serve.ledger.database import parse_url
 from noiseproof.serve.ledger.roles import grant_role
 
@@ -34,6 +34,7 @@ def test_a_role_for_serving_serves_and_no_more(url):
         Answers(database).keep("m", "ann", "k", "first")
         Answers(database).remember("m", "ann", {"q": "a"})
         Answers(database).sweep(0)
+        retirement.retire(database, "m")
         for forbidden in (
             lambda: keys.create("eve"),
             lambda: keys.revoke(id),
@@ -52,6 +53,8 @@ def test_a_role_for_serving_serves_and_no_more(url):
         "UPDATE clients SET operator = 1",
         "INSERT INTO allowances VALUES ('ann', 'm', 99, NULL)",
         "UPDATE properties SET value = ''",
+        "INSERT INTO properties VALUES ('backup', '')",
+        "DELETE FROM retired",
         "UPDATE models SET release = 'x'",
         "ALTER TABLE entries DISABLE TRIGGER entries_no_change",
         "DROP TRIGGER entries_no_change ON entries",

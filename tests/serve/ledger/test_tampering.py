@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import create_engine, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
-from noiseproof.serve.ledger import Amount, Database, History, Keys, Ledger, Promise, Spend, grants
+from noiseproof.errors import LedgerError
+from noiseproof.serve.ledger import Amount, Database, History, Keys, Ledger, Promise, Spend, grants, retirement
 from noiseproof.serve.ledger.database import parse_url
 from noiseproof.serve.ledger.records import Entry
 from noiseproof.serve.ledger.tables import clients, entries, keys, models
@@ -108,6 +109,44 @@ def test_a_client_that_had_more_answers_than_any_right_of_its_ever_was_is_found(
     found = problems(database)
     assert any("gave ann more answers than it ever had a right to" in problem for problem in found)
     assert not any("not as it was granted" in problem for problem in found)
+
+
+def test_a_ledger_whose_key_was_changed_sells_nothing_again_under_another_name(ledger, database):
+    """Releases are known by keyed digests: with another key each would look like one that was never seen."""
+    with database.writing() as connection:
+        connection.execute(text("UPDATE properties SET value = :key WHERE name = 'key'"), {"key": "00" * 32})
+    with pytest.raises(LedgerError, match="key was changed"):
+        ledger.open("other", release="r", capacity=EACH * 10, weights="w")
+    assert any("the key by which releases are known was changed" in problem for problem in problems(database))
+
+
+def test_a_retired_model_that_somebody_brings_back_is_found(ledger, database):
+    retirement.retire(database, "free")
+    assert retirement.retired(database) == {"free"}
+    assert problems(database) == []
+    with database.writing() as connection:
+        connection.execute(text("DELETE FROM retired"))
+    assert any("a row of retired that was granted is missing" in problem for problem in problems(database))
+
+
+def test_triggers_and_rules_and_views_that_are_none_of_a_ledgers_are_found(ledger, database):
+    with database.writing() as connection:
+        if database.dialect == "sqlite":
+            made = ["CREATE TRIGGER evil AFTER INSERT ON entries BEGIN UPDATE balances SET spent = 0; END"]
+            made += [
+                "CREATE TABLE kept AS SELECT * FROM keys",
+                "DROP TABLE keys",
+                "CREATE VIEW keys AS SELECT * FROM kept",
+            ]
+        else:
+            body = "LANGUAGE plpgsql AS $$ BEGIN UPDATE balances SET spent = 0; RETURN NULL; END $$"
+            made = [f"CREATE FUNCTION evil() RETURNS trigger {body}"]
+            made += ["CREATE TRIGGER evil AFTER INSERT ON entries FOR EACH STATEMENT EXECUTE FUNCTION evil()"]
+            made += ["CREATE RULE keys AS ON UPDATE TO keys DO INSTEAD NOTHING"]
+        for statement in made:
+            connection.execute(text(statement))
+    found = {problem.partition(" ")[0] for problem in problems(database) if "no part of a ledger" in problem}
+    assert found == {"evil", "keys"}
 
 
 @pytest.mark.parametrize("table", ["entries", "grants"])

@@ -82,15 +82,18 @@ class Binding:
     ----------------
     Before an answer of the bundle is released, the file on disk says `at_most` units that are no fewer than what was
     spent in all. Whoever goes on with a budget from which `at_most` is taken therefore spends nothing twice. Assumes
-    that the file can be written to (else `kept` is False) and is not itself put back from an older copy.
+    that the file is not itself put back from an older copy. A bundle that cannot be written to is refused.
     """
 
     def __init__(self, bundle: Path, ledger: str) -> None:
         self._file = bundle / BINDING
         self._threads = threading.Lock()
         self._noted = Noted.read(self._file) or Noted(ledger)
-        self.kept = os.access(bundle, os.W_OK)
-        """Whether the file can be written."""
+        if not os.access(bundle, os.W_OK):
+            raise LedgerError(
+                f"{bundle} cannot be written to, so that nothing would tell which ledger pays for it; let it be written to "
+                "by whoever serves it."
+            )
         if self._noted.ledger != ledger:
             raise LedgerError(
                 f"{bundle} is paid for by another ledger (id {self._noted.ledger}), which knows what was answered; serve it "
@@ -101,10 +104,18 @@ class Binding:
         """Refuse a ledger that lacks what was noted (see `Noted.check`)."""
         self._noted.check(connection, self._file)
 
+    def check_account(self, model: str) -> None:
+        """Refuse another account than the one that was noted: the ledger was changed so that it does not know the release."""
+        if self._noted.model not in (None, model):
+            raise LedgerError(
+                f"{self._file} noted the account {self._noted.model!r}, and the ledger has another for this bundle, "
+                f"{model!r}: it was changed, and would sell answers again."
+            )
+
     def reach(self, model: str, sequence: int, head: str, everyone: Balance) -> None:
         """Note that an account has come so far, before what was paid for is released; usually that was noted ahead."""
         with self._threads:
-            if not self.kept or _within(everyone.spent.units, self._noted.at_most):
+            if _within(everyone.spent.units, self._noted.at_most):
                 return
             with _locked(self._file.parent):
                 noted = Noted.read(self._file) or self._noted

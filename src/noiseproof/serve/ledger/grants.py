@@ -23,6 +23,7 @@ _FINAL = {
     "weights": (),
     "draw_units": (),
     "anchors": (),
+    "retired": (),
     "keys": ("revoked_at", "expires_at"),
 }
 """Tables whose rows stay as they are once they are set, but for these columns."""

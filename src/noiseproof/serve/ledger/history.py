@@ -17,7 +17,16 @@ from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.heads import Checkpoint
 from noiseproof.serve.ledger.records import Balance, Chain, Entry, timestamp
 from noiseproof.serve.ledger.replay import Position, Replay, Verification, entries_of
-from noiseproof.serve.ledger.tables import EVERYONE, balances, entries, missing_guards, models, properties
+from noiseproof.serve.ledger.tables import (
+    EVERYONE,
+    balances,
+    entries,
+    key_was_changed,
+    missing_guards,
+    models,
+    properties,
+    strangers,
+)
 from noiseproof.serve.ledger.tables import grants as grant_table
 
 __all__ = ["Account", "History", "Verification"]
@@ -159,10 +168,16 @@ class _Check:
     """Everything that `verify` looks at, in one transaction."""
 
     def __init__(self, connection: Connection, kept: Sequence[Checkpoint], since: Checkpoint | None) -> None:
-        self.ledger = str(connection.execute(select(properties.c.value).where(properties.c.name == "id")).scalar_one())
+        own = dict(map(tuple, connection.execute(select(properties.c.name, properties.c.value))))
+        self.ledger = str(own["id"])
         granted = grants.replay(connection, {one.grants[0]: one.grants[1] for one in kept if one.grants[0] > 0})
         problems = [*granted.problems, *grants.check_tables(connection, granted)]
         problems += [f"the guard {name} of the history is missing." for name in missing_guards(connection)]
+        problems += [
+            f"{name} is no part of a ledger, and may change what is written." for name in strangers(connection)
+        ]
+        if key_was_changed(self.ledger, str(own.get("key"))):
+            problems.append("the key by which releases are known was changed: their budgets would be sold again.")
         if any(one.ledger != self.ledger for one in kept):
             problems.append("what was noted elsewhere is of another ledger.")
         found = [str(model) for model in connection.execute(select(models.c.model).order_by(models.c.model)).scalars()]

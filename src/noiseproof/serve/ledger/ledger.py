@@ -23,6 +23,7 @@ from noiseproof.serve.ledger.tables import (
     data_sets,
     draw_units,
     draws,
+    key_was_changed,
     lock,
     models,
     names,
@@ -344,8 +345,13 @@ def _property(connection: Connection, name: str) -> str:
 
 
 def _keyed(connection: Connection, fingerprint: str) -> str:
-    key = bytes.fromhex(_property(connection, "key"))
-    return f"hmac-{hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()}"
+    id, key = (_property(connection, name) for name in ("id", "key"))
+    if key_was_changed(id, key):
+        raise LedgerError(
+            "the ledger's key was changed, so that it knows no release any more and would sell all of them again; "
+            "restore the ledger from a backup."
+        )
+    return f"hmac-{hmac.new(bytes.fromhex(key), fingerprint.encode(), hashlib.sha256).hexdigest()}"
 
 
 def _data_set(connection: Connection, name: str) -> DataSetBalance:

@@ -8,10 +8,7 @@ from noiseproof.errors import LedgerError, SettingError
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.tables import metadata
 
-_INSERTED = (
-    "models, names, weights, draws, draw_units, grants, entries, balances, retries, repeats, spending, properties"
-)
-"""`properties` for models that are retired; what is there it cannot change."""
+_INSERTED = "models, names, weights, draws, draw_units, grants, entries, balances, retries, repeats, spending, retired"
 _UPDATED = {
     "models": "sequence, head",
     "balances": "capacity, spent",

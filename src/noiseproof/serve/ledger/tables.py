@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -14,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from noiseproof.errors import LedgerError
 
-VERSION = 7
+VERSION = 8
 """The version of the tables that this noiseproof reads and writes."""
 
 _SUMMED_AT_ONCE = 6
@@ -138,10 +139,12 @@ draw_units = _table("draw_units", _key("release"), _text("unit"))
 """Whose promise each of the draws is; a record's, where nothing is said."""
 anchors = _table("anchors", _key("ledger"), _key("made_at", sa.BigInteger), _text("document"))
 """Signed heads of other ledgers, kept here for them."""
+retired = _table("retired", _key("name"), _number("made_at"))
+"""The names of models that answer no more."""
 properties = _table("properties", _key("name"), _text("value"))
 version_table = _table("version", _column(sa.Integer, "version"))
 
-GRANTING = (models, names, weights, clients, allowances, keys, data_sets, draws, draw_units, anchors)
+GRANTING = (models, names, weights, clients, allowances, keys, data_sets, draws, draw_units, anchors, retired)
 """The tables whose rows allow something, and are therefore in the chain of grants."""
 
 SPANS = {"minute": 60_000_000, "hour": 3_600_000_000}
@@ -171,6 +174,24 @@ _POSTGRESQL_GUARDS = [
         for table in _SAME
     ),
 ]
+
+
+_OTHERS = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')",
+    "postgresql": """
+        SELECT t.tgname FROM pg_trigger t WHERE NOT t.tgisinternal AND t.tgrelid = ANY(CAST(:tables AS regclass[]))
+        UNION ALL SELECT r.rulename FROM pg_rewrite r WHERE r.ev_class = ANY(CAST(:tables AS regclass[]))
+    """,
+}
+
+
+def strangers(connection: Connection) -> Iterator[str]:
+    """The names of triggers, rules and views that are none of a ledger's: they may change what is written behind its back."""
+    dialect = connection.dialect.name
+    own = {*_SQLITE_GUARDS, *(f"{table}_no_change" for table in _SAME)}
+    asked = {} if dialect == "sqlite" else {"tables": [*metadata.tables]}
+    found = connection.execute(text(_OTHERS[dialect]), asked).scalars()
+    yield from (str(name) for name in found if name not in own)
 
 
 def missing_guards(connection: Connection) -> Iterator[str]:
@@ -240,13 +261,34 @@ def _build(connection: Connection, found: int) -> None:
     connection.execute(
         text("INSERT INTO names SELECT model, model FROM models WHERE model NOT IN (SELECT name FROM names)")
     )
-    fresh = [{"name": name, "value": secrets.token_hex(size)} for name, size in (("id", 8), ("key", 32))]
+    known = dict(map(tuple, connection.execute(select(properties.c.name, properties.c.value))))
+    key = known.get("key") or secrets.token_hex(32)
+    fresh = [{"name": "key", "value": key}, {"name": "id", "value": id_of(key)}]
     connection.execute(upsert(dialect, properties), fresh)
+    # Up to version 7 retired models were noted outside the chain of grants.
+    for name in known:
+        if name.startswith(_RETIRED):
+            row = {"name": name.removeprefix(_RETIRED), "made_at": int(known[name])}
+            connection.execute(upsert(dialect, retired), row)
     chain.adopt(connection)
     if found == _SUMMED_AT_ONCE:
         connection.execute(
             text(f"INSERT INTO spending SELECT model, '{EVERYONE}', '{SUMMED}', 0, sequence FROM models")
         )
+
+
+_RETIRED = "retired "
+_ID_DIGITS = 32
+
+
+def id_of(key: str) -> str:
+    """The id of a ledger with that key: whoever changed the key, by which releases are known, would need another id."""
+    return hashlib.sha256(f"the ledger with the key {key}".encode()).hexdigest()[:_ID_DIGITS]
+
+
+def key_was_changed(id: str, key: str) -> bool:
+    """Whether a ledger's key is not the one that it was made with; of ledgers made before version 8 nobody can tell."""
+    return len(id) == _ID_DIGITS and id != id_of(key)
 
 
 def lock(connection: Connection, purpose: str) -> None:
