@@ -1,8 +1,13 @@
 """Does an answer cost more as a ledger grows, or as its clients become many? In processor time of spends, and over HTTP.
 
-A ledger is filled first: with entries, or with clients that have each asked once. Then batches of sixteen spends are paid for,
-each of a client drawn anew, and what is summed up behind them is added. Times are of this process: SQLite works in it. Over
-HTTP, requests of one row come from clients drawn anew.
+A ledger is filled first: with entries, or with clients that have each asked once. Then batches of spends are paid for, and what
+is summed up behind them is added. Times are of this process: SQLite works in it. Over HTTP, requests of one row come over
+some connections.
+
+Of clients, two things are compared. With batches of ten, each spend another client's, a commit writes the same rows whether
+there are ten clients or many; over HTTP that is ten connections. Batches of sixteen, each spend's client drawn anew, are
+harsher on many clients: a commit then writes sixteen clients' rows instead of some eight. Over HTTP those are as many
+connections as elsewhere.
 """
 
 from __future__ import annotations
@@ -16,67 +21,88 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bench.serve import CONNECTIONS, RunningService, ask, make_bundles
+from bench.serve import CONNECTIONS, RunningService, ask, make_bundles, postgres
 from noiseproof.serve.ledger import Amount, Database, Ledger, Spend, spending
 from noiseproof.serve.ledger.keys import _hash
 from noiseproof.serve.ledger.tables import clients as client_table
 from noiseproof.serve.ledger.tables import keys as key_table
 
 ENTRIES, CLIENTS = (1_000, 1_000_000), (10, 100_000)
-_BATCH, _FILLED = 16, 1024
+_FILLED = 1024
+_SAME, _DRAWN = "the same rows in each commit", "each spend's client drawn anew"
+_BATCH = {_SAME: 10, _DRAWN: 16}
 _EACH = Amount.cost("gdp", 1e-9)
 
 
 def rows(batches: int = 300, repeats: int = 5) -> list[dict[str, Any]]:
     """What a spend costs at the larger size, over what it costs at the smaller; they take turns."""
     found = []
-    for what, sizes in (("entries", ENTRIES), ("clients", CLIENTS)):
+    for what, sizes, ways in (("entries", ENTRIES, [_DRAWN]), ("clients", CLIENTS, [_SAME, _DRAWN])):
         with contextlib.ExitStack() as stack:
             ledgers = [stack.enter_context(_filled(**{what: size})) for size in sizes]
-            for one in ledgers:
-                one.spend(batches)  # what was just filled comes to rest
-            turns = [[one.spend(batches) for one in ledgers] for _ in range(repeats)]
-        small, large = (statistics.median(seen) for seen in zip(*turns, strict=True))
-        ratio = statistics.median(after / before for before, after in turns)
-        label = f"a spend at {sizes[1]:,} {what} / at {sizes[0]:,}, batches of {_BATCH}, clients drawn anew"
-        found.append({"what": label, "ours": 1e6 * large, "theirs": 1e6 * small, "ratio": ratio, "unit": "us"})
+            for way in ways:
+                for one in ledgers:
+                    one.spend(batches, way)  # what was just filled comes to rest
+                turns = [[one.spend(batches, way) for one in ledgers] for _ in range(repeats)]
+                small, large = (statistics.median(seen) for seen in zip(*turns, strict=True))
+                ratio = statistics.median(after / before for before, after in turns)
+                label = f"a spend at {sizes[1]:,} {what} / at {sizes[0]:,}, batches of {_BATCH[way]}, {way}"
+                found.append({"what": label, "ours": 1e6 * large, "theirs": 1e6 * small, "ratio": ratio, "unit": "us"})
     return found
 
 
-def over_http(sizes: Sequence[int] = CLIENTS, seconds: float = 5.0, turns: int = 3) -> list[dict[str, Any]]:
-    """Requests a second with many clients, over those with few: before their keys were seen once, and after."""
+def over_http(
+    database: str = "SQLite", sizes: Sequence[int] = CLIENTS, seconds: float = 3.0, turns: int = 5, warm: float = 40.0
+) -> list[dict[str, Any]]:
+    """Requests a second with many clients, over those with few; they take turns, after `warm` seconds in which keys are seen."""
     with contextlib.ExitStack() as stack:
         services = []
         for size in sizes:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             make_bundles(folder)
-            service = RunningService(folder, str(folder / "ledger.db"), 2)
+            ledger = str(folder / "ledger.db") if database == "SQLite" else stack.enter_context(postgres())
+            service = RunningService(folder, ledger, 2)
             stack.enter_context(contextlib.closing(service))
-            with Database(str(folder / "ledger.db")) as database:
-                keys = _add_clients(database, size)
-            services.append((service, [service.request("private", 1, key) for key in keys]))
+            with Database(ledger) as opened:
+                keys = _add_clients(opened, size)
+            request = service.request("private", 1, "KEY")
+            requests = [request.replace(b"KEY", key.encode(), 1) for key in keys]
+            asyncio.run(
+                ask(service.port, _drawn(requests, -1), CONNECTIONS, seconds=warm if size > _BATCH[_SAME] else 3.0)
+            )
+            services.append((service, requests))
         found = []
-        rates: list[list[float]] = []
-        for turn in range(turns + 1):
-            now = []
+        ways = {_SAME: _BATCH[_SAME], _DRAWN: CONNECTIONS}
+        seen: dict[str, list[list[list[float]]]] = {way: [] for way in ways}
+        for turn, (way, connections) in product(range(turns), ways.items()):
+            seen[way].append([])
             for service, requests in services:
-                took = asyncio.run(
-                    ask(service.port, random.Random(turn).choices(requests, k=50_000), CONNECTIONS, seconds=seconds)
-                )
-                now.append(len(took) / seconds)
-            rates.append(now)
-            if turn == 0:  # from now on, both workers have seen most of the keys
-                for service, requests in services:
-                    asyncio.run(ask(service.port, requests, CONNECTIONS, requests=4 * len(requests)))
-        for what, seen in (("first seen", rates[:1]), ("seen before", rates[1:])):
-            ratio = statistics.median(many / few for few, many in seen)
-            few, many = (statistics.median(column) for column in zip(*seen, strict=True))
-            label = f"requests of 1 row, {sizes[1]:,} clients / {sizes[0]:,}, keys {what}"
+                asked = requests if len(requests) == connections else _drawn(requests, turn)
+                seen[way][-1].append(asyncio.run(ask(service.port, asked, connections, seconds=seconds)))
+        for way, connections in ways.items():
+            rates = [[len(took) / seconds for took in pair] for pair in seen[way]]
+            few, many = (statistics.median(column) for column in zip(*rates, strict=True))
+            ratio = statistics.median(after / before for before, after in rates)
+            label = (
+                f"requests of 1 row, {database}, {sizes[1]:,} clients / {sizes[0]:,}, {connections} connections, {way}"
+            )
             found.append({"what": label, "ours": many, "theirs": few, "ratio": ratio, "unit": "requests/s"})
+            late = [
+                1000 * statistics.quantiles([t for took in column for t in took], n=100)[-1]
+                for column in zip(*seen[way], strict=True)
+            ]
+            found.append(
+                {"what": f"p99, {label}", "ours": late[1], "theirs": late[0], "ratio": late[1] / late[0], "unit": "ms"}
+            )
     return found
+
+
+def _drawn(requests: Sequence[bytes], seed: int) -> list[bytes]:
+    return random.Random(seed).choices(requests, k=50_000)
 
 
 class _Filled:
@@ -86,15 +112,16 @@ class _Filled:
         self._database, self._clients = database, list(zip(names, ids, strict=True))
         self._ledger, self._chance = Ledger(database), random.Random(0)
 
-    def spend(self, batches: int) -> float:
+    def spend(self, batches: int, way: str) -> float:
         """Processor seconds of a spend."""
+        draw = self._chance.sample if way == _SAME else self._chance.choices
         began = time.process_time()
         for _ in range(batches):
-            drawn = self._chance.choices(self._clients, k=_BATCH)
+            drawn = draw(self._clients, k=_BATCH[way])
             self._ledger.spend_together([Spend("m", client, _EACH, key=id) for client, id in drawn])
         while spending.sum_up(self._database):
             pass
-        return (time.process_time() - began) / (batches * _BATCH)
+        return (time.process_time() - began) / (batches * _BATCH[way])
 
 
 @contextlib.contextmanager
@@ -133,5 +160,5 @@ def _add_clients(database: Database, count: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    for row in over_http() if sys.argv[1:] == ["http"] else rows():
+    for row in over_http(*sys.argv[2:]) if sys.argv[1:2] == ["http"] else rows():
         print(f"{row['ratio']:.3f}  {row['ours']:.1f} / {row['theirs']:.1f} {row['unit']}  {row['what']}")

@@ -6,6 +6,9 @@ import json
 import math
 import queue
 import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,7 +16,7 @@ import torch
 from noiseproof.errors import LedgerError
 from noiseproof.serve.batcher import PredictionRequest
 from noiseproof.serve.client import Client, ServiceError
-from noiseproof.serve.ledger import Ledger, LedgerAwayError, database
+from noiseproof.serve.ledger import Ledger, LedgerAwayError, LedgerUnsureError, database
 
 PROBLEM = "application/problem+json"
 
@@ -368,9 +371,53 @@ def test_a_commit_of_which_nobody_knows_whether_it_was_made_is_made_once(service
     monkeypatch.setattr(database, "_flush", break_once)
     answer = service.ask(rows(2))
     assert (answer.status_code, answer.json()["receipt"]["sequence"]) == (200, 3)
-    assert (service.spent, service.noisy.calls) == (2, 1)
+    assert (service.spent, service.noisy.calls) == (2, 2)  # what was worked out at first is thrown away
     (line,) = [line for line in service.history.export() if line["kind"] == "spend"]
     assert line["receipt"] == answer.json()["receipt"]["id"]
+
+
+def test_answers_are_worked_out_while_their_spend_is_brought_to_disk_and_wait_for_it(service, rows, monkeypatch):
+    """A disk that takes its time cost every batch that time, with idle processors."""
+    answer, flush, worked_out, on_disk = (
+        type(service.noisy)._answer,
+        database._flush,
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def tell(*given):
+        worked_out.set()
+        return answer(*given)
+
+    def wait(*given):
+        assert on_disk.wait(60)
+        flush(*given)
+
+    monkeypatch.setattr(type(service.noisy), "_answer", tell)
+    monkeypatch.setattr(database, "_flush", wait)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(service.ask, rows(2))
+        early = worked_out.wait(10)
+        with pytest.raises(TimeoutError):
+            asked.result(0.3)
+        on_disk.set()
+        assert asked.result().status_code == 200
+    assert early
+
+
+def test_what_was_worked_out_is_thrown_away_if_its_spend_cannot_be_brought_to_disk(service, rows, monkeypatch):
+    def broken(*_):
+        raise LedgerError("the disk is gone")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(database, "_flush", broken)
+        response = service.ask(rows(2), **{"Idempotency-Key": "k"})
+        refused(response, 503, "ledger-unavailable")
+        assert (service.noisy.calls, "probabilities" in response.text) == (1, False)
+    with service.database.reading() as connection:
+        assert connection.exec_driver_sql("SELECT answer FROM retries").scalars().all() == [None]
+    assert service.ask(rows(2), **{"Idempotency-Key": "k"}).status_code == 200
+    assert (service.noisy.calls, service.spent) == (2, 2)
 
 
 def test_a_commit_that_may_have_been_made_is_not_made_again(service, rows, monkeypatch):
@@ -385,7 +432,42 @@ def test_a_commit_that_may_have_been_made_is_not_made_again(service, rows, monke
     with monkeypatch.context() as outage:
         outage.setattr(Ledger, "spend_together", broken)
         refused(service.ask(rows(2)), 503, "ledger-unavailable")
-    assert (len(commits), service.spent, service.noisy.calls) == (1, 2, 0)
+    assert (len(commits), service.spent) == (1, 2)
+
+
+def test_what_was_read_while_a_commit_failed_is_paid_for_after_it_and_once(service, rows, monkeypatch):
+    """The next batch waits already, with a retry of the one whose commit broke in it; whose commit arrived is still first."""
+    real, batches, began = Ledger.spend_together, [], threading.Event()
+
+    def waiting_are(count):
+        until = time.monotonic() + 20
+        while service.service.batcher.waiting < count and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def breaks_once(ledger, spends, meanwhile):
+        batches.append([(spend.client, spend.tried is not None) for spend in spends])
+        outcomes = real(ledger, spends, meanwhile)
+        if len(batches) == 1:
+            began.set()
+            waiting_are(2)
+            error = LedgerUnsureError("the server ended")
+            error.outcomes = outcomes
+            raise error
+        return outcomes
+
+    monkeypatch.setattr(Ledger, "spend_together", breaks_once)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(service.ask, rows(2), **{"Idempotency-Key": "k"})
+        assert began.wait(20)
+        again = pool.submit(service.ask, rows(2), **{"Idempotency-Key": "k"})
+        waiting_are(1)
+        other = pool.submit(service.ask, rows(1), service.bob)
+    answers = [asked.result() for asked in (first, again, other)]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert batches == [[("ann", False)], [("ann", True), ("ann", False), ("bob", False)]]
+    assert answers[0].content == answers[1].content
+    assert service.spent == 3
+    assert all(result.holds for result in service.history.verify())
 
 
 def test_too_many_that_wait_are_told_to_come_back(service, rows, monkeypatch):

@@ -16,8 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic_core import from_json, to_json
 
@@ -91,6 +93,9 @@ class PredictionRequest:
     tried: Receipt | None = None
     """What it was paid by, if the commit of an earlier try arrived."""
     paid: Paid | None = None
+    answer: bytes | torch.Tensor | Exception | None = None
+    """What was worked out, of which nothing leaves before it is paid for: the document; scores of fresh rows alone, where
+    others are known; what went wrong."""
     outcome: Outcome | Exception | None = None
     """What came of it."""
     told: asyncio.Future[Outcome | Exception] | None = None
@@ -137,10 +142,10 @@ class Batcher:
 
     Formal guarantee
     ----------------
-    No answer to a client of a model with a price is computed before its spend is committed (one, to made-up features, is
-    computed and thrown away when the model is loaded), and none is released that was not kept first where a retry could ask
-    for it again. What follows for privacy is said at `Ledger`, `Answers` and
-    `Amount`.
+    No answer to a client of a model with a price is released before its spend is committed and on disk, and none that was not
+    kept first where a retry could ask for it again. Answers are worked out while their spends are brought to disk; if that
+    fails they are thrown away, unseen, and others are drawn should the spends be made after all. What follows for privacy
+    is said at `Ledger`, `Answers` and `Amount`.
     """
 
     def __init__(
@@ -281,9 +286,13 @@ class Batcher:
                 unpaid = priced
             else:
                 _fail(priced, error)
-        unanswered = sorted((one for one in requests if one.outcome is None and one not in unpaid), key=_MODEL_NAME)
-        for _, group in groupby(unanswered, key=_MODEL_NAME):
-            self._answer_paid(list(group))
+        answered = [one for one in requests if one.outcome is None and one not in unpaid]
+        self._work_out([one for one in answered if one.answer is None])
+        for request in answered:
+            try:
+                request.outcome = self._reply(request)
+            except Exception as error:
+                _fail([request], error)
         return unpaid
 
     def _pay(self, requests: Sequence[PredictionRequest]) -> None:
@@ -297,11 +306,16 @@ class Batcher:
         ledger = self._connection.ledger  # which tells the models their accounts when it is opened
         began = time.monotonic()
         try:
-            outcomes = ledger.spend_together([one.spend for one in costly])
-        except LedgerUnsureError as error:
-            for request, outcome in zip(costly, error.outcomes, strict=True):
-                if isinstance(outcome, Paid) and not outcome.repeated:
-                    request.tried = outcome.receipt
+            outcomes = ledger.spend_together(
+                [one.spend for one in costly], lambda outcomes: self._prepare(costly, outcomes)
+            )
+        except Exception as error:
+            for request in costly:
+                request.paid = request.answer = None
+            if isinstance(error, LedgerUnsureError):
+                for request, outcome in zip(costly, error.outcomes, strict=True):
+                    if isinstance(outcome, Paid) and not outcome.repeated:
+                        request.tried = outcome.receipt
             raise
         self.last_commit, self.failed = time.monotonic(), False
         self._patience.renew()
@@ -316,39 +330,52 @@ class Batcher:
             else:
                 request.paid = outcome
 
-    def _answer_paid(self, requests: Sequence[PredictionRequest]) -> None:
-        """Answer requests to one model that are paid for, with one forward pass, and keep what may be asked for again.
+    def _prepare(self, requests: Sequence[PredictionRequest], outcomes: Sequence[Paid | Refused]) -> None:
+        """Work out what is being paid for and was not answered before."""
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, Paid) and outcome.answer is None:
+                request.paid = outcome
+        self._work_out([request for request in requests if request.paid is not None])
 
-        If that pass fails, every request has one of its own, so that no client's inputs cost others their answers.
+    def _work_out(self, requests: Sequence[PredictionRequest]) -> None:
+        """Answers, with one forward pass for all requests to a model; raises nothing."""
+        for _, group in groupby(sorted(requests, key=_MODEL_NAME), key=_MODEL_NAME):
+            self._score(list(group))
+
+    def _score(self, requests: Sequence[PredictionRequest]) -> None:
+        """Answers of requests to one model.
+
+        If the pass that all share fails, every request has one of its own, so that no client's inputs cost others their
+        answers.
         """
         try:
             scores = _compute(requests, self._rng)
         except Exception as error:
             if len(requests) == 1:
-                _fail(requests, error)
+                requests[0].answer = error
             else:
                 for request in requests:
-                    self._answer_paid([request])
+                    self._score([request])
             return
         for request, own in zip(requests, scores, strict=True):
             try:
-                request.outcome = self._reply(request, own)
+                if not own.isfinite().all():
+                    raise ArithmeticError("an answer is not finite")
+                request.answer = own if request.memoise else _document(request, own.numpy())
             except Exception as error:
-                _fail([request], error)
+                request.answer = error
 
-    def _reply(self, request: PredictionRequest, scores: torch.Tensor) -> Reply:
-        probabilities = scores.numpy()
-        if not np.isfinite(probabilities).all():
-            raise ArithmeticError("an answer is not finite")
-        if request.memoise:
-            probabilities = np.array(self._with_known(request, scores.tolist()))
-        paid = request.paid
-        document = documents.predictions(request.model, probabilities, paid, len(scores))
+    def _reply(self, request: PredictionRequest) -> Reply:
+        answer, paid = request.answer, request.paid
+        if isinstance(answer, torch.Tensor):
+            answer = _document(request, np.array(self._with_known(request, answer.tolist())))
+        if not isinstance(answer, bytes):
+            raise answer or RuntimeError("a request was not worked out")
         if paid is None:
-            return Reply(document)
+            return Reply(answer)
         if request.retry_key is not None:
-            document = self._answers.keep(*request.whose, request.retry_key, document.decode()).encode()
-        return Reply(document, len(scores), paid.receipt.id, replayed=paid.repeated)
+            answer = self._answers.keep(*request.whose, request.retry_key, answer.decode()).encode()
+        return Reply(answer, len(request.fresh), paid.receipt.id, replayed=paid.repeated)
 
     def _with_known(self, request: PredictionRequest, answers: list[list[float]]) -> list[list[float]]:
         """All rows of a request from known and fresh answers; of two that were made at once, the first that was kept."""
@@ -369,6 +396,10 @@ def _compute(requests: Sequence[PredictionRequest], rng: Randomness) -> Sequence
     fresh = torch.cat([one.features[one.fresh] if one.memoise else one.features for one in requests])
     scores = requests[0].model.answer(fresh, rng).contiguous() if len(fresh) else torch.empty(0)
     return scores.split([len(request.fresh) for request in requests])
+
+
+def _document(request: PredictionRequest, probabilities: npt.NDArray[Any]) -> bytes:
+    return documents.predictions(request.model, probabilities, request.paid, len(request.fresh))
 
 
 def _fail(requests: Sequence[PredictionRequest], error: Exception) -> None:

@@ -115,7 +115,7 @@ class Metrics(Collector):
             "noiseproof_connections_refused", "Connections refused, by reason.", ["why"], registry=self._registry
         )
         self._commits = Histogram(
-            "noiseproof_commit_seconds", "Time to commit the spends of a batch.", registry=self._registry
+            "noiseproof_commit_seconds", "Time to commit a batch and to work out its answers.", registry=self._registry
         )
         self._batches = Histogram(
             "noiseproof_batch_requests",

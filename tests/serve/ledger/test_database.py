@@ -233,6 +233,15 @@ def test_a_commit_to_postgresql_is_in_the_log_on_disk_when_the_block_ends(postgr
                 assert connection.execute(on_disk, {"written": written}).scalar_one()
 
 
+def test_a_server_is_not_blamed_for_what_is_worked_out_while_it_flushes(postgres):
+    with Database(postgres.get_uri(), deadline=0.8) as database:
+        ledger = Ledger(database)
+        name = ledger.open("slow answers", release="slow", capacity=EACH * 3)
+        before = ledger.balance(name).spent
+        ledger.spend_together([Spend(name, "ann", EACH)], lambda _: threading.Event().wait(2.0))
+        assert ledger.balance(name).spent == before + EACH
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_a_flush_that_fails_leaves_no_connection_that_commits_half_of_a_transaction(postgres, monkeypatch, together):
     """It was left in autocommit."""

@@ -93,6 +93,20 @@ def test_spends_made_together_are_granted_or_refused_each_on_its_own_in_order(le
     assert [outcome.everyone.left for outcome in outcomes] == [EACH * 4, EACH * 4, EACH * 0, EACH * 0]
 
 
+def test_a_spend_is_committed_and_keeps_nobody_waiting_while_its_answer_is_worked_out(ledger, url):
+    """A server must have been told to commit, and to flush, before anything else is done."""
+    others = []
+
+    def work_out(outcomes):
+        assert [type(outcome) for outcome in outcomes] == [Paid]
+        with Database(url) as database:
+            others.append(Ledger(database).spend(spend(2, client="bob")))
+
+    (paid,) = ledger.spend_together([spend(1)], work_out)
+    assert others[0].entry.sequence == paid.receipt.entry.sequence + 2  # bob's limit is an entry too
+    assert ledger.balance("m").spent == EACH * 3
+
+
 def test_several_models_have_budgets_of_their_own(ledger):
     ledger.open("n", release="s", capacity=Amount("rdp", (5, 50), (2.0, 8.0)))
     cost = Amount("rdp", (1, 11), (2.0, 8.0))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +53,7 @@ class Database:
         self.seen: dict[str, tuple[int, str]] = {}
         """The last entry of each account that this process has seen, by number and hash: histories only grow."""
         self._deadlines: Deadlines | None = None
+        self._flusher = ThreadPoolExecutor(1, "flusher")  # which has no thread until it is given something
         if self.url.get_backend_name() == "sqlite":
             _check_file(self.url, create)
             self._reader, self._writer = _sqlite(self.url), _sqlite(self.url, writes=True)
@@ -75,11 +78,13 @@ class Database:
         return self._reader.dialect.identifier_preparer.quote(name)
 
     @contextmanager
-    def writing(self, *, together: bool = False) -> Iterator[Connection]:
+    def writing(self, *, together: bool = False, meanwhile: Callable[[], None] | None = None) -> Iterator[Connection]:
         """A transaction that may write: committed and on disk when the block ends, undone if it raises.
 
         With `together`, every `Statement` goes to a server without waiting for the answers to those before, until rows
         are read; so do the commit and the flush, with the last of them. (SQLAlchemy's own statements would wait.)
+        `meanwhile` is called while what was written is brought to disk, if it is written `together`. It raises nothing, and
+        what it does must be of no consequence should the block raise after all.
 
         On SQLite it holds the one write lock from its first moment, so that nothing it has read can have changed. What
         was committed is brought to disk after the locks are released: others need not wait for the disk, and commits
@@ -88,16 +93,25 @@ class Database:
         """
         maybe_written = False
         try:
-            with _plain_errors(), self._watching(), self._writer.connect() as connection:
+            with _plain_errors(), self._watching() as began, self._writer.connect() as connection:
                 server = self.dialect == "postgresql"
                 with connection.begin(), _sent_together(connection) if server and together else nullcontext() as raw:
                     yield connection
                     maybe_written = server  # SQLite's commit is made, or fails and is none
                     if raw is not None:
-                        raw.execute("COMMIT")
-                        raw.execute(_FLUSH)
+                        # The flush's own transaction ends by a statement: the server does not wait for ours to end.
+                        for statement in ("COMMIT AND CHAIN", _FLUSH, "COMMIT"):
+                            raw.execute(statement)
+                        if meanwhile is not None:
+                            began(math.inf)  # what takes its time now is not the server
+                            meanwhile()
+                            began(time.monotonic())
                 maybe_written = True
-                if not server:
+                if not server and together and meanwhile is not None:
+                    flushed = self._flusher.submit(_flush, self.url, connection.info)
+                    meanwhile()
+                    flushed.result()
+                elif not server:
                     _flush(self.url, connection.info)
                 elif raw is None:
                     with _driven(connection) as raw:
@@ -136,11 +150,12 @@ class Database:
         """Close all connections."""
         self._reader.dispose()
         self._writer.dispose()
+        self._flusher.shutdown()
         if self._deadlines is not None:
             self._deadlines.close()
 
-    def _watching(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._deadlines is None else self._deadlines.watching()
+    def _watching(self) -> AbstractContextManager[Callable[[float], None]]:
+        return nullcontext(lambda _: None) if self._deadlines is None else self._deadlines.watching()
 
     def __enter__(self) -> Database:
         return self

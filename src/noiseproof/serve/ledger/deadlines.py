@@ -34,16 +34,21 @@ class Deadlines:
         sa.event.listen(engine, "close", self._forgotten)
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Around whatever waits for the server."""
+    def watching(self) -> Iterator[Callable[[float], None]]:
+        """Around whatever waits for the server; what is given can set since when it does."""
         token = object()
+
+        def begin(at: float) -> None:
+            with self._lock:
+                self._begun[token] = at
+
+        begin(time.monotonic())
         with self._lock:
-            self._begun[token] = time.monotonic()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="deadlines", daemon=True)
                 self._thread.start()
         try:
-            yield
+            yield begin
         finally:
             with self._lock:
                 del self._begun[token]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from sqlalchemy import Connection, bindparam, func, select
 
@@ -184,8 +185,15 @@ class Ledger:
             raise BudgetError(outcome.sentence(spend))
         return outcome.receipt
 
-    def spend_together(self, spends: Sequence[Spend]) -> list[Paid | Refused]:
+    def spend_together(
+        self, spends: Sequence[Spend], meanwhile: Callable[[Sequence[Paid | Refused]], None] | None = None
+    ) -> list[Paid | Refused]:
         """Pay for several requests in one transaction; each is granted or refused on its own, in their order.
+
+        Args:
+            spends: What is paid for.
+            meanwhile: Given the outcomes while they are brought to disk: what it works out must not be released before
+                this returns, and never if it raises. It raises nothing itself.
 
         Raises:
             LedgerAwayError: If nothing was spent, since the database is away.
@@ -193,15 +201,17 @@ class Ledger:
         """
         outcomes: list[Paid | Refused] = []
         try:
-            return self._spend_together(spends, outcomes)
+            return self._spend_together(spends, outcomes, None if meanwhile is None else partial(meanwhile, outcomes))
         except LedgerUnsureError as error:
             error.outcomes = outcomes
             raise
 
-    def _spend_together(self, spends: Sequence[Spend], outcomes: list[Paid | Refused]) -> list[Paid | Refused]:
+    def _spend_together(
+        self, spends: Sequence[Spend], outcomes: list[Paid | Refused], meanwhile: Callable[[], None] | None
+    ) -> list[Paid | Refused]:
         places = [(spend.model, spend.client) for spend in spends]
         clients, keys = {spend.client for spend in spends}, {spend.key for spend in spends if spend.key is not None}
-        with self.database.writing(together=True) as connection:
+        with self.database.writing(together=True, meanwhile=meanwhile) as connection:
             # All that is read is asked for before any of it is looked at: a server is waited for once.
             locked = AccountTransaction.lock(connection, {spend.model for spend in spends}, clients)
             asked = self._rights.ask(connection, clients, keys)
