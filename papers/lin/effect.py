@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from statistics import fmean
 
@@ -22,7 +22,12 @@ def effect_tables(results: Results, plan: Plan) -> Iterator[Table]:
     """The tables of the cells that were run."""
     yield sequences_table(results, plan)
     yield distances_table(results, plan)
-    for table in (rates_table(results), norms_table(results, plan), quantiles_table(results, plan)):
+    for table in (
+        curves_table(results, plan),
+        rates_table(results),
+        norms_table(results, plan),
+        quantiles_table(results, plan),
+    ):
         if table.rows:
             yield table
 
@@ -107,15 +112,100 @@ def distances_table(results: Results, plan: Plan) -> Table:
     )
 
 
+def steps_table(results: Results, plan: Plan) -> Table:
+    """What more steps change: the same training, one seed, at the plan's steps and at more.
+
+    A weight that noise alone moves with Adam walks at random, so that its distance grows as the root of the steps.
+    """
+    rows: list[tuple[Value, ...]] = []
+    for cell, runs in _compared(results).items():
+        short = replace(cell, steps=None)
+        if cell.steps == design.LONG and short in results:
+            for sequence in ("AC", "CA"):
+                few, (many,) = results[short.as_sequence(sequence)], runs[sequence]
+                growth = (cell.steps / plan.steps) ** 0.5
+                rows += [
+                    (
+                        *_setting(short, plan),
+                        sequence,
+                        few.accuracy,
+                        few.convergence,
+                        few.tpvd,
+                        None,
+                        few.tpvd_with_biases,
+                    ),
+                    (
+                        *(*_setting(cell, plan), sequence, many.accuracy, many.convergence, many.tpvd),
+                        *(growth * (few.tpvd or 0.0), many.tpvd_with_biases),
+                    ),
+                ]
+    return Table(
+        "steps",
+        "More steps: accuracy, loss and TPVD of the same training, seed 0",
+        (
+            *(*_SETTING, Column("sequence", None), Column("accuracy"), Column("loss"), Column("TPVD")),
+            *(Column("TPVD before, by the root of the steps"), Column("TPVD with biases")),
+        ),
+        tuple(rows),
+        plan.notes,
+    )
+
+
+def curves_table(results: Results, plan: Plan) -> Table:
+    """Figures 1 to 3 in counts: at how many looks of a training AC is ahead of CA, and no noise ahead of both.
+
+    The settings that the paper draws, which are of the factorial experiment, and then those of the table before.
+    """
+    drawn = [design.experiment()[Cell(data, "cnn", "adam", "AC", *setting)] for data, *setting in design.DRAWN.values()]
+    rows: list[tuple[Value, ...]] = []
+    for cell, runs in (*_runs(results, drawn).items(), *_tabled(results)):
+        # The first look is before the first step.
+        accuracies, losses = (
+            [
+                look
+                for three in zip(*(runs[sequence] for sequence in ("AC", "CA", "none")), strict=True)
+                for look in zip(*(getattr(one, curve)[1:] for one in three), strict=True)
+            ]
+            for curve in ("accuracies", "losses")
+        )
+        counts = (
+            sum(ac > ca for ac, ca, _ in accuracies),
+            sum(ac < ca for ac, ca, _ in losses),
+            sum(none > max(ac, ca) for ac, ca, none in accuracies),
+            sum(none < min(ac, ca) for ac, ca, none in losses),
+        )
+        figure = next((name for name, shown in zip(design.DRAWN, drawn, strict=True) if shown == cell), None)
+        setting = (cell.data, cell.model, cell.optimizer, cell.start, plan.steps_of(cell), cell.sigma, cell.clip)
+        rows.append((figure, *setting, len(runs["AC"]), *(f"{count} of {len(accuracies)}" for count in counts)))
+    return Table(
+        "curves",
+        "Figures 1 to 3 in counts: looks at a training at which one curve is ahead of another",
+        (
+            *(Column(text, None) for text in ("figure", "data", "model", "optimizer", "start", "steps", "sigma", "C")),
+            Column("seeds"),
+            Column("accuracy: AC above CA"),
+            Column("loss: AC below CA"),
+            Column("accuracy: no noise above both"),
+            Column("loss: no noise below both"),
+        ),
+        tuple(rows),
+        ("Six looks a training, at 100 to 500 records each. The paper's figures show all four at every look.",),
+    )
+
+
 def _compared(results: Results) -> dict[Cell, dict[str, list[CellResult]]]:
     """The runs of each sequence over the seeds that have all three, by AC's first cell of the setting.
 
     Cells of the factorial experiment, which are measured on fewer records, have tables of their own.
     """
+    return _runs(results, [cell for cell in results if cell.sequence == "AC" and cell.test is None])
+
+
+def _runs(results: Results, cells: Iterable[Cell]) -> dict[Cell, dict[str, list[CellResult]]]:
     found: dict[Cell, dict[str, list[CellResult]]] = {}
-    for cell in results:
+    for cell in cells:
         three = {"AC": cell, "CA": cell.as_sequence("CA"), "none": cell.reference}
-        if cell.sequence == "AC" and cell.test is None and all(one in results for one in three.values()):
+        if all(one in results for one in three.values()):
             runs = found.setdefault(replace(cell, repeat=0), {"AC": [], "CA": [], "none": []})
             for sequence, one in three.items():
                 runs[sequence].append(results[one])

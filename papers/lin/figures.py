@@ -32,13 +32,11 @@ _LOOKS = {
     "quantile-flat": (ORANGE, "--", "flat quantile"),
     "quantile-layer": (PURPLE, "--", "quantile per layer"),
 }
-_SHOWN = (("fig-1", "mnist", 0.5, 1.4), ("fig-2", "cifar10", 0.1, 0.8), ("fig-3", "svhn", 0.1, 1.4))
-"""The settings of the paper's figures 1-3, all of the CNN with Adam."""
 
 
 def every_figure(results: Results, folder: Path) -> tuple[Path, ...]:
     """Draw the figures whose trainings are there into `folder`: all of them, or those of the factorial experiment alone."""
-    drawn = [sequences_figure(results, folder, *shown) for shown in _SHOWN]
+    drawn = [sequences_figure(results, folder, f"fig-{name}", *setting) for name, setting in design.DRAWN.items()]
     if all(cell in results for cell in (*design.comparison(), *design.sweep())):
         drawn.append(comparison_figure(results, folder, "fig-4", "accuracy"))
         drawn.append(comparison_figure(results, folder, "fig-5", "loss"))

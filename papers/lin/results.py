@@ -34,6 +34,8 @@ class CellResult:
     accuracies: tuple[float, ...]
     ran: Mapping[str, Any]
     seconds: float
+    tpvd_with_biases: float | None = None
+    """The same over all parameters; cells that were kept before it was measured have none."""
 
     @property
     def proven(self) -> str | float:

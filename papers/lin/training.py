@@ -15,6 +15,8 @@ from torch.nn import functional
 
 from noiseproof.data import load
 from noiseproof.data.dataset import Dataset
+from noiseproof.data.library import find
+from noiseproof.data.named import named_sets
 from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.errors import DataError
 from noiseproof.methods.gradients.descent import OptimizerName, descend, make_optimizer
@@ -74,7 +76,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
     is run on public data.
     """
     started = time.process_time()
-    train, test = records(cell.data, plan.records, plan.test_of(cell))
+    train, test = records(source(cell.data, plan), plan.records, plan.test_of(cell))
     rng = Reproducible(cell.seed(seed))
     name, options = plan.networks[cell.model]
     chosen = options if cell.start is None else {**options, "start": cell.start}
@@ -121,6 +123,7 @@ def train_cell(cell: Cell, plan: Plan, seed: int, reference: Weights | None) -> 
             "lr": plan.lr(cell),
         },
         seconds=time.process_time() - started,
+        tpvd_with_biases=None if reference is None else _ranked(_of_all(reference, weights)),
     )
     return result, weights
 
@@ -150,11 +153,26 @@ def descend_plainly(
     module.eval()
 
 
+def source(data: str, plan: Plan) -> str:
+    """The named set of the paper's: SVHN at the paper's size with its extra part, where that is there.
+
+    The paper's 100,000 training records are more than SVHN's own part has.
+    """
+    whole = "svhn-extra"
+    with_extra = data == "svhn" and plan.scale == "paper" and find(named_sets()[whole]) is not None
+    return whole if with_extra else data
+
+
 @lru_cache(maxsize=4)
 def records(name: str, most: int, test: int) -> tuple[Dataset, Dataset]:
     """The training and test records of a set as 28x28 grey images, at most so many of each."""
     found = load(name)
     return grey28(_first(found.train, most)), grey28(_first(found.test, test))
+
+
+def _of_all(reference: Weights, weights: Weights) -> float:
+    """TPVD with biases: of tensors without names all count."""
+    return tpvd(*([each[name] for name in sorted(reference)] for each in (reference, weights)))
 
 
 def _first(dataset: Dataset, most: int) -> Dataset:

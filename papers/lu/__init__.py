@@ -22,7 +22,7 @@ class Kept(Store[Repeat, RunResult]):
 
     def __init__(self, out: Path, plan: Plan, seed: int) -> None:
         self._plan = plan
-        most = ("notes", "repeats", "shadows", "more_shadows")
+        most = ("notes", "repeats", "more_repeats", "shadows", "more_shadows")
         super().__init__(out / "runs", settings(plan, seed, but=most), RunResult)
 
     def belongs(self, cell: Repeat) -> Mapping[str, Any]:
@@ -55,7 +55,7 @@ class Lu(Study[Plan, Repeat, RunResult]):
     def cells(self, plan: Plan) -> list[Repeat]:
         """Every repeat of every data set that is there."""
         sets = [(row, data) for row in self._rows if (data := available(row)) is not None]
-        return [Repeat(row, data, repeat) for row, data in sets for repeat in range(plan.repeats)]
+        return [Repeat(row, data, repeat) for row, data in sets for repeat in range(plan.repeats_of(row))]
 
     def store(self, setup: Setup[Plan]) -> Kept:
         """Finished repeats."""

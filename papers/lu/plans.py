@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 
 from noiseproof.data import Dataset, load
 from noiseproof.data.dataset import Column
 from noiseproof.data.library import find
 from noiseproof.data.named import named_sets
+from noiseproof.data.raw import ADULT_COLUMNS
 from papers.lu import published
 from papers.lu.accountings import NAMES, AccountingName
 from papers.study import Scale
@@ -30,6 +34,8 @@ class Plan:
     shadows: int | None = None
     more_shadows: Mapping[str, int] = field(default_factory=dict)
     """Rows with another number of shadow models."""
+    more_repeats: Mapping[str, int] = field(default_factory=dict)
+    """Rows with another number of repeats."""
     epsilons: tuple[float, ...] = published.EPSILONS
     delta: float = 1e-5
     """Of the proven siblings."""
@@ -49,6 +55,10 @@ class Plan:
         if self.most_records is not None:
             planned = min(planned, self.most_records)
         return min(planned, there // 4)
+
+    def repeats_of(self, row: str) -> int:
+        """How many repeats of a row."""
+        return self.more_repeats.get(row, self.repeats)
 
     def shadow_count(self, row: str) -> int:
         """How many shadow models."""
@@ -73,13 +83,14 @@ PLANS: Mapping[Scale, Plan] = {
         repeats=1,
         shadows=FEW_SHADOWS,
         more_shadows={"Location": 30, "Purchase-100": 5},
+        more_repeats={"Location": 3, "US Adult": 3},
         accountings=("rdp",),
         rival_epsilons=(0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
         program_epsilons=(1.0, 10.0),
         siblings=False,
         notes=(
-            "scale effect: the paper's numbers of records and epochs, one repeat where the paper has ten, "
-            "2 shadow models (30 on Location, 5 on Purchase-100) where it has 10 to 100; DP-SGD by RDP "
+            "scale effect: the paper's numbers of records and epochs, one repeat where the paper has ten (3 of Location and "
+            "Adult), 2 shadow models (30 on Location, 5 on Purchase-100) where it has 10 to 100; DP-SGD by RDP "
             "alone, which has the least noise of the four accountings, at six of the eleven epsilons, and on the program's form "
             "of the loss at two; left out: the siblings.",
         ),
@@ -92,10 +103,10 @@ CANDIDATES: Mapping[str, tuple[str, ...]] = {
     "Location": ("location",),
     "Texas Hospital": ("texas",),
     "Purchase-100": ("purchase", "retail-100"),
-    "Purchase-50": ("retail-50",),
-    "Purchase-20": ("retail-20",),
-    "Purchase-10": ("retail-10",),
-    "Purchase-2": ("retail-2",),
+    "Purchase-50": ("purchase-50", "retail-50"),
+    "Purchase-20": ("purchase-20", "retail-20"),
+    "Purchase-10": ("purchase-10", "retail-10"),
+    "Purchase-2": ("purchase-2", "retail-2"),
     "MNIST": ("mnist",),
     "US Adult": ("adult",),
     "CIFAR-10": ("cifar10",),
@@ -119,7 +130,24 @@ def everyone(name: str) -> Dataset:
         features=torch.cat([found.train.features, found.test.features]),
         labels=torch.cat([found.train.labels, found.test.labels]),
     )
-    return ordinal(dataset) if dataset.public.columns else dataset
+    dataset = ordinal(dataset) if dataset.public.columns else dataset
+    return with_survey_weight(dataset) if name == "adult" else dataset
+
+
+WEIGHTS = np.float32(1.5e6)
+"""Above every survey weight of Adult: the largest is 1,490,400."""
+
+
+def with_survey_weight(dataset: Dataset) -> Dataset:
+    """Adult with its survey weight (fnlwgt), which the paper's 14 features include and the named set leaves out."""
+    found = find(named_sets()["adult"])
+    assert found is not None
+    names: Any = {"header": None, "names": ADULT_COLUMNS, "comment": "|"} if found.layout.reader == "adult_uci" else {}
+    columns = [pd.read_csv(path, usecols=["fnlwgt"], **names)["fnlwgt"].to_numpy(np.float32) for path in found.paths]
+    features = torch.cat([dataset.features, torch.from_numpy(np.concatenate(columns) / WEIGHTS)[:, None]], dim=1)
+    public = dataset.public
+    notes = (*public.notes, f"here it is a feature, divided by {WEIGHTS:,.0f}.")
+    return replace(dataset, features=features, public=replace(public, shape=(features.shape[1],), notes=notes))
 
 
 def ordinal(dataset: Dataset) -> Dataset:

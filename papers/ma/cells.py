@@ -156,7 +156,7 @@ def readings(plan: Plan) -> tuple[Cell, ...]:
     cells += [Cell("adult", "none", model="conv", lr=5e-5, iterations=4_000, repeat=turn) for turn in turns]
     cells += [Cell("mnist", "rdp-gan", epsilon, noise_on="sum", repeat=turn) for turn in turns for epsilon in EPSILONS]
     cells += [named(data, tuning, turn) for turn in turns for tuning in TUNINGS for data in DATA]
-    cells += [Cell("mnist", "dp-gan", epsilon) for epsilon in EPSILONS]
+    cells += [Cell("mnist", "dp-gan", epsilon, repeat=turn) for turn in turns for epsilon in EPSILONS]
     cells += [decayed(data, tuning, rate) for data in DATA for tuning in TUNINGS for rate in plan.decays[tuning]]
     cells += [Cell(data, "zero-gan", EPSILONS[-1]) for data in DATA]
     cells += [faster(named("adult", tuning, turn)) for turn in turns for tuning in ("constant", *TUNINGS)]

@@ -45,13 +45,15 @@ class Averaging:
 def measure(plan: AveragingPlan, folder: Path, *, seed: int) -> Averaging:
     """Train each collection (kept in `folder`), and publish from it."""
     found = load(plan.data)
-    test = some(found.test, plan.tested, seed)
+    train, test = some(found.train, plan.records, seed), some(found.test, plan.tested, seed)
     network = Network(plan.network, test.public.shape, test.classes)
     rows = []
     for lr, epochs in plan.runs:
-        path = folder / f"{plan.data}-{plan.network}-{lr:g}"
+        # Networks of all records are those of `QualityPlan`.
+        path = folder / "-".join([plan.data, plan.network, *([f"{plan.records}"] if plan.records else []), f"{lr:g}"])
         training = plan.training(lr, epochs)
-        (collection,) = train_stages(network, found.train, plan.models, training, seed=seed, path=path).values()
+        options = {"seed": seed, "path": path, "precision": plan.precision}
+        (collection,) = train_stages(network, train, plan.models, training, **options).values()
         layout, module, mean = collection.layout, network.build(seed), collection.mean()
         moved = float((mean - layout.flatten(module)).norm())
         apart = float((collection.rows - mean).square().sum(1).mean().sqrt())

@@ -20,7 +20,7 @@ from noiseproof.privacy import Budget, Card, Reproducible
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import ModelRelease
 from papers.mao.plans import AttackPlan, Plan
-from papers.mao.quality import accuracy
+from papers.mao.quality import accuracy, some
 from papers.mao.training import numbered, train_one, train_stages
 
 METHODS = ("none", "dp-pg", "dp-pgp", "dp-sgd")
@@ -54,12 +54,12 @@ def measure(
 
     `none` is the first network of the collection.
     """
-    everyone = load(plan.data, progress=progress).train
+    everyone = some(load(plan.data, progress=progress).train, plan.records, seed)
     split = split_for_attack(everyone, seed, size=plan.members)
     members = split.members
     network = Network(plan.network, members.public.shape, members.classes, dict(plan.options))
-    collection = _collection(plan, network, members, folder, seed, workers, progress)
-    attack = _attack(plan, network, split, folder, seed, progress)
+    collection = _collection(plan, whole, network, members, folder, seed, workers, progress)
+    attack = _attack(plan, whole, network, split, folder, seed, progress)
     rng = Reproducible(seed)
     private = DpSgd(
         noise_multiplier=whole.sigma,
@@ -84,11 +84,19 @@ def measure(
 
 
 def _collection(
-    plan: AttackPlan, network: Network, members: Dataset, folder: Path, seed: int, workers: int, progress: Progress
+    plan: AttackPlan,
+    whole: Plan,
+    network: Network,
+    members: Dataset,
+    folder: Path,
+    seed: int,
+    workers: int,
+    progress: Progress,
 ) -> Collection:
     path = folder / f"overfitted-{plan.data}-{plan.network}"
-    if plan.precision == "bfloat16":
-        (found,) = train_stages(network, members, plan.models, plan.training(), seed=seed, path=path).values()
+    if whole.apart:
+        options = {"seed": seed, "path": path, "precision": plan.precision, "workers": workers}
+        (found,) = train_stages(network, members, plan.models, plan.training(), **options).values()
         return found
     return train_collection(
         network,
@@ -103,11 +111,17 @@ def _collection(
 
 
 def _attack(
-    plan: AttackPlan, network: Network, split: AttackSplit, folder: Path, seed: int, progress: Progress
+    plan: AttackPlan,
+    whole: Plan,
+    network: Network,
+    split: AttackSplit,
+    folder: Path,
+    seed: int,
+    progress: Progress,
 ) -> Attack:
     if plan.attack == "loss":
         return LossAttack()
-    if plan.precision == "bfloat16":
+    if whole.apart:
         shadows = _shadows(plan, network, split.attackers, folder, seed)
     else:
         shadows = ShadowModels.drawn(
@@ -147,6 +161,7 @@ def shadow(plan: AttackPlan, network: Network, pool: Dataset, number: int, folde
         seed=seed,
         row=number,
         path=numbered(folder / f"shadow-{plan.data}-{plan.network}", number),
+        precision=plan.precision,
         start=seed + 1 + number,
     )
     module = network.build()

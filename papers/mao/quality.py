@@ -111,7 +111,7 @@ def measure(
         return accuracy(module, measured), accuracy(module, test)
 
     points = _Points(folder / f"{plan.key}.json", settings(plan, seed))
-    for epoch, collection in _collections(plan, network, train, folder, seed, workers, progress):
+    for epoch, collection in _collections(plan, whole, network, train, folder, seed, workers, progress):
         layout = collection.layout
         _stage(points, plan, collection, epoch, accuracies, seed)
     _sweeps(points, plan, collection, accuracies, seed)
@@ -149,6 +149,7 @@ class _Points:
 
 def _collections(
     plan: QualityPlan,
+    whole: Plan,
     network: Network,
     train: Dataset,
     folder: Path,
@@ -157,10 +158,18 @@ def _collections(
     progress: Progress,
 ) -> Iterator[tuple[int, Collection]]:
     """The collection after each stage, trained on from the one before."""
-    if plan.precision == "bfloat16":
-        training, path = plan.training(plan.stages[-1]), folder / f"{plan.data}-{plan.network}-{plan.lr:g}"
-        found = train_stages(network, train, plan.models, training, seed=seed, path=path, stages=plan.stages)
-        yield from found.items()
+    if whole.apart:
+        yield from train_stages(
+            network,
+            train,
+            plan.models,
+            plan.training(plan.stages[-1]),
+            seed=seed,
+            path=folder / f"{plan.data}-{plan.network}-{plan.lr:g}",
+            precision=plan.precision,
+            stages=plan.stages,
+            workers=workers,
+        ).items()
         return
     collection, done = None, 0
     for epoch in plan.stages:

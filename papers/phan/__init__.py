@@ -30,11 +30,12 @@ from papers.phan.cells import (
     run,
 )
 from papers.phan.figures import accuracy_figure, noised_relevances, relevance_figure
-from papers.phan.plans import PLANS, TRAINED, Plan, Setting
+from papers.phan.plans import EXPLAINING, LONGER, PLANS, PROGRAM, TRAINED, Plan, Setting
 from papers.phan.tables import (
     accuracy_table,
     audits_table,
     epochs_table,
+    explaining_table,
     gains_table,
     lemma_table,
     promises_table,
@@ -57,8 +58,12 @@ class _Cells(Store[Cell, CellResult]):
     def belongs(self, cell: Cell) -> dict[str, Any]:
         setting = next(one for one in self._setup.plan.settings if one.data == cell.data)
         aside = ["curves", "maps"]
-        if cell.curve in TRAINED:
-            aside += ["epsilons", "over_epochs"]
+        if cell.curve not in LONGER:
+            aside.append("longer")
+        if cell.curve in TRAINED or cell.curve.endswith(PROGRAM):
+            aside.append("over_epochs")
+            if cell.epsilon is not None:
+                aside.append("epsilons")
         return {**super().belongs(cell), **settings(setting, self._setup.seed, but=aside)}
 
 
@@ -114,6 +119,8 @@ class Phan(Study[Plan, Cell, CellResult]):
             kept = MeanRelevances.read(relevance_file(out, setting))
             tables.append(accuracy_table(points, setting, plan, kept.accuracy))
             tables.append(gains_table(points, setting))
+            if any(curve in EXPLAINING for curve in setting.curves):
+                tables.append(explaining_table(points, setting))
             figures.append(accuracy_figure(points, setting, kept.accuracy, out))
             if setting.over_epochs:
                 tables.append(epochs_table(points, setting))

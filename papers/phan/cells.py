@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -21,10 +22,21 @@ from noiseproof.methods.inputs import Adlm, Functional, Ilm
 from noiseproof.methods.inputs.adlm import InputMethod
 from noiseproof.methods.inputs.perturbation import Look
 from noiseproof.methods.inputs.quadratic import solve
-from noiseproof.methods.inputs.relevance import Relevance, RelevanceNetwork, split
+from noiseproof.methods.inputs.relevance import PrivateRelevance, Relevance, RelevanceNetwork, split
+from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Reproducible
 from noiseproof.releases.release import ModelRelease, accuracy, logits
-from papers.phan.plans import FIRST_PROGRAM, OWN_RELEVANCES, PROGRAM, Plan, Setting
+from papers.phan.plans import (
+    EXACT,
+    EXPLAINING,
+    FIRST_PROGRAM,
+    LONGER,
+    OWN_EXACT,
+    OWN_RELEVANCES,
+    PROGRAM,
+    Plan,
+    Setting,
+)
 
 _NO_NOISE = 1e9
 """An epsilon at which no noise is to be seen."""
@@ -83,7 +95,9 @@ def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
             for epsilon in setting.epsilons
             for repeat in seeds
             for curve in noised
-            if curve.endswith(PROGRAM)
+            if _repeated(curve)
+            and not (curve in EXPLAINING and epsilon != setting.epsilons[0])
+            and not (curve in LONGER and repeat)
         ]
         exact = [curve for curve in setting.curves if curve not in noised]
         found += [Cell(setting.data, curve, None, repeat) for curve in exact for repeat in seeds]
@@ -91,9 +105,14 @@ def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
             Cell(setting.data, curve, epsilon, 0)
             for curve in noised
             for epsilon in setting.epsilons
-            if not curve.endswith(PROGRAM)
+            if not _repeated(curve)
         ]
     return found
+
+
+def _repeated(curve: str) -> bool:
+    """Whether a curve has several seeds, so that gains of one over another can be judged."""
+    return curve.endswith(PROGRAM) or curve == "dp-sgd"
 
 
 def run(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
@@ -106,6 +125,8 @@ def run(cell: Cell, plan: Plan, folder: Path, seed: int) -> CellResult:
     started = time.process_time()
     setting = next(one for one in plan.settings if one.data == cell.data)
     train, test = records(setting)
+    if cell.curve in LONGER:
+        setting = replace(setting, points=None)
     own = seed * 10_007 + cell.repeat
     if cell.curve.startswith("functional"):
         points = _functional(cell, setting, plan, train, test, own)
@@ -141,7 +162,7 @@ def cropped(dataset: Dataset, side: int) -> Dataset:
 def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
     """The method that a curve's name stands for."""
     name, _, reading = curve.partition(", ")
-    adaptive = ProgramAdlm if curve == OWN_RELEVANCES else GivenAdlm if reading.endswith(PROGRAM) else Adlm
+    adaptive = _ADAPTIVE.get(curve, GivenAdlm if reading.endswith(PROGRAM) else Adlm)
     kind: type[InputMethod] = adaptive if name == "adlm" else Ilm
     common: dict[str, Any] = {
         "sensitivity": setting.sensitivity,
@@ -154,7 +175,7 @@ def method(curve: str, setting: Setting, folder: Path) -> InputMethod:
         common["relevance_share"] = setting.shares[0]
     if not reading.endswith(PROGRAM):
         return kind(epochs=setting.printed_epochs, bound="local-response", **common)
-    epochs = setting.epochs
+    epochs = setting.epochs * (setting.longer if curve in LONGER else 1)
     first = reading.endswith(FIRST_PROGRAM)
     if first:
         # As many steps, each of which stands for more records.
@@ -225,6 +246,25 @@ class ProgramAdlm(GivenAdlm):
         return split(relevance.private.values.clamp(min=0.0), self.floor, self.power)
 
 
+class ExactAdlm(GivenAdlm):
+    """AdLM with relevances that have no noise."""
+
+    def _relevance(self, network: Network, dataset: Dataset, *others: Any) -> Relevance:
+        chosen = self._network(network, dataset, *others)
+        return Relevance(PrivateRelevance(self._average(chosen.module, dataset), math.inf), chosen)
+
+
+class ExactProgramAdlm(ExactAdlm, ProgramAdlm):
+    """AdLM with relevances as the authors' script makes them, but for their noise."""
+
+
+_ADAPTIVE: Mapping[str, type[Adlm]] = {
+    OWN_RELEVANCES: ProgramAdlm,
+    EXACT: ExactAdlm,
+    OWN_EXACT: ExactProgramAdlm,
+}
+
+
 def relevance_file(folder: Path, setting: Setting) -> Path:
     """Where that network's accuracy and mean relevances are."""
     return folder / f"relevances-{setting.data}.json"
@@ -252,8 +292,11 @@ def _trained(
     network = setting.recipe(train.public.shape, train.classes)
     # ILM is the same with equal noise: it has AdLM's epsilon_2 and epsilon_3, and nothing in place of epsilon_1.
     claimed = epsilon if isinstance(chosen, Adlm) else epsilon * sum(setting.shares[1:]) / sum(setting.shares)
+    # Where a processor only emulates it, bfloat16 takes three times as long as float32.
+    has = torch.cpu.get_capabilities()
+    narrow = setting.precision == "bfloat16" and bool(has.get("avx512_bf16") or has.get("amx_bf16"))
     # Weights that a cache would keep change with every step.
-    with torch.autocast("cpu", torch.bfloat16, enabled=setting.precision == "bfloat16", cache_enabled=False):
+    with torch.autocast("cpu", torch.bfloat16, enabled=narrow, cache_enabled=False):
         release = chosen.fit(
             network,
             train,
@@ -264,11 +307,9 @@ def _trained(
     if not seen or seen[-1][0] < steps * batch / len(train):
         seen.append((steps * batch / len(train), accuracy(release, test)))
     stated = setting.epsilons if cell.epsilon is None else (cell.epsilon,)
-    return [
-        Point(cell.data, cell.curve, each, epochs, right, **_promises(release))
-        for each in stated
-        for epochs, right in seen
-    ]
+    promised = _promises(release)
+    promised["ran"]["precision"] = "bfloat16" if narrow else "float32"
+    return [Point(cell.data, cell.curve, each, epochs, right, **promised) for each in stated for epochs, right in seen]
 
 
 def _dp_sgd(cell: Cell, setting: Setting, plan: Plan, train: Dataset, test: Dataset, seed: int) -> list[Point]:

@@ -14,7 +14,7 @@ from noiseproof.privacy import Reproducible
 from noiseproof.releases.release import ModelRelease
 from papers import pictures
 from papers.phan.cells import Point, records
-from papers.phan.plans import FIRST_PROGRAM, OWN_RELEVANCES, PROGRAM, PROGRAMS, Setting, printed_accuracy
+from papers.phan.plans import FIRST_PROGRAM, LONGER, OWN_RELEVANCES, PROGRAM, PROGRAMS, Setting, printed_accuracy
 from papers.phan.tables import last
 from papers.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 
@@ -42,6 +42,7 @@ _LOOKS = {
     "adlm, first program": (BLUE, "--", "o"),
     "ilm, first program": (SKY, "--", "s"),
     OWN_RELEVANCES: (BLUE, "--", "D"),
+    **{curve: (colour, "-.", ".") for curve, colour in zip(LONGER, (BLUE, SKY), strict=True)},
     **{f"no noise, {reading}": (GREEN, ":", ".") for reading in (PROGRAM, FIRST_PROGRAM)},
     "adlm, algorithm 1": (BLUE, ":", "o"),
     "ilm, algorithm 1": (SKY, ":", "s"),
@@ -70,7 +71,7 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
     axes[0].set_xticks(setting.epsilons, [f"{epsilon:g}" for epsilon in setting.epsilons])
     axes[0].minorticks_off()
     for axis, epsilon in zip(axes[1:], setting.over_epochs, strict=True):
-        for curve in (*PROGRAMS, "dp-sgd"):
+        for curve in (*PROGRAMS, *LONGER, "dp-sgd"):
             these = [
                 point for point in points if (point.data, point.curve, point.epsilon) == (setting.data, curve, epsilon)
             ]

@@ -24,6 +24,12 @@ NOISELESS = f"no noise, {FIRST_PROGRAM}"
 """The same training with next to no noise: what the steps and the polynomial loss leave to be had."""
 OWN_RELEVANCES = f"adlm, its relevances, {FIRST_PROGRAM}"
 """The first program with relevances as its own script makes them; all others have them as eqs 4 to 8 print them."""
+EXACT, OWN_EXACT = f"adlm, exact relevances, {FIRST_PROGRAM}", f"adlm, its exact relevances, {FIRST_PROGRAM}"
+"""Both with no noise on the relevances, to tell what that noise costs, and whether relevances are of use at all."""
+LONGER = tuple(f"{name}, longer, {FIRST_PROGRAM}" for name in ("adlm", "ilm"))
+"""The same with more steps (`Setting.longer`), once."""
+EXPLAINING = (EXACT, OWN_EXACT, *LONGER)
+"""What tells why the others come out as they do, at the first of the epsilons."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,11 @@ class Setting:
     first_batch: int = 10_000
     """|L| in the program's first public version."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of what the program's trainings compute between weights, which are float32; bfloat16 takes half the time."""
+    """Of what the program's trainings compute between weights, which are float32: bfloat16, at half the time, where the processor
+    has it. A point says which it was."""
     epochs: float = 30.0
+    longer: float = 1.0
+    """How many times as many steps the curves `LONGER` have."""
     lr: float = 1e-2
     printed_epochs: float = 10.0
     """Of the trainings by Algorithm 1 as printed, from which nothing is learned at these epsilons however long they are."""
@@ -85,7 +94,7 @@ class Plan:
     scale: Scale
     settings: tuple[Setting, ...]
     repeats: int = 1
-    """Of the authors' program, whose accuracies vary most; all else runs once."""
+    """Of the authors' program, and of what it is compared with; the rest runs once."""
     audits: bool = True
     """Whether the claims are audited."""
     delta: float = 1e-5
@@ -113,11 +122,13 @@ PLANS: Mapping[Scale, Plan] = {
                 "mlp",
                 {"hidden": [25], "activation": "relu", "start": "truncated-normal"},
                 sensitivity=9800.0,
-                epochs=45.0,
+                step_records=450,
+                epochs=60.0,
                 lr=3e-3,
                 epsilons=(0.25, 0.5, 2.0),
                 dp_sgd_epochs=(2.0, 5.0),
                 maps=("raw", "fourier"),
+                curves=("dp-sgd", *PROGRAMS, EXACT, OWN_EXACT, NOISELESS, *TRAINED[4:]),
             ),
             Setting(
                 "cifar10",
@@ -132,11 +143,11 @@ PLANS: Mapping[Scale, Plan] = {
                 **_CIFAR,  # type: ignore[arg-type]
             ),
         ),
-        repeats=2,
+        repeats=3,
         notes=(
             "scale small: one dense layer of 25 units (CIFAR-10: 30) in place of the convolutions, with the sensitivity D_h of "
-            "the paper's network; 1,500 steps on MNIST and 200 on CIFAR-10 where the paper has some 16,700 and the program "
-            "80,001; two seeds. Left out: the convolutions (scale paper), 16,000 steps (scale effect).",
+            "the paper's network; 2,000 steps of 450 records on MNIST and 200 on CIFAR-10 where the paper has some 16,700 and "
+            "the program 80,001; three seeds. Left out: the convolutions, 8,000 steps and more (scale effect).",
         ),
     ),
     "effect": Plan(
@@ -154,7 +165,8 @@ PLANS: Mapping[Scale, Plan] = {
                 epsilons=(0.5, 0.25, 2.0),
                 dp_sgd_epochs=(2.0,),
                 maps=(),
-                curves=(*PROGRAMS[2:], NOISELESS, "dp-sgd"),
+                longer=2.0,
+                curves=(*PROGRAMS[2:], EXACT, OWN_EXACT, *LONGER, NOISELESS, "dp-sgd"),
             ),
             Setting(
                 "cifar10",
@@ -168,9 +180,10 @@ PLANS: Mapping[Scale, Plan] = {
                 relevance_records=5_000,
                 points=1,
                 epsilons=(2.5, 8.0),
-                over_epochs=(),
+                over_epochs=(2.5,),
                 maps=(),
-                curves=(*PROGRAMS[2:], NOISELESS),
+                longer=4.0,
+                curves=(*PROGRAMS[2:], EXACT, LONGER[1], NOISELESS),
                 # The program's pixels lie in [-1, 1] and ours in [0, 1]: half its noise is as much beside them.
                 **{**_CIFAR, "sensitivity": 2700.0},  # type: ignore[arg-type]
             ),

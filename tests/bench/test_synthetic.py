@@ -72,8 +72,25 @@ def test_the_best_of_ours_stands_beside_the_best_peer_and_what_was_given_up_is_l
     assert "**0.041 ± 0.001** marginals | 0.060 mst" in line
     assert "| 0.800 ± 0.000 marginals | 0.950 mst |" in line
     assert "| visits | mst | 1 |" in everything(found, 1.0)
-    assert "| 1 | 1 of 1 | 0 of 1 | 1 of 1 | 0 of 1 |" in held(found)
+    assert "| 1 | 1 of 1 | 0 of 1 | 1 of 1 | 0 of 1 | none |" in held(found)
     assert given_up(tmp_path) == "Given up: aim on visits at 1 (240 s)."
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "counted"),
+    [
+        # 0.010 behind: 2 * sqrt(0.01^2 / 3 + ...) is 0.0115 with one run of theirs, and 0.0058 with half the spread.
+        ((0.80, 0.81, 0.82), (0.82,), "1 of 1"),
+        ((0.805, 0.81, 0.815), (0.82,), "0 of 1"),
+        ((0.805, 0.81, 0.815), (0.81, 0.82, 0.83), "1 of 1"),
+    ],
+)
+def test_ties_are_within_two_standard_errors_of_the_difference(tmp_path, ours, theirs, counted):
+    for way, values in (("marginals", ours), ("mst", theirs)):
+        for seed, value in enumerate(values):
+            _keep(tmp_path, "visits", way, 1.0, seed, trees_auc=value)
+    _keep(tmp_path, "wide", "marginals", 1.0, 0)
+    assert f"| 1 | 1 of 1 | {counted} | 1 of 1 | {counted} | wide |" in held(read(tmp_path))
 
 
 def test_nothing_is_run_for_tables_that_nobody_asked_for():

@@ -133,16 +133,18 @@ def test_a_cut_cifar_file_is_refused(folder):
         load("cifar100")
 
 
-def test_svhns_matlab_files_are_read(folder):
+def test_svhns_matlab_files_are_read_with_the_extra_part_or_without(folder):
     from scipy.io import savemat
 
     parts = {}
-    for file, records in (("train", TRAIN), ("test", TEST)):
+    for file, records in (("train", TRAIN), ("extra", 2 * TRAIN), ("test", TEST)):
         images, labels = _images(records, 3, 32, 32), _labels(records, 10)
         parts[file] = images, labels
         y = np.where(labels == 0, 10, labels)[:, None]
         savemat(folder / f"{file}_32x32.mat", {"X": images.transpose(2, 3, 1, 0), "y": y})
     _check(load("svhn"), *parts["train"], *parts["test"])
+    whole = [np.concatenate(both) for both in zip(parts["train"], parts["extra"], strict=True)]
+    _check(load("svhn-extra"), *whole, *parts["test"])
 
 
 @pytest.mark.parametrize(
@@ -290,6 +292,19 @@ def test_labelled_bits_are_read_in_every_layout(folder, name, features, classes,
     assert split.train.classes == classes
     assert split.train.public.kind == "vector"
     assert split.train.public.bounds == "public"
+
+
+@pytest.mark.parametrize("layout", ["archive", "npz"])
+def test_purchase_comes_in_the_papers_fewer_classes_too_by_clusters_of_its_baskets(folder, layout):
+    bits, labels = RNG.integers(0, 2, (40, 600)), np.arange(40) % 100
+    if layout == "archive":
+        _tar(folder / "dataset_purchase.tgz", dataset_purchase=_lines(bits, labels + 1))
+    else:
+        np.savez(folder / "purchase.npz", x=bits, y=labels)
+    split = load("purchase-10")
+    assert split.train.classes == 10
+    assert (split.train.public.bounds, split.train.public.notes[0]) == ("data", "labelled by k-means into 10 classes.")
+    np.testing.assert_array_equal(_whole(split), _sorted(bits, cluster_labels(bits, 10)))
 
 
 @pytest.mark.parametrize("layout", ["archive", "files", "npz"])

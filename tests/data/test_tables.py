@@ -362,6 +362,17 @@ def test_classes_are_read_in_order_and_whole_numbers_stay_so(label, classes):
     assert draft(frame, "label", name="table").target.classes == classes
 
 
+def test_a_draft_takes_the_usual_marks_among_numbers_for_missing_ones_and_writes_them_down():
+    values = ["?", "N/a", "-", "NA", *map(str, range(5, ROWS + 1))]
+    other = ["?", *["ward 1", "ward 2"] * (ROWS // 2)][:ROWS]
+    frame = pd.DataFrame({"x": values, "y": other, "label": ["a", "b"] * (ROWS // 2)})
+    found = draft(frame, "label", name="table")
+    assert found.missing_values == ("-", "?", "N/a")
+    assert (found.columns["x"].low, found.columns["x"].high, found.columns["x"].missing) == (5, ROWS, True)
+    assert "?" in found.columns["y"].categories
+    assert int(code(frame, found, name="table")[0].features[:, 1].sum()) == 4
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

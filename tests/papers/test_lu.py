@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
+from pathlib import Path
 
 import pytest
 import torch
 
 import papers
 from noiseproof.data import load
+from noiseproof.data.raw import ADULT_COLUMNS
 from noiseproof.errors import DataError, NoiseproofError, SettingError
 from papers import lu as study
 from papers.lu import plans, published, run
-from papers.lu.findings import findings_table
+from papers.lu.findings import findings_table, stated_table
 from papers.lu.plans import PLANS, Plan
 from papers.lu.run import BASELINE, SIBLINGS, Point, RunResult
 from papers.lu.summary import interpolated, summaries
@@ -239,6 +242,7 @@ def test_dp_sgd_may_be_run_at_some_epsilons_and_on_the_programs_loss_and_the_wea
 def test_the_plans_are_the_paper_s():
     paper = PLANS["paper"]
     assert (paper.repeats, paper.epochs, paper.batch_size) == (10, 100, 100)
+    assert [PLANS["effect"].repeats_of(row) for row in ("Location", "US Adult", "MNIST")] == [3, 3, 1]
     assert paper.records("Location", 5010) == 1200
     assert paper.shadow_count("Location") == 30
     assert paper.records("MNIST", 70_000) == 10_000
@@ -265,6 +269,46 @@ def test_adult_has_a_feature_a_column():
     coded = plans.ordinal(Dataset("t", features, torch.tensor([0, 1]), public))
     assert coded.features.tolist() == [[0.5, 0.0], pytest.approx([0.2, 1.0])]
     assert coded.public.shape == (2,)
+
+
+def test_a_users_own_purchase_and_texas_files_are_taken_before_what_stands_in_for_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "retail.npz").touch()
+    assert [plans.available(row) for row in ("Purchase-100", "Purchase-10", "Texas Hospital")] == [
+        "retail-100",
+        "retail-10",
+        None,
+    ]
+    for file in ("dataset_purchase", "texas.npz"):
+        (tmp_path / file).touch()
+    assert [plans.available(row) for row in ("Purchase-100", "Purchase-10", "Texas Hospital")] == [
+        "purchase",
+        "purchase-10",
+        "texas",
+    ]
+
+
+@pytest.mark.parametrize("layout", ["csv", "uci"])
+def test_adult_has_the_papers_14_features_with_the_survey_weight_in_either_layout(tmp_path, monkeypatch, layout):
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
+    row = (
+        "39, State-gov, {}, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 0, 0, 40, Cuba, {}"
+    )
+    parts = [[(30_000, "<=50K"), (60_000, ">50K")] * 8, [(1_490_400, "<=50K"), (15_000, ">50K")]]
+    files = ("adult-train.csv", "adult-test.csv") if layout == "csv" else ("adult.data", "adult.test")
+    for number, (file, rows) in enumerate(zip(files, parts, strict=True)):
+        lines = [row.format(*one) for one in rows]
+        if layout == "csv":
+            lines = [",".join(ADULT_COLUMNS), *(line.replace(", ", ",") for line in lines)]
+        elif number:
+            lines = ["|1x3 Cross validator", *(f"{line}." for line in lines), ""]
+        (tmp_path / file).write_text("\n".join(lines) + "\n")
+    plans.everyone.cache_clear()
+    found = plans.everyone("adult")
+    plans.everyone.cache_clear()
+    assert found.public.shape == (14,) == (int(published.number("US Adult", "features")),)
+    assert found.features[:, -1].tolist() == pytest.approx([0.02, 0.04] * 8 + [0.9936, 0.01])
 
 
 @pytest.mark.slow
@@ -302,7 +346,7 @@ def test_table_1_s_bounds_are_the_papers_own_where_conditions_meet_and_looser_el
 
 def test_every_finding_is_checked_by_a_number_for_every_set(two_sets, no_figures, tmp_path):
     table = next(table for table in run_invented(tmp_path).tables if table.name == "findings")
-    assert [row[0] for row in table.rows] == ["1", *("2", "3", "4") * 2, "5"]
+    assert [row[0] for row in table.rows] == ["1", *("2", "3", "3", "3", "4") * 2, "5"]
     assert "too few" in table.rows[0][3]
     by_rho, by_size = (float(part.split()[-1]) for part in table.rows[-1][3].split(","))
     assert table.rows[-1][4] is (abs(by_size) > abs(by_rho))
@@ -323,8 +367,36 @@ def test_finding_3_has_an_answer_for_each_form_of_the_loss():
     found = invented("Purchase-10", "x", 0, TINY, 0)
     more = tuple(dataclasses.replace(p, curve="dp-sgd-rdp-program") for p in found.points if p.curve == "dp-sgd-rdp")
     rows = findings_table(summaries([dataclasses.replace(found, points=(*found.points, *more))])).rows
-    third = [str(row[3]) for row in rows if row[0] == "3"]
+    third = [str(row[3]) for row in rows if "loses less" in str(row[1])]
     assert [text.split(":")[0] for text in third] == ["DP-SGD on eq. 22", "DP-SGD on the program's form"]
+
+
+def test_what_algorithm_1_leaks_is_held_against_the_baseline_the_bound_and_what_the_text_states():
+    leaks = {"neuron-gaussian": 0.18, "neuron-laplace": 0.15, "dp-sgd-rdp": 0.0}
+    found = invented("Location", "location", 0, TINY, 0)
+    points = [
+        Point(curve, epsilon, 0.4, leak if epsilon < 1000 else 0.2)
+        for curve, leak in leaks.items()
+        for epsilon in (0.01, 1.0, 1000.0)
+    ]
+    summary = summaries([dataclasses.replace(found, points=tuple(points))])
+    rows = [row for row in findings_table(summary).rows if row[0] == "3"]
+    # exp(.01) - 1 = .010 is nearer to 0 than to .15; at 1 and 1000 the bound is the baseline's .2.
+    assert [(row[3], row[4]) for row in rows[1:]] == [
+        ("neuron-gaussian 0.200 at 1000, neuron-laplace 0.200 at 1000; the baseline 0.200", True),
+        ("closer than DP-SGD at 1, 1000 of 0.01, 1, 1000; above exp(epsilon) - 1 at 0.01", False),
+    ]
+    (gaussian, laplace, rival) = stated_table(summary).rows
+    assert gaussian[3:] == (pytest.approx(0.5), 0.5, 0.18, 0.2, pytest.approx(0.01005, abs=1e-5))
+    assert (laplace[1], rival[1:3]) == ("neuron-laplace", ("dp-sgd-rdp", 1.0))
+
+
+def test_the_kept_location_leaks_far_more_at_01_than_the_bound_that_the_paper_draws_beside_it():
+    kept = Path(__file__).parents[2] / "papers" / "results" / "lu-effect" / "runs" / "location-0.json"
+    points = json.loads(kept.read_bytes())["result"]["points"]
+    (leak,) = [p["leak"] for p in points if (p["curve"], p["epsilon"]) == ("neuron-gaussian", 0.01)]
+    # Five standard errors of a difference of two shares of 1,200 records each.
+    assert leak - 5 * (2 * 0.25 / 1200) ** 0.5 > math.expm1(0.01)
 
 
 def test_a_finished_repeat_serves_a_plan_with_other_rows_repeats_and_shadow_models_elsewhere(tmp_path):

@@ -13,6 +13,8 @@ from noiseproof.data import load
 from noiseproof.errors import DataError, NoiseproofError, SettingError
 from noiseproof.methods.parameters import train_collection
 from noiseproof.networks import Network, Training
+from noiseproof.privacy import accountants
+from noiseproof.privacy.events import sampled_gaussian
 from papers import mao as study
 from papers.mao import averaging, leakage, plans, quality, tables
 from papers.mao.leakage import METHODS, Leak
@@ -173,7 +175,7 @@ def test_a_measurement_that_was_stopped_goes_on_after_its_last_point(monkeypatch
 def test_networks_trained_in_bfloat16_are_near_those_of_float32_and_are_kept(tmp_path):
     digits = load("digits").train
     network, training = Network("mlp", (1, 8, 8), 10), Training(epochs=3, batch_size=32, lr=0.1, optimizer="sgd")
-    options = {"seed": 0, "path": tmp_path / "net", "stages": (1, 3)}
+    options = {"seed": 0, "path": tmp_path / "net", "precision": "bfloat16", "stages": (1, 3)}
     stages = train_stages(network, digits, 3, training, **options)
     assert list(stages) == [1, 3]
     module = network.build()
@@ -196,6 +198,23 @@ def test_networks_trained_in_bfloat16_are_near_those_of_float32_and_are_kept(tmp
         train_stages(network, digits, 2, training, **{**options, "seed": 1})
 
 
+def test_a_collection_of_networks_that_are_kept_apart_grows_by_those_that_are_missing(tmp_path):
+    whole, options = dataclasses.replace(TINY, apart=True), {"seed": 0, "path": tmp_path / "digits-linear-0.5"}
+    found = quality.measure(LINEAR, whole, tmp_path, seed=0)
+    kept = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert kept == [f"digits-linear-0.5-{row}.safetensors" for row in range(LINEAR.models)]
+    more = quality.measure(dataclasses.replace(LINEAR, models=6), whole, tmp_path, seed=0)
+    for index in range(LINEAR.models):
+        assert more.of(f"network {index}", 3) == found.of(f"network {index}", 3)
+    digits = quality.some(load("digits").train, LINEAR.records, 0)
+    network = Network("linear", digits.public.shape, digits.classes)
+    stages = {"precision": "float32", "stages": LINEAR.stages, "workers": 2}
+    collection = train_stages(network, digits, 6, LINEAR.training(3), **options, **stages)[3]
+    (published,) = more.of("mean", 3)
+    module = collection.layout.load(network.build(), collection.mean())
+    assert quality.accuracy(module, digits) == published.train
+
+
 def test_networks_trained_at_a_large_rate_lie_further_apart(tmp_path):
     plan = AveragingPlan("digits", "mlp", ((1.0, 2), (0.02, 2)), models=3)
     found = averaging.measure(plan, tmp_path, seed=0)
@@ -215,11 +234,15 @@ def test_the_data_sets_to_run_can_be_chosen():
         papers.get("mao").only(["svhn"])
 
 
-@pytest.mark.parametrize("attack", [{"attack": "loss"}, {"attack": "shadow", "shadows": 2, "precision": "bfloat16"}])
+@pytest.mark.parametrize("attack", [{"attack": "loss"}, {"attack": "shadow", "shadows": 2, "records": 400}])
 def test_every_way_of_publishing_is_attacked_by_class(attack, tmp_path):
     """How far the attack falls depends on sizes that a test cannot afford; the study shows it."""
     plan = dataclasses.replace(TINY.attack, **attack)
-    leaks = {leak.method: leak for leak in leakage.measure(plan, TINY, tmp_path, seed=0)}
+    whole = dataclasses.replace(TINY, apart="records" in attack)
+    leaks = {leak.method: leak for leak in leakage.measure(plan, whole, tmp_path, seed=0)}
+    if whole.apart:
+        assert len(list(tmp_path.glob("overfitted-*.safetensors"))) == plan.models
+        assert len(list(tmp_path.glob("shadow-*.safetensors"))) == plan.shadows
     assert list(leaks) == list(METHODS)
     for leak in leaks.values():
         assert 0 <= leak.attack <= 1
@@ -237,6 +260,18 @@ def test_the_paper_scale_is_the_papers():
     assert plan.quality[0].by_epoch == (0.1, 1.0, 5.0)
     assert plan.attack.attack == "shadow"
     assert plans.MODELS == 50
+
+
+@pytest.mark.parametrize(
+    ("records", "epochs", "epsilon", "sigma"), [(60_000, 60, 8.0, 0.605), (50_000, 50, 3.0, 0.841)]
+)
+def test_the_texts_epsilons_of_dp_sgd_ask_for_less_noise_than_the_plans(records, epochs, epsilon, sigma):
+    """Batches of 128 at delta 1e-5: "may exceed 8" on MNIST, "may exceed 3 after 50 epochs" on CIFAR-10."""
+    steps, plan = round(epochs * records / 128), PLANS["paper"]
+    found = [sampled_gaussian(128 / records, noise, steps) for noise in (sigma, plan.sigma)]
+    theirs, ours = (accountants.epsilon(event, plan.delta, accountant="rdp").epsilon for event in found)
+    assert theirs == pytest.approx(epsilon, rel=5e-3)
+    assert ours == pytest.approx(1.76, abs=0.01)
 
 
 def test_the_same_seed_draws_the_same_records():

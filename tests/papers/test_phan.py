@@ -15,8 +15,8 @@ from noiseproof.methods.inputs.relevance import PrivateRelevance, Relevance, Rel
 from papers import phan as study
 from papers.phan.cells import Cell, CellResult, MeanRelevances, Point, ProgramAdlm, every_cell, method, records, run
 from papers.phan.lemma7 import measure
-from papers.phan.plans import PLANS, TRAINED, Plan, Setting, printed_accuracy
-from papers.phan.tables import gains_table, last, relevances_table
+from papers.phan.plans import EXACT, LONGER, PLANS, TRAINED, Plan, Setting, printed_accuracy
+from papers.phan.tables import explaining_table, gains_table, last, relevances_table
 from papers.study import Setup
 
 DIGITS = Setting(
@@ -178,6 +178,53 @@ def test_the_programs_relevances_are_stretched_and_what_noise_made_negative_gets
     noised = Relevance(PrivateRelevance(torch.tensor([-3.0, 1.0, 1.0]), 1.0), RelevanceNetwork(nn.Identity(), "given"))
     beta = adlm._beta(records(DIGITS)[0], noised)
     assert beta.tolist() == pytest.approx([1e-5, 1.5, 1.5], rel=1e-4)
+
+
+def test_equal_relevances_without_noise_make_adlm_the_very_training_of_ilm(tmp_path):
+    setting = dataclasses.replace(DIGITS, epsilons=(0.5,), over_epochs=(), shares=(0.25, 0.25, 0.5))
+    plan = dataclasses.replace(TINY, settings=(setting,))
+
+    def accuracies(curve, values):
+        MeanRelevances(0.9, values).write(tmp_path / "relevances-digits.json")
+        return [point.accuracy for point in run(Cell("digits", curve, 0.5, 0), plan, tmp_path, 0).points]
+
+    equal, few = [0.3] * 64, [0.0] * 60 + [1.0] * 4
+    ilm = accuracies("ilm, first program", equal)
+    assert accuracies(EXACT, equal) == ilm
+    assert accuracies(EXACT, few) != ilm
+    assert accuracies("adlm, first program", equal) != ilm  # for the noise on its relevances
+
+
+def test_what_explains_runs_at_one_epsilon_and_dp_sgd_as_often_as_the_program():
+    plan = PLANS["effect"]
+    found = every_cell(plan, ["mnist"])
+    assert {(cell.epsilon, cell.repeat) for cell in found if cell.curve == EXACT} == {(0.5, each) for each in range(3)}
+    assert [(cell.epsilon, cell.repeat) for cell in found if cell.curve == LONGER[1]] == [(0.5, 0)]
+    assert len([cell for cell in found if cell.curve == "dp-sgd"]) == 9
+    assert method(LONGER[1], plan.settings[0], None).steps(60_000) == 16_000
+
+
+def test_gains_over_a_dp_sgd_of_several_seeds_are_of_the_same_seeds():
+    accuracies = {"adlm, first program": (0.8, 0.9), "dp-sgd": (0.6, 0.8)}
+    points = [Point("digits", curve, 0.5, 1.0, accuracy) for curve, found in accuracies.items() for accuracy in found]
+    (row,) = gains_table(points, DIGITS).rows
+    assert row[:3] == ("dp-sgd, first program", 2, "2 of 2")
+    assert row[3] == pytest.approx(15)
+
+
+def test_what_noise_on_relevances_costs_is_told_over_ilm_seed_by_seed():
+    accuracies = {
+        "ilm, first program": (0.8, 0.9),
+        "adlm, first program": (0.7, 0.9),
+        EXACT: (0.8, 0.91),
+        LONGER[0]: (0.95,),
+    }
+    points = [Point("digits", curve, 0.5, 1.0, accuracy) for curve, found in accuracies.items() for accuracy in found]
+    rows = {row[0]: row[2:] for row in explaining_table(points, DIGITS).rows}
+    assert rows["ilm, first program"] == (2, pytest.approx(0.85), None, None)
+    assert rows["adlm, first program"] == (2, pytest.approx(0.8), pytest.approx(-5), pytest.approx(5))
+    assert rows[EXACT][2:] == (pytest.approx(0.5), pytest.approx(0.5))
+    assert rows[LONGER[0]] == (1, pytest.approx(0.95), None, None)
 
 
 def test_one_pass_of_functional_serves_all_epsilons(tmp_path):

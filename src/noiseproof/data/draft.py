@@ -26,6 +26,8 @@ MOST_UNASKED = 20
 _DATE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(?:[T ]\d{1,2}:\d{2}.*)?"
 _WRITTEN = ("ISO8601", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
 """Ways of writing dates that are tried, the first that fits all of a column being taken."""
+_MARKS = ("?", "-", "--", ".", "n/a", "na", "none", "unknown")
+"""Texts among numbers that stand for a missing one, in any case of letters."""
 _PERSON = re.compile(
     r"(?:^|[_\W])(?:id|ids|nr|no|mrn|ssn|uuid|patient|person|user|customer|client|subject|member|account|household|author)"
     r"(?:$|[_\W])",
@@ -86,12 +88,15 @@ def draft(
             raise SettingError(f"{name} has no column {wanted!r} {what}; its columns are {', '.join(known)}.")
     check_rows(frame, name)
     problems, columns, unusable = Problems(name), {}, list(skip)
+    marks: set[str] = set()
     for column in known:
         if column in (target, person, *skip):
             continue
         with problems.noted():
             try:
-                columns[column] = _draft_column(frame[column], column)
+                series, marked = _without_marks(frame[column])
+                columns[column] = _draft_column(series, column)
+                marks |= marked
             except _UnusableError:
                 if not skip_unusable:
                     raise
@@ -111,7 +116,8 @@ def draft(
     if not columns and not problems:
         raise DataError(f"{name} has no column besides the target {target!r}; there is nothing to learn from.")
     problems.check()
-    return Schema(columns=columns, target=about, drafted=True, person=person, skip=tuple(unusable))
+    given = {"missing_values": tuple(sorted(marks)), "person": person, "skip": tuple(unusable)}
+    return Schema(columns=columns, target=about, drafted=True, **given)
 
 
 def without_values(schema: Schema) -> Schema:
@@ -181,6 +187,20 @@ def _draft_target(
     low, high = bounds or (found.low, found.high)
     whole = found.integer or task == "count"
     return make_target(name=name, low=low, high=high, integer=whole, task=task or "regression")
+
+
+def _without_marks(series: pd.Series[Any]) -> tuple[pd.Series[Any], set[str]]:
+    """A column of numbers among which texts stand for missing ones, as numbers, and these texts; another as it is."""
+    import pandas as pd
+
+    if series.dtype != object:
+        return series, set()
+    words = series.astype(str).str.strip()
+    values = pd.to_numeric(words, errors="coerce")
+    odd = set(words[values.isna() & series.notna()]) - set(MISSING_VALUES)
+    if not odd or values.isna().all() or not {word.lower() for word in odd} <= set(_MARKS):
+        return series, set()
+    return values, odd
 
 
 def _draft_column(series: pd.Series[Any], name: str) -> ColumnSchema:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, TypeAdapter
 
 from noiseproof.data.dataset import Kind
-from noiseproof.data.raw import READERS, Paths, Records
+from noiseproof.data.raw import READERS, Paths, Records, cluster_labels
 
 CLUSTERS = (2, 10, 20, 50, 100)
-"""Into how many classes the shopping baskets of `retail` can be had, as with Purchase."""
+"""Into how many classes shopping baskets can be had: those of `retail`, and of `purchase`, whose own labels are the 100."""
 
 
 def _numbered(classes: Any) -> Any:
@@ -72,6 +72,8 @@ class NamedSet:
     """Whether its classes are about equally common, by the set's own description."""
     family: str | None = None
     """The set whose files it shares, if it is a variant of one."""
+    clustered: bool = False
+    """Whether clusters of its records stand in for the labels that its files have."""
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -85,15 +87,22 @@ class NamedSet:
 
     def read(self, layout: Layout, paths: Paths) -> Sequence[Records]:
         """The records in files of one of its layouts: the training part, then the test part if there is one."""
-        return READERS[layout.reader](self, layout, paths)
+        parts = READERS[layout.reader](self, layout, paths)
+        if not self.clustered:
+            return parts
+        return [(bits, cluster_labels(bits, len(self.classes))) for bits, _ in parts]
 
 
 @cache
 def named_sets() -> Mapping[str, NamedSet]:
-    """Every named set by its name, the variants of `retail` last."""
+    """Every named set by its name, the variants of `retail` and `purchase` last."""
     content = resources.files("noiseproof.data").joinpath("sets.json").read_bytes()
     sets = {known.name: known for known in TypeAdapter(list[NamedSet]).validate_json(content)}
     for k in CLUSTERS:
         variant = replace(sets["retail"], name=f"retail-{k}", family="retail", classes=_numbered(k))
+        sets[variant.name] = variant
+    for k in CLUSTERS[:-1]:
+        told: Any = {"classes": _numbered(k), "bounds": "data", "notes": (f"labelled by k-means into {k} classes.",)}
+        variant = replace(sets["purchase"], name=f"purchase-{k}", family="purchase", clustered=True, **told)
         sets[variant.name] = variant
     return MappingProxyType(sets)

@@ -254,6 +254,12 @@ def _labelled_bits(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
     return [(bits, labels - 1)]
 
 
+def _svhn(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
+    *training, test = (read_svhn(path) for path in paths)
+    images, labels = (np.concatenate(parts) for parts in zip(*training, strict=True))
+    return [(images, labels), test]
+
+
 def _bits_and_labels(known: NamedSet, layout: Layout, paths: Paths) -> list[Part]:
     members = layout.members or ("", "")
     bits, _ = read_bits(paths[0], known.shape[0], member=members[0], labelled=False)
@@ -278,7 +284,7 @@ READERS: dict[str, Callable[[NamedSet, Layout, Paths], Sequence[Records]]] = {
     "arrays": _arrays,
     "idx": _idx,
     "cifar": _cifar,
-    "svhn": lambda known, layout, paths: [read_svhn(path) for path in paths],
+    "svhn": _svhn,
     "adult_csv": _adult_csv,
     "adult_uci": _adult_uci,
     "packed_bits": _packed_bits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -19,8 +20,9 @@ from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses import Marginals, marginals
 from noiseproof.methods.losses.coding import write
 from noiseproof.methods.losses.conditions import Conditions
-from noiseproof.methods.losses.counts import Counts, Groups, View, _on_simplex, count_event, denoised, smoothed
+from noiseproof.methods.losses.counts import Counts, Groups, View, _on_simplex, count_event, denoised
 from noiseproof.methods.losses.mixture import Measurement, Mixture, evenly
+from noiseproof.methods.losses.ranges import halves, slot_counts, smoothed
 from noiseproof.privacy import Budget, EventLog, Reproducible, accountants
 from noiseproof.privacy.events import GaussianDpEvent, PureDpEvent
 
@@ -208,7 +210,9 @@ def test_columns_of_many_values_have_less_noise():
 def test_rare_values_are_joined_and_drawn_by_their_own_shares():
     numbers = torch.tensor([500.0, 0.0, 2.0, 3.0, 495.0])
     names = torch.tensor([900.0, 1.0, 98.0, 1.0])
-    groups = Groups([numbers, names], (torch.full((4,), 0.25), None), (2.0, 2.0), 1000, 24)
+    ranges = halves(4, missing=True)
+    view = SimpleNamespace(widths=(torch.full((4,), 0.25), None), ranges=(ranges, None))
+    groups = Groups([ranges @ numbers.double(), names], view, (2.0, 2.0), 1000, 24)
     # The last slot of a number's is for what is missing, which is never joined with numbers.
     assert groups.of_slot[0].tolist() == [0, 0, 0, 0, 1]
     assert groups.of_slot[1].tolist() == [0, 2, 1, 2]
@@ -221,13 +225,55 @@ def test_rare_values_are_joined_and_drawn_by_their_own_shares():
 def test_differences_that_noise_explains_are_smoothed_away_and_others_stay():
     widths = torch.full((8,), 1 / 8)
     noise = torch.tensor([3.0, -4.0, 2.0, 1.0, -3.0, 0.0, 4.0, -3.0], dtype=torch.float64)
-    flat = smoothed(100 + noise, widths, sigma=8.0)
+    flat = smoothed(100 + noise, widths, 64 * torch.eye(8))
     assert torch.allclose(flat, torch.full((8,), 100.0, dtype=torch.float64))
     peak = torch.tensor([0.0, 0.0, 0.0, 900.0, 0.0, 0.0, 0.0, 0.0, 50.0], dtype=torch.float64)
-    kept = smoothed(peak, widths, sigma=4.0)
+    kept = smoothed(peak, widths, 16 * torch.eye(9))
     assert kept[3] > 880
     assert kept[8] == 50  # missing
     assert kept[:8].sum().item() == pytest.approx(900)
+
+
+@settings(max_examples=40, deadline=None)
+@given(numbers=st.integers(1, 256), missing=st.booleans())
+def test_a_record_adds_a_norm_of_one_to_the_ranges_that_hold_its_value(numbers, missing):
+    ranges = halves(numbers, missing)
+    assert ranges.min() >= 0
+    assert ranges.norm(dim=0).max() <= 1
+    assert ranges.norm(dim=0).min() > 1 - 1e-8
+    assert torch.linalg.matrix_rank(ranges) == numbers + missing
+
+
+def test_what_a_record_adds_to_the_counts_of_a_column_has_a_norm_of_one_at_most(table):
+    persons = replace(table, groups=torch.arange(len(table)).clamp(max=1500))
+    for records in (table, persons):
+        fewer = records.take(torch.arange(1, len(table)) if records is table else torch.arange(1500))
+        for column in range(5):
+            both = [_counts(part, 0).exact((column,)) for part in (records, fewer)]
+            assert (both[0] - both[1]).norm() <= 1
+            assert (both[0] - both[1]).norm() > (0.999 if records is table else 0.1)
+
+
+def test_counts_of_values_fit_those_of_ranges_and_are_as_many_as_records():
+    generator = torch.Generator().manual_seed(0)
+    true, ranges = torch.randint(50, (101,), generator=generator).double(), halves(100, missing=True)
+    records = int(true.sum())
+    noise = 30 * torch.randn(2000, len(ranges), generator=generator, dtype=torch.float64)
+    found, covariance = slot_counts(ranges @ true, ranges, 30.0, records)
+    assert torch.allclose(found, true)
+    tried = torch.stack([slot_counts(ranges @ true + one, ranges, 30.0, records)[0] for one in noise])
+    assert torch.allclose(tried.sum(1), torch.tensor(float(records), dtype=torch.float64))
+    assert torch.allclose(tried.var(0), covariance.diagonal(), rtol=0.15)
+    # Noise of the same budget on single values would add up to 212 in half of the range.
+    assert tried[:, :50].sum(1).std() < 110
+
+
+def test_a_number_of_which_noise_hides_everything_lies_evenly_and_not_where_noise_was():
+    ranges, widths = halves(64, missing=False), torch.full((64,), 1 / 64)
+    view, true = SimpleNamespace(widths=(widths,), ranges=(ranges,)), torch.full((64,), 400 / 64).double()
+    noise = 3000 * torch.randn(20, len(ranges), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    fine = [Groups([ranges @ true + one], view, (3000.0,), 400, 24).fine[0] for one in noise]
+    assert max(float((shares - 1 / 64).abs().sum()) for shares in fine) < 0.1
 
 
 def test_categories_that_are_about_as_common_lend_each_other_their_counts_and_others_stay():

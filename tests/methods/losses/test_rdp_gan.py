@@ -171,3 +171,39 @@ def test_theorem_2_asks_for_more_than_small_noise_gives():
     rate, sensitivity = 64 / 60_000, loss_sensitivity(25, 64)
     assert theorem_2_applies(renyi_epsilon(rate, 2.0, sensitivity, 10.0), 5, 1e-5)
     assert not theorem_2_applies(renyi_epsilon(1.0, 2.0, sensitivity, 0.1), 5, 1e-5)
+
+
+def test_lemma_1_and_theorem_2_are_exceeded_by_one_gaussian_of_the_divergence_that_they_start_from():
+    """Their proof takes 2 a n epsilon^2 for what n mechanisms of (a, epsilon)-RDP add up to, which holds of pure DP alone."""
+    shift, delta = 0.1, 1e-5
+    divergence = shift**2  # of order 2 between Normal(0, 1) and Normal(shift, 1)
+    assert theorem_2_applies(divergence, 1, delta)
+    normal = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0)
+    # Eq. 14, the event being values above 2.
+    less, more = (float(normal.cdf(torch.tensor(at, dtype=torch.float64))) for at in (-2.0, shift - 2.0))
+    assert math.exp(2 * divergence * math.sqrt(math.log(1 / less))) * less == pytest.approx(1.040 * less, rel=1e-3)
+    assert more == pytest.approx(1.262 * less, rel=1e-3)
+    # Eq. 15: at the epsilon that it gives, delta is a hundred times the one that it was given for.
+    epsilon = rdp_gan.generator_epsilon(divergence, 1, delta)
+    ends = torch.tensor([shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift], dtype=torch.float64)
+    above, below = normal.cdf(ends).tolist()
+    assert epsilon == pytest.approx(0.192, abs=5e-4)
+    assert above - math.exp(epsilon) * below == pytest.approx(1.16e-3, abs=5e-6)
+
+
+def test_remark_3_finds_room_for_eleven_iterations():
+    assert math.log(1e5) == pytest.approx(11.5, abs=0.05)
+    assert theorem_2_applies(1.0, 11, 1e-5)
+    assert not theorem_2_applies(1.0, 12, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bound", "batch", "sigma"), [(20, 64, 0.552), (23, 128, 0.183), (25, 64, 0.863), (28, 128, 0.271)]
+)
+def test_theorem_3_claims_less_than_formula_23_from_below_1_on_and_not_from_10(bound, batch, sigma):
+    sensitivity = loss_sensitivity(bound, batch)
+    even = 4 * math.sqrt(2) * sensitivity**2
+    assert even == pytest.approx(sigma, abs=5e-4)
+    for rate in (1e-3, 0.1):
+        claimed = rdp_gan.iteration_epsilon(rate, 2.0, sensitivity, even, 5, 1e-5)
+        assert claimed == pytest.approx(rdp_gan.moments_epsilon(rate, 5, 1e-5, even))

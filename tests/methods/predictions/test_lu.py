@@ -263,6 +263,20 @@ def test_as_many_alphas_as_networks_are_needed():
         Convexified((1.0, 2.0))(torch.zeros(3, 2, 2), torch.zeros(3, 2, dtype=torch.int64), torch.full((3, 2), 0.5))
 
 
+def test_lemma_1_says_a_quarter_of_the_regulariser_s_strong_convexity():
+    """Definition 6 with 4 lambda is an equation for 2 lambda ||W||^2, so that no larger constant will do."""
+    scale, share = 5e-4, 0.3
+    u, v = torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def penalty(w: torch.Tensor) -> float:
+        return float(2 * scale * w.square().sum())
+
+    gap = share * penalty(u) + (1 - share) * penalty(v) - penalty(share * u + (1 - share) * v)
+    assert gap == pytest.approx(4 * scale / 2 * share * (1 - share) * float((u - v).square().sum()))
+    # Table 4's penalty, .001 ||W||^2, is 2 lambda ||W||^2 with the paper's lambda of 5e-4.
+    assert Sensitivity((446, 128, 30), 1200).strong_convexity == scale
+
+
 @pytest.mark.parametrize("alpha", [1.0, 5.0, 100.0])
 def test_theorem_5_does_not_hold_the_convexified_loss_of_a_network_is_not_convex(alpha):
     """On a line between two networks that only differ in the order of their hidden neurons the middle one is worse."""

@@ -48,9 +48,18 @@ def scores(method, data: Dataset, near: str, query: torch.Tensor) -> tuple[torch
 
 
 @settings(deadline=None, derandomize=True, max_examples=30)
-@given(SEEDS, st.integers(2, 30), st.floats(0.05, 20), NEAR, st.sampled_from(["raw", "fourier"]))
-def test_one_record_moves_a_regression_s_logits_no_further_than_proven(seed, count, regularisation, near, features):
-    method = Logits(regularisation=regularisation, features=features, width=30)
+@given(
+    SEEDS,
+    st.integers(2, 30),
+    st.floats(0.05, 20),
+    NEAR,
+    st.sampled_from(["raw", "centred", "fourier"]),
+    st.sampled_from(["softmax", "tangent"]),
+)
+def test_one_record_moves_a_regression_s_logits_no_further_than_proven(
+    seed, count, regularisation, near, features, loss
+):
+    method = Logits(regularisation=regularisation, features=features, width=30, loss=loss)
     data = dataset(seed, count)
     query = torch.cat([data.features[-1:], dataset(seed + 1, 5).features])
     moved = [scores(method, each, near, query)[0] for each in (data, neighbour(data, near))]
@@ -68,6 +77,32 @@ def test_few_records_of_classes_get_a_shorter_kernel_unless_one_is_given():
     assert methods.build("logits", {"length": 1.0}, records=100, public=public).length == 1.0
     numbers = replace(public, classes=(), task="regression", target_bounds=(0.0, 1.0))
     assert methods.build("logits", {}, records=100, public=numbers).length == 0.6
+
+
+def test_a_record_moves_the_tangent_s_answers_by_all_that_is_proven_and_half_as_far_as_a_softmax_s():
+    data = Dataset("d", torch.eye(3)[[0, 0]], torch.tensor([0, 1]), Public((3,), ("a", "b", "c")))
+    query = data.features[:1]
+    exact = Logits(regularisation=2.0, features="raw", loss="tangent", tolerance=1e-9)
+    moved = (
+        scores(exact, data, "add-or-remove", query)[0]
+        - scores(exact, data.take(torch.tensor([0])), "add-or-remove", query)[0]
+    )
+    bound = exact.score_change(2.0, "add-or-remove", 3)
+    assert float(moved.max() - moved.min()) == pytest.approx(bound.span) == pytest.approx(1 / 2)
+    assert float(moved.norm()) == pytest.approx(bound.l2)
+    assert float(moved.abs().sum()) == pytest.approx(bound.l1)
+    assert replace(exact, loss="softmax").score_change(2.0, "add-or-remove", 3).span == pytest.approx(2 * bound.span)
+
+
+def test_few_records_of_three_classes_and_more_get_the_tangent_by_public_numbers_alone():
+    budget, three = Budget(3.0, 1e-5, queries=100), Public((8,), ("a", "b", "c"))
+    assert Logits().suited(budget, three, 1_000).loss == "tangent"
+    assert Logits().suited(budget, three, 1_000).features == "centred"
+    assert Logits().suited(budget, three, 10_000).loss == "softmax"
+    assert Logits().suited(replace(budget, queries=1), three, 1_000).loss == "softmax"
+    two = Logits().suited(budget, replace(three, classes=("a", "b")), 1_000)
+    assert (two.loss, two.features) == ("softmax", "fourier")
+    assert Logits(loss="softmax", features="raw").suited(budget, three, 1_000) == Logits(loss="softmax", features="raw")
 
 
 def test_the_bound_is_the_note_s_under_replace_one():
@@ -96,7 +131,7 @@ def test_the_regression_is_solved_to_the_stated_gradient(seed, count, regularisa
 def test_a_regression_that_is_not_solved_is_not_released():
     data = dataset(0, 20)
     with pytest.raises(NoiseproofError, match="nothing is released"):
-        Logits(regularisation=1e-9, tolerance=1e-30).fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))
+        Logits(regularisation=1e-9, tolerance=1e-30, loss="softmax").fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))
 
 
 def test_mapped_in_parts_the_regression_is_the_same(monkeypatch):

@@ -7,7 +7,8 @@ import torch
 
 from noiseproof.data.dataset import Dataset, Public
 from noiseproof.errors import DataError
-from papers.lin.training import grey28
+from papers.lin.design import PLANS
+from papers.lin.training import grey28, source
 
 
 def images(*shape: int) -> Dataset:
@@ -40,3 +41,14 @@ def test_mnist_is_taken_as_it_is():
 def test_other_records_are_refused(shape):
     with pytest.raises(DataError, match="at least 28x28 are needed"):
         grey28(images(*shape))
+
+
+def test_the_papers_size_has_svhns_extra_part_where_it_is_there_and_kept_cells_never(tmp_path, monkeypatch):
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert source("svhn", PLANS["paper"]) == "svhn"
+    for part in ("train", "extra", "test"):
+        (tmp_path / f"{part}_32x32.mat").touch()
+    assert source("svhn", PLANS["paper"]) == "svhn-extra"
+    assert source("svhn", PLANS["effect"]) == "svhn"
+    assert source("mnist", PLANS["paper"]) == "mnist"

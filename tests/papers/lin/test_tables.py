@@ -110,7 +110,7 @@ def effect(tmp_path_factory, plan, pretend):
 
 def test_the_tables_of_scale_effect_have_what_was_printed_beside_each_setting(effect):
     numbered = {f"table-{number}" for number in (3, 4, 5, 7, 8, 9, 10, 11, 12)}
-    assert set(effect) == {"sequences", "distances", "rates", "gains", "slips"} | numbered
+    assert set(effect) == {"sequences", "distances", "curves", "steps", "rates", "gains", "slips"} | numbered
     names = ("data", "model", "optimizer", "C", "AC, theirs", "CA, theirs", "no noise, theirs")
     found = columns(effect["sequences"], *names)
     for row in (
@@ -130,11 +130,35 @@ def test_the_tables_of_scale_effect_have_what_was_printed_beside_each_setting(ef
 
 def test_gains_are_by_seed_with_as_many_as_were_run(effect):
     gains = columns(effect["sequences"], "data", "optimizer", "steps", "AC over CA, points of each seed")
-    for data, _, steps, text in gains:
+    assert {data for data, *_ in gains} == {"mnist", "cifar10", "svhn"}
+    for _, _, steps, text in gains:
         each = [float(gain) for gain in text.split(", ")]
-        assert data == "mnist"
         assert len(each) == (1 if steps == design.LONG else 3)
         assert all(10 <= gain <= 30 for gain in each)
+
+
+def test_more_steps_stand_beside_fewer_and_what_the_root_of_their_ratio_makes_of_the_distance(effect):
+    found = columns(effect["steps"], "start", "sequence", "steps", "TPVD", "TPVD before, by the root of the steps")
+    assert [row[:3] for row in found] == [
+        ("glorot", sequence, steps) for sequence in ("AC", "CA") for steps in (20, design.LONG)
+    ]
+    for few, many in (found[:2], found[2:]):
+        assert few[4] is None
+        assert many[4] == pytest.approx(few[3] * (design.LONG / 20) ** 0.5)
+
+
+def test_curves_are_counted_over_every_look_of_every_seed_at_the_figures_own_settings_first(effect):
+    found = columns(effect["curves"], "figure", "data", "sigma", "C", "seeds", "accuracy: AC above CA")
+    assert [row[:5] for row in found[:3]] == [
+        ("1", "mnist", 0.5, 1.4, 1),
+        ("2", "cifar10", 0.1, 0.8, 1),
+        ("3", "svhn", 0.1, 1.4, 1),
+    ]
+    assert {seeds for *_, seeds, _ in found[3:]} == {1, 3}
+    for *_, seeds, counted in found:
+        ahead, looks = map(int, counted.split(" of "))
+        assert 0 < ahead <= looks
+        assert looks % seeds == 0
 
 
 def test_tables_7_and_12_have_the_papers_networks_in_every_row_of_theirs(effect):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from noiseproof.data.dataset import Column, Dataset, Public
 from noiseproof.data.lazy import in_memory
@@ -15,6 +16,7 @@ from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses.coding import Coding
 from noiseproof.methods.losses.differences import Differences
 from noiseproof.methods.losses.mixture import Columns, Measurement, evenly
+from noiseproof.methods.losses.ranges import halves, slot_counts, smoothed
 from noiseproof.privacy import EventLog, Exponential, Gaussian, Neighbours, Randomness
 from noiseproof.privacy.events import DpEvent, GaussianDpEvent, ReplaceOneDpEvent
 
@@ -28,8 +30,6 @@ _NOISE_FLOOR = 1.0
 """Slots whose noisy count is below so many standard deviations are joined with others."""
 _TELLING, _GRID = 16, 256
 """Categories from which on they tell how common each other are, and different counts that are told apart for it, at most."""
-_SEEN = 1.0
-"""A difference between neighbouring numbers' counts is noise up to so many standard deviations."""
 _ROWS = 1 << 15
 
 
@@ -70,6 +70,11 @@ class View:
         self.sizes: tuple[int, ...] = (*self.coding.sizes, len(public.classes))
         self.widths: tuple[torch.Tensor | None, ...] = (*self.coding.widths, None)
         """How wide each slot of a number is; None for categories."""
+        self.ranges: tuple[torch.Tensor | None, ...] = tuple(
+            None if width is None else halves(len(width), missing=size > len(width))
+            for size, width in zip(self.sizes, self.widths, strict=True)
+        )
+        """What a record in each slot of a number adds to every range that is counted; None for categories."""
 
     def slots(self, dataset: Dataset) -> torch.Tensor:
         """(records, columns), the smallest whole numbers that hold them."""
@@ -92,39 +97,34 @@ class Groups:
     None is needed: it reads noisy counts and public sizes.
     """
 
-    def __init__(
-        self,
-        noisy: list[torch.Tensor],
-        widths: tuple[torch.Tensor | None, ...],
-        sigmas: Sequence[float],
-        records: int,
-        most: int,
-    ) -> None:
-        self._sigmas = sigmas
-        smooth = [
-            denoised(counts, sigma) if width is None else smoothed(counts, width, sigma)
-            for counts, width, sigma in zip(noisy, widths, sigmas, strict=True)
-        ]
-        self.fine = [_on_simplex(counts / max(1, records)) for counts in smooth]
+    def __init__(self, noisy: list[torch.Tensor], view: View, sigmas: Sequence[float], records: int, most: int) -> None:
+        self.fine: list[torch.Tensor] = []
         """The shares of every slot."""
-        self.of_slot = [
-            _rare_joined(counts, _NOISE_FLOOR * sigma)
-            if width is None
-            else _neighbours_joined(counts, len(width), max(_NOISE_FLOOR * sigma, records / most))
-            for counts, width, sigma in zip(smooth, widths, sigmas, strict=True)
-        ]
+        self.of_slot: list[torch.Tensor] = []
         """The group of every slot, by column."""
+        self._sigmas: list[float] = []
+        for found, width, ranges, sigma in zip(noisy, view.widths, view.ranges, sigmas, strict=True):
+            floor = _NOISE_FLOOR * sigma
+            if width is None or ranges is None:
+                counts = denoised(found, sigma)
+                groups = _rare_joined(counts, floor)
+                noise = sigma * math.sqrt(len(groups) / (int(groups.max()) + 1))
+            else:
+                slots, covariance = slot_counts(found, ranges, sigma, records)
+                counts = smoothed(slots, width, covariance)
+                groups = _neighbours_joined(counts, len(width), max(floor, records / most))
+                member = functional.one_hot(groups).double()
+                noise = math.sqrt(float((member.T @ covariance @ member).diagonal().mean().clamp_min(1e-12)))
+            self.fine.append(_on_simplex(counts / max(1, records)))
+            self.of_slot.append(groups)
+            self._sigmas.append(noise)
         self.sizes = tuple(int(groups.max()) + 1 for groups in self.of_slot)
 
     def measured(self, records: int) -> list[Measurement]:
         """The shares of every column's groups, of so many records."""
         return [
-            Measurement(
-                (column,),
-                torch.zeros(size).index_add(0, groups, fine.float()),
-                sigma / records * math.sqrt(len(groups) / size),
-            )
-            for column, (fine, groups, size, sigma) in enumerate(
+            Measurement((column,), torch.zeros(size).index_add(0, groups, fine.float()), noise / records)
+            for column, (fine, groups, size, noise) in enumerate(
                 zip(self.fine, self.of_slot, self.sizes, self._sigmas, strict=True)
             )
         ]
@@ -157,30 +157,6 @@ def denoised(counts: torch.Tensor, sigma: float) -> torch.Tensor:
     for _ in range(100):
         common = (fits + common).log_softmax(1).logsumexp(0) - math.log(len(counts))
     return (fits + common).softmax(1) @ grid
-
-
-def smoothed(counts: torch.Tensor, widths: torch.Tensor, sigma: float) -> torch.Tensor:
-    """Noisy counts of a number's slots without differences that are likely noise: there, counts are as slots are wide.
-
-    Halves of the range are compared, then halves of these: the part of a difference that noise explains is taken away
-    (a non-negative garrote on a tree of Haar's). Slots beyond the numbers', for what is missing, are left alone.
-    """
-    found = counts.clone()
-    parts = [(0, len(widths), float(counts[: len(widths)].sum()))]
-    while parts:
-        first, last, total = parts.pop()
-        if last - first == 1:
-            found[first] = total
-            continue
-        middle = (first + last) // 2
-        share = float(widths[first:middle].sum() / widths[first:last].sum())
-        left, right = float(counts[first:middle].sum()), float(counts[middle:last].sum())
-        more = (1 - share) * left - share * right
-        noise = sigma * math.hypot((1 - share) * math.sqrt(middle - first), share * math.sqrt(last - middle))
-        kept = more * max(0.0, 1 - (_SEEN * noise / more) ** 2) if more else 0.0
-        part = min(max(0.0, share * total + kept), max(0.0, total))
-        parts += [(first, middle, part), (middle, last, total - part)]
-    return found
 
 
 def _neighbours_joined(counts: torch.Tensor, numbers: int, floor: float) -> torch.Tensor:
@@ -222,6 +198,7 @@ class Counts:
     def __init__(self, dataset: Dataset, view: View, neighbours: Neighbours, rng: Randomness, log: EventLog) -> None:
         self._slots = view.slots(dataset)
         self._sizes = view.sizes
+        self._ranges = view.ranges
         weights = dataset.weights
         self._weights = None if weights is None else weights.numpy()
         self._near, self._rng, self._log = neighbours, rng, log
@@ -231,7 +208,7 @@ class Counts:
     def group(self, groups: Groups) -> None:
         """Tell only groups of slots apart from now on."""
         parts = [groups.of_slot[place].short()[column.long()] for place, column in enumerate(self._slots.unbind(1))]
-        self._slots, self._sizes = torch.stack(parts, dim=1), groups.sizes
+        self._slots, self._sizes, self._ranges = torch.stack(parts, dim=1), groups.sizes, (None,) * len(parts)
         self._counted.clear()
 
     def _exact(self, columns: Columns) -> torch.Tensor:
@@ -243,10 +220,15 @@ class Counts:
             self._counted[columns] = torch.from_numpy(counted).view(*sizes)
         return self._counted[columns]
 
+    def exact(self, columns: Columns) -> torch.Tensor:
+        """What noise is added to: the count of every cell, or of every range of a single number's values."""
+        ranges = self._ranges[columns[0]] if len(columns) == 1 else None
+        return self._exact(columns) if ranges is None else ranges @ self._exact(columns)
+
     def noised(self, columns: Columns, sigma: float, times: int = 1) -> torch.Tensor:
         """The noisy counts of every cell of some columns, so many times over."""
         self._log.append(count_event(sigma, self._near), times)
-        exact = self._exact(columns)
+        exact = self.exact(columns)
         return Gaussian(1.0, sigma).release(exact.expand(times, *exact.shape).contiguous(), self._rng)
 
     def measure(self, columns: Columns, sigma: float) -> Measurement:

@@ -22,7 +22,7 @@ from noiseproof.methods.losses.counts import Counts, Groups, View, count_event
 from noiseproof.methods.losses.gan import BINS, Synthesizer, as_classes
 from noiseproof.methods.losses.mixture import Columns, Mixture
 from noiseproof.networks import Network
-from noiseproof.privacy import Budget, EventLog, Game, Neighbours, Randomness, accountants, calibration
+from noiseproof.privacy import Budget, EventLog, Game, Neighbours, Randomness, Reproducible, accountants, calibration
 from noiseproof.privacy.accountants import Spent
 from noiseproof.privacy.events import ComposedDpEvent, DpEvent, PureDpEvent, SelfComposedDpEvent
 from noiseproof.progress import SILENT, Progress
@@ -110,12 +110,12 @@ class Marginals(Synthesizer):
 
     Formal guarantee
     ----------------
-    (epsilon, delta)-DP of the budget for the synthetic records. Each table of counts is a Gaussian mechanism: a record
-    lies in one cell, so that it adds 1. Each choice is an exponential mechanism over the L1 distances between a pair's
-    counts and the model's, which a record moves by at most 1. How many there are and their noise is fixed beforehand from
-    public numbers, so that adaptive composition applies as it is. Unit: record, or person, whose records then count for
-    1 together. Neighbours: as the budget says. McKenna, Mullins, Sheldon and Miklau 2022 (AIM) choose and measure so;
-    Liu, Vietri and Wu 2021 fit a generator.
+    (epsilon, delta)-DP of the budget for the synthetic records. Each table of counts is a Gaussian mechanism: a record lies
+    in one cell, so that it adds 1, or in one range of each length of a number's, to which it adds a norm of 1. Each choice
+    is an exponential mechanism over the L1 distances between a pair's counts and the model's, which a record moves by at
+    most 1. How many there are and their noise is fixed beforehand from public numbers, so that adaptive composition applies
+    as it is. Unit: record, or person, whose records then count for 1 together. Neighbours: as the budget says. McKenna,
+    Mullins, Sheldon and Miklau 2022 (AIM) choose and measure so; Liu, Vietri and Wu 2021 fit a generator.
     Costs: seconds to a minute, whatever the number of records.
 
     Examples:
@@ -179,7 +179,7 @@ class Marginals(Synthesizer):
         log = EventLog()
         counts = Counts(dataset, view, budget.neighbours, rng, log)
         noisy = [counts.noised((column,), sigma)[0] for column, sigma in enumerate(plan.one_way)]
-        groups = Groups(noisy, view.widths, plan.one_way, counts.records, self.values)
+        groups = Groups(noisy, view, plan.one_way, counts.records, self.values)
         measured = groups.measured(counts.records)
         counts.group(groups)
         mixture = Mixture(groups.sizes, self._components(dataset.persons), seeded_generator(initial_seed(rng)))
@@ -283,35 +283,36 @@ class Marginals(Synthesizer):
 
     def _game(self, budget: Budget, canaries: int) -> Game:
         """A canary whose value nobody else has, in every count of a training that counts four columns and their pairs."""
-        columns = tuple(Column(name, categories=("usual", "rare")) for name in "abc")
-        public = Public(shape=(6,), classes=("no", "yes"), kind="table", columns=columns, target="y")
+        names = tuple(Column(name, categories=("usual", "rare")) for name in "ab")
+        columns = (*names, Column("c", low=0.0, high=1.0))
+        public = Public(shape=(5,), classes=("no", "yes"), kind="table", columns=columns, target="y")
         view = View(public)
         plan = self.plan(view.sizes, 100, budget)
         near = budget.neighbours
-        usual = torch.tensor([1.0, 0.0]).repeat(99, 3)
+        usual = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0])
 
         def counted(world: int) -> Dataset:
-            extra = torch.tensor([0.0, 1.0] if world else [1.0, 0.0]).repeat(canaries, 3)
+            extra = (1 - usual if world else usual).repeat(canaries, 1)
             there = bool(world) or near == "replace-one"
-            features = torch.cat([usual, extra]) if there else usual
+            features = torch.cat([usual.repeat(99, 1), *[extra] * there])
             labels = torch.cat([torch.zeros(99), torch.full((canaries if there else 0,), float(world))]).long()
             groups = torch.arange(len(labels)).clamp(max=99) if canaries > 1 else None
             return Dataset("canary", features, labels, public, groups)
 
+        tables: list[tuple[Columns, float]] = [((column,), sigma) for column, sigma in enumerate(plan.one_way)]
+        tables += [((column, 3), plan.target) for column in range(plan.with_target)]
+        others: list[Columns] = [(0, 1), (0, 2), (1, 2)]
+        tables += [(pair, plan.pair) for pair in others[: plan.pairs - plan.with_target]]
+        tables += [(triple, plan.triple) for triple in _triples(plan)]
+        worlds = [Counts(counted(world), view, near, Reproducible(0), EventLog()) for world in (0, 1)]
+        # Everything that differs, weighed by its exactness, is the sufficient statistic.
+        differences = [(worlds[1].exact(columns) - worlds[0].exact(columns)).flatten() for columns, _ in tables]
+
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-            rng = seeded_by(generator)
-            one = Counts(counted(world), view, near, rng, EventLog())
-            tables: list[tuple[Columns, float]] = [((column,), sigma) for column, sigma in enumerate(plan.one_way)]
-            tables += [((column, 3), plan.target) for column in range(plan.with_target)]
-            others: list[Columns] = [(0, 1), (0, 2), (1, 2)]
-            tables += [(pair, plan.pair) for pair in others[: plan.pairs - plan.with_target]]
-            tables += [(triple, plan.triple) for triple in _triples(plan)]
+            one = Counts(counted(world), view, near, seeded_by(generator), EventLog())
             score = torch.zeros(trials, dtype=torch.float64)
-            for columns, sigma in tables:
-                cells = one.noised(columns, sigma, trials).flatten(1)
-                # Everything that differs, weighed by its exactness, is the sufficient statistic: the canary's cell, and,
-                # where it takes another record's place, that record's.
-                score += (cells[:, -1] - cells[:, 0] if near == "replace-one" else cells[:, -1]) / sigma**2
+            for (columns, sigma), difference in zip(tables, differences, strict=True):
+                score += one.noised(columns, sigma, trials).flatten(1) @ difference / sigma**2
             return score
 
         spent = plan.spent(plan.event, budget.delta)

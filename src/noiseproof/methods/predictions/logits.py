@@ -1,4 +1,4 @@
-"""logits: softmax regression on public features, solved to a stated gradient norm, with noise on every class's logit."""
+"""logits: a linear layer on public features, solved to a stated gradient norm, with noise on every class's logit."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from noiseproof.methods import register
 from noiseproof.methods.common import Count, Positive
 from noiseproof.methods.predictions.answers import Answer, ScoreChange, least_noise
 from noiseproof.methods.predictions.scores import ScoreMethod, ScoreRelease
+from noiseproof.methods.predictions.votes import unit
 from noiseproof.privacy import Budget, Game, Neighbours, Randomness
 from noiseproof.progress import SILENT, Progress
 from noiseproof.tensors import default_device
@@ -28,8 +29,15 @@ _LENGTH = 1 + 1e-9
 _FEW, _SHORT = 10_000, 0.4
 """Below so many records random Fourier features get this length scale."""
 
-MapName = Literal["auto", "raw", "fourier", "scattering"]
-"""`raw`: the features themselves. `fourier`: random Fourier features. `scattering`: wavelets, for pictures."""
+_HEARD = 100
+"""Fewer records of each class than this times an answer's noise, in records, are heard better by the tangent."""
+
+MapName = Literal["auto", "raw", "centred", "fourier", "scattering"]
+"""`raw`: the features themselves. `centred`: less their own mean. `fourier`: random Fourier features. `scattering`: wavelets,
+for pictures."""
+
+LossName = Literal["auto", "softmax", "tangent"]
+"""`softmax`: cross-entropy. `tangent`: its tangent at 0."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class BoundedMap:
         return "fourier" if math.prod(self.shape) <= 128 else "raw"
 
     def _map(self) -> FeatureMap:
-        if self.chosen == "raw":
+        if self.chosen in ("raw", "centred"):
             return UnitNormMap()
         if self.chosen == "fourier":
             return Chain((UnitNormMap(), RandomFourierMap(self.width, self.length)))
@@ -75,7 +83,8 @@ class BoundedMap:
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
         """The mapped records, (records, width) in float64."""
-        mapped = self._map()(features.float()).double()
+        mapped = unit(features, centred=True) if self.chosen == "centred" else self._map()(features.float())
+        mapped = mapped.double()
         norms = torch.linalg.vector_norm(mapped, dim=1, keepdim=True)
         # What is not finite counts as nothing: one record must not keep the regression from being solved.
         return (mapped / norms.clamp(min=1.0)).nan_to_num_(0.0, 0.0, 0.0)
@@ -112,9 +121,11 @@ class Logits(ScoreMethod):
     (p - e_y) phi^T, of norm at most sqrt(2) ||phi||, and ||phi|| <= 1. So adding or removing a record moves the
     minimiser by at most sqrt(2) / L, replacing one by at most 2 sqrt(2) / L, and what is returned, where the gradient's
     norm is at most g, by 2 g / L more (Chaudhuri, Monteleoni and Sarwate 2011). A query's logits W^T phi(x) move by as much
-    in L2 norm, hence any two of them apart by at most sqrt(2) times it. Noise on *all* logits then is the Gaussian or
-    Laplace mechanism, and choosing a label the exponential mechanism (`answers`). Where records have persons, a person's
-    terms are weighted to count for one in all, so that all of this holds of a person. The sum, not the mean, keeps the
+    in L2 norm, hence any two of them apart by at most sqrt(2) times it. With `loss="tangent"` the cross-entropy is replaced
+    by its tangent at 0, so that a record's gradient is (1/c - e_y) phi^T wherever W is, for c classes: it moves a query's
+    logits by at most sqrt(1 - 1/c) / L, and any two of them apart by 1 / L, half as far. Noise on *all* logits then is the
+    Gaussian or Laplace mechanism, and choosing a label the exponential mechanism (`answers`). Where records have persons, a
+    person's terms are weighted to count for one in all, so that all of this holds of a person. The sum, not the mean, keeps the
     number of records out of the objective; with L = lambda n, replace-one is the usual 2 sqrt(2) / (lambda n).
 
     Of a number, coded to [0, 1], the losses are Huber's of w^T phi + 1/2 - y, linear from 1 on, so that a record's gradient
@@ -144,8 +155,12 @@ class Logits(ScoreMethod):
     )
 
     features: MapName = "auto"
-    """The public map of records: `raw`, `fourier` (random Fourier features) or `scattering` (wavelets, for pictures). `auto`
-    is `scattering` for pictures whose sides are multiples of 4 from 16 on, `fourier` for up to 128 features, else `raw`."""
+    """The public map of records: `raw`, `centred` (less their own mean), `fourier` (random Fourier features) or `scattering`
+    (wavelets, for pictures). `auto` is `scattering` for pictures whose sides are multiples of 4 from 16 on, else `raw` for
+    more than 128 features, else `fourier`, or `centred` where the loss is the tangent and records are no pictures."""
+    loss: LossName = "auto"
+    """`softmax`: cross-entropy. `tangent`: its tangent at 0, whose minimiser are sums of records, and which a record moves half
+    as far. `auto`: the tangent for three classes and more with few records, fewer of each than 100 times an answer's noise."""
     noise: Positive = 0.25
     """The noise's standard deviation on a logit; it sets the regularisation, unless that is given. On a number, coded to
     [0, 1], it is a fifth of that."""
@@ -163,15 +178,46 @@ class Logits(ScoreMethod):
         suited = super().for_records(records, public)
         return replace(suited, length=_SHORT) if records < _FEW and public.task == "classification" else suited
 
+    def suited(self, budget: Budget, public: Public, records: int) -> Self:
+        """With loss and features in place of `auto`, by public numbers alone.
+
+        Two classes keep the softmax: sums of records answer the larger class wherever the other is much smaller.
+        """
+        if public.task != "classification":
+            return self
+        noise = least_noise(ScoreChange(1.0, 1.0, 1.0, budget.neighbours), "label", budget).spread
+        few = records < _HEARD * noise * len(public.classes)
+        loss, features = self.loss, self.features
+        if loss == "auto":
+            loss = "tangent" if few and len(public.classes) > 2 else "softmax"
+        if features == "auto":
+            chosen = BoundedMap("auto", public.shape).chosen
+            features = "centred" if loss == "tangent" and chosen == "fourier" and public.kind != "image" else chosen
+        return replace(self, loss=loss, features=features)
+
     def score_change(
         self, regularisation: float, neighbours: Neighbours, classes: int, *, numeric: bool = False
     ) -> ScoreChange:
         """How far one record moves a query's logits, or its number."""
         records = 2 if neighbours == "replace-one" else 1
-        l2 = _steepest(numeric) * _LENGTH**2 * (records + 2 * self.tolerance) / regularisation
+        each = _LENGTH**2 / regularisation
+        steepest = self._steepest(classes, numeric=numeric)
+        l2 = steepest * records * each
+        l1, span = math.sqrt(classes) * l2, math.sqrt(2) * l2
         if numeric:
-            return ScoreChange(l1=l2, l2=l2, span=l2, neighbours=neighbours)
-        return ScoreChange(l1=math.sqrt(classes) * l2, l2=l2, span=math.sqrt(2) * l2, neighbours=neighbours)
+            l1 = span = l2
+        elif self.loss == "tangent":
+            l1, span = 2 * (1 - 1 / classes) * records * each, records * each
+        # Each of two solutions is so far from its minimiser, in any direction.
+        left = 2 * self.tolerance * steepest * each
+        more = (1.0, 1.0) if numeric else (math.sqrt(classes), math.sqrt(2))
+        return ScoreChange(l1=l1 + more[0] * left, l2=l2 + left, span=span + more[1] * left, neighbours=neighbours)
+
+    def _steepest(self, classes: int, *, numeric: bool = False) -> float:
+        """The largest norm of a loss's gradient in the outputs: of cross-entropy, its tangent, or Huber's loss."""
+        if numeric:
+            return 1.0
+        return math.sqrt(1 - 1 / classes) if self.loss == "tangent" else math.sqrt(2)
 
     def planned(self, budget: Budget, classes: int, *, numeric: bool = False) -> tuple[float, Answer]:
         """The regularisation and the answers' noise, from public numbers alone."""
@@ -190,11 +236,12 @@ class Logits(ScoreMethod):
         self, network: object, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> LogitsRelease:
         """Solve the regression; refuse to release it if the solver did not come close enough to the minimiser."""
-        facts = {"name": self.features, "width": self.width, "length": self.length}
+        made = self.suited(budget, dataset.public, dataset.persons)
+        facts = {"name": made.features, "width": self.width, "length": self.length}
         feature_map = BoundedMap(shape=dataset.public.shape, **facts)  # type: ignore[arg-type]
         numeric = dataset.public.task != "classification"
-        regularisation, answer = self.planned(budget, dataset.classes, numeric=numeric)
-        gradient = _steepest(numeric) * self.tolerance
+        regularisation, answer = made.planned(budget, dataset.classes, numeric=numeric)
+        gradient = made._steepest(dataset.classes, numeric=numeric) * self.tolerance
         device = default_device()
         solution = solve(
             dataset.features.to(device),
@@ -204,6 +251,7 @@ class Logits(ScoreMethod):
             gradient=gradient,
             feature_map=feature_map,
             weights=dataset.weights,
+            tangent=made.loss == "tangent",
             progress=progress,
         )
         ran = {
@@ -211,18 +259,19 @@ class Logits(ScoreMethod):
             "regularisation": regularisation,
             "gradient norm at most": gradient,
             "features": feature_map.chosen,
+            "loss": "huber" if numeric else made.loss,
         }
         weights = {"weights": solution.weights.cpu()}
         return self._release(weights, answer, dataset, budget, rng, ran, facts={"map": facts})
 
     def _game(self, budget: Budget, canaries: int) -> Game:
-        """A record of the other class, with features of norm 1 that one more record has, and an answer to them."""
-        return self._record_game("a record against another", torch.tensor([[1.0, 0.0]]), budget, canaries)
+        """A record of the other class, with features of norm 1 that one more record has, and an answer to them.
 
-
-def _steepest(numeric: bool) -> float:
-    """The largest norm of a loss's gradient in the outputs: of cross-entropy, or of Huber's loss."""
-    return 1.0 if numeric else math.sqrt(2)
+        Where the loss is left open, the tangent is played, which the record moves by all that is proven.
+        """
+        played = replace(self, loss="tangent") if self.loss == "auto" else self
+        what = f"a record against another, {played.loss}"
+        return played._record_game(what, torch.tensor([[1.0, 0.0]]), budget, canaries)
 
 
 _ROUNDS = 60
@@ -249,9 +298,12 @@ def solve(
     gradient: float,
     feature_map: Callable[[torch.Tensor], torch.Tensor],
     weights: torch.Tensor | None = None,
+    tangent: bool = False,
     progress: Progress = SILENT,
 ) -> Solution:
     """Minimise `sum of (weighted) cross-entropies + regularisation / 2 * ||W||^2` until the gradient's norm is below `gradient`.
+
+    With `tangent`, of what the cross-entropies' tangents at 0 are in their place.
 
     The objective is `regularisation`-strongly convex, so the solution is within `gradient / regularisation` of the
     minimiser. If the norm is not reached there is no such bound and nothing is returned. In float64, by L-BFGS.
@@ -261,7 +313,7 @@ def solve(
     None by itself: the weights are exact. A sum, not a mean, so that the objective of neighbours differs in one term
     whatever the number of records is.
     """
-    objective = _Objective(features, labels, regularisation, feature_map, weights)
+    objective = _Objective(features, labels, regularisation, feature_map, weights, tangent)
     start = torch.zeros(objective.width, classes, dtype=torch.float64, device=features.device)
     with progress.task("softmax regression", _ROUNDS) as task:
         found = Solution(start, float(torch.linalg.vector_norm(objective.at(start)[1])), 0)
@@ -333,8 +385,9 @@ class _Objective:
         regularisation: float,
         feature_map: Callable[[torch.Tensor], torch.Tensor],
         weights: torch.Tensor | None = None,
+        tangent: bool = False,
     ) -> None:
-        self._map, self._regularisation = feature_map, regularisation
+        self._map, self._regularisation, self._tangent = feature_map, regularisation, tangent
         self.width = feature_map(features[:1]).shape[1]
         rows = max(1, min(_ENTRIES // self.width, 1 << 14))
         self._parts = list(zip(features.split(rows), labels.split(rows), strict=True))
@@ -361,7 +414,15 @@ class _Objective:
                 value = value + nn.functional.huber_loss(residuals, torch.zeros_like(residuals), reduction="sum")
                 slope = slope.addmm(mapped.T, residuals.clamp(-1, 1))
                 continue
-            logs = torch.log_softmax(mapped @ weights, dim=1)
+            logits = mapped @ weights
+            if self._tangent:
+                errors = torch.full_like(logits, 1 / logits.shape[1])
+                errors -= nn.functional.one_hot(labels, logits.shape[1])
+                errors = self._counted(index, errors)
+                value = value + (errors * logits).sum()
+                slope = slope.addmm(mapped.T, errors)
+                continue
+            logs = torch.log_softmax(logits, dim=1)
             value = value - self._counted(index, logs.gather(1, labels[:, None])).sum()
             errors = logs.exp_()
             errors.scatter_add_(1, labels[:, None], torch.full_like(errors[:, :1], -1).expand(len(labels), 1))
@@ -372,7 +433,7 @@ class _Objective:
     def curvature(self, weights: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
         """The second derivative at `weights`, applied to a direction."""
         image = self._regularisation * direction
-        for index in range(len(self._parts)):
+        for index in range(0 if self._tangent else len(self._parts)):
             mapped = self._mapped(index)
             labels = self._parts[index][1]
             if labels.is_floating_point():
