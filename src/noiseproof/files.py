@@ -97,7 +97,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def strict_json(text: str | bytes) -> Any:
-    """A JSON document that no two readers can take for different ones: no name twice, no NaN, no endless nesting.
+    """A JSON document that all readers take for the same: no name twice, no NaN, no half a character, no endless nesting.
 
     Args:
         text: The document.
@@ -112,7 +112,11 @@ def strict_json(text: str | bytes) -> Any:
     {'epsilon': 0.1}
     """
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        raw = text.encode() if isinstance(text, str) else text
+        if b"\\ud" in raw.lower():  # perhaps half of a pair, which is no text
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

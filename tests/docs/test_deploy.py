@@ -57,6 +57,12 @@ def test_the_containerfile_copies_what_there_is_and_runs_as_nobody():
     assert user < names.index("ENTRYPOINT")
 
 
+def test_the_proxy_tells_whom_it_limits_so_and_not_that_the_service_is_away():
+    text = (DEPLOY / "nginx.conf").read_text()
+    for kind in ("conn", "req"):
+        assert f"limit_{kind}_status 429;" in text
+
+
 def test_the_compose_file_names_what_it_has():
     document = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     for service in document["services"].values():

@@ -138,7 +138,9 @@ HOSTILE = {
     "a negative epsilon": ("votes", card("proven", "epsilon", to=-3.0)),
     "a card of another kind": ("votes", file(bundles.CARD, b'{"method": "votes"}')),
     "a card that is a number": ("votes", file(bundles.CARD, b"3")),
+    "a card of 40 MB": ("votes", card("method", to="x" * (40 << 20))),
     "an empty card": ("votes", file(bundles.CARD, b"")),
+    "settings of 60 MB of empty lists": ("votes", file(bundles.SETTINGS, b"[" + b"[]," * (20 << 20) + b"0]")),
     "settings that are no text": ("votes", file(bundles.SETTINGS, b"\xff\xfe\x00")),
     "settings that are null": ("votes", file(bundles.SETTINGS, b"null")),
     "settings that are a list": ("votes", file(bundles.SETTINGS, b"[]")),
@@ -178,6 +180,22 @@ HOSTILE = {
             ),
         ),
     ),
+    "a header of half a million tensors": (
+        "open",
+        file(
+            bundles.WEIGHTS,
+            lambda *_: header(
+                json.dumps(
+                    {f"{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(500_000)}
+                ).encode()
+            ),
+        ),
+    ),
+    "weights that are NaN": (
+        "open",
+        tensors(lambda found: {name: torch.full_like(one, float("nan")) for name, one in found.items()}),
+    ),
+    "a class of half a character": ("votes", setting("public", "classes", to=["no", "\ud800", "perhaps"])),
     "weights of other names": ("open", tensors(lambda found: {f"x{name}": one for name, one in found.items()})),
     "weights of other shapes": ("open", tensors(lambda found: {**found, first(found): torch.zeros(7, 7, 7)})),
     "no weights": ("open", tensors(lambda _: {"none": torch.zeros(1)})),

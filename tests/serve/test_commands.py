@@ -82,6 +82,7 @@ def test_a_ledger_is_shown_verified_and_exported(noiseproof, ledger, service, tm
     assert [json.loads(line) for line in lines] == list(service.history.export())
     out = tmp_path / "history.jsonl"
     assert json.loads(noiseproof("ledger", "export", "--ledger", ledger, "--out", out, "--json").out)["entries"] == 5
+    assert out.stat().st_mode & 0o777 == 0o600  # it names clients
     assert out.read_text().splitlines() == lines
 
 

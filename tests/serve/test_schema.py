@@ -134,15 +134,20 @@ def test_a_release_of_every_class_that_answers_is_among_the_kinds():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_thousand_requests(start, tmp_path, capsys, kind):
-    """A share of them for each kind; `-k` chooses one. (Sequences of requests, the third phase, take hours.)"""
+    """A share of them for each kind, in all phases; `-k` chooses one."""
     name, schema = KINDS[kind]
     method = get(name)
     quick = {"epochs": 1} if "epochs" in method.__dataclass_fields__ else {}
     asked = {"queries": 10**6} if method.place == "predictions" else {}
     release = train(method(**quick), records_of(schema), epsilon=3, **asked)
     service = start(rate=1e6, releases={"paid": release})
-    statuses, run = fuzz(service, tmp_path, service.operator, 200, "coverage,fuzzing", seed=[*KINDS].index(kind))
-    hold(service, statuses, run)
+    statuses: Counter[int] = Counter()
+    # Sequences of requests take a second each: fewer of them.
+    for phases, examples in (("examples,coverage,fuzzing", 200), ("stateful", 50)):
+        sent, run = fuzz(service, tmp_path, service.operator, examples, phases, seed=[*KINDS].index(kind))
+        hold(service, sent, run)
+        assert sent
+        statuses += sent
     with capsys.disabled():
         print(f"\nschemathesis, {kind}: {statuses.total()} requests, {dict(sorted(statuses.items()))}")
     assert statuses.total() >= EACH

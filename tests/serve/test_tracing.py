@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +37,15 @@ def test_a_request_is_a_span_under_its_callers_trace(service, rows, spans):
     written = json.dumps(told)
     assert service.ann not in written
     assert str(answer.json()["probabilities"][0][0]) not in written
+
+
+def test_a_worker_sets_up_its_exporter_by_the_environment():
+    """`opentelemetry-instrument` does so for the process that it starts, and forbids it for those that this one starts."""
+    pytest.importorskip("opentelemetry.sdk.trace", reason="opentelemetry-sdk is not installed")
+    code = "from noiseproof.serve import tracing\nwith tracing.span(None) as span: span.set_attribute('a', 'seen')"
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "none"}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert '"a": "seen"' in ran.stdout
 
 
 def test_what_is_no_traceparent_begins_a_trace_of_its_own(service, rows, spans):

@@ -364,7 +364,7 @@ def export(
         entries = History(database).export()
         if out is not None:
             check_out(out, force=force, inputs=(ledger,))
-            with whole_file(out) as file:
+            with whole_file(out, mode=0o600) as file:  # who asked, and when, is nobody else's business
                 count = sum(bool(file.write(codec.dumps(entry).encode() + b"\n")) for entry in entries)
             output.tell(json, {"entries": count, "out": str(out)}, f"{count} entries are in {out}.")
         elif json:

@@ -38,10 +38,12 @@ WEIGHTS, CARD, SETTINGS = "weights.safetensors", "card.json", "settings.json"
 BINDING = "ledger.json"
 """A file that a service keeps in a bundle whose answers cost: which ledger pays for them. No part of the release."""
 
-MOST_BYTES, MOST_SETTINGS_BYTES = 8 << 30, 64 << 20
-"""Bytes of a bundle's weights, and of each of its other files."""
+MOST_BYTES = {WEIGHTS: 8 << 30, SETTINGS: 16 << 20, CARD: 4 << 20}
+"""Bytes of a bundle's files; of others as many as of its settings. JSON takes up to thirty times its size in memory."""
 MOST_QUERIES = 10**12
 """Queries that a bundle may cover."""
+MOST_HEADER_BYTES = 4 << 20
+"""Bytes that may say which tensors there are."""
 _HOLES_BYTES = 64 << 20
 """Bytes from which on a file is looked at for holes."""
 
@@ -156,6 +158,8 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
         given = settings["settings"]
         if "version" not in settings:
             given = _with_todays_names(settings["method"], given)
+        if int.from_bytes(contents[WEIGHTS][:8], "little") > MOST_HEADER_BYTES:
+            raise BundleError(f"{WEIGHTS} of the bundle {path} names more tensors than can be meant; make it again.")
         tensors = load_tensors(contents[WEIGHTS])
         saved = Saved(
             tensors,
@@ -318,7 +322,7 @@ def read_file(path: Path, name: str) -> bytes:
         os.close(handle)
         raise BundleError(f"{name} of the bundle {path} is no file; make it again.")
     with open(handle, "rb") as file:
-        most = MOST_BYTES if name == WEIGHTS else MOST_SETTINGS_BYTES
+        most = MOST_BYTES.get(name, MOST_BYTES[SETTINGS])
         if found.st_size > most:
             raise BundleError(f"{name} of the bundle {path} has {found.st_size:,} bytes, of {most:,} that may be.")
         if found.st_size > _HOLES_BYTES and found.st_blocks * 512 < found.st_size // 10:

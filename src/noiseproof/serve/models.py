@@ -85,7 +85,9 @@ class ServedModel:
         if not (1 <= len(self.shape) <= _MOST_SIZES and 0 < math.prod(self.shape) <= _MOST_FEATURES):
             raise SettingError(f"{self.name} takes records of a shape that there is not; make it again.")
         try:
-            self.answer(torch.full((1, *self.shape), 0.5), Reproducible(0))
+            answer = self.answer(torch.full((1, *self.shape), 0.5), Reproducible(0))
+            if not answer.isfinite().all():
+                raise ArithmeticError("an answer is not finite")
         except Exception as error:
             raise SettingError(f"{self.name} cannot answer ({type(error).__name__}); make it again.") from None
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 
@@ -17,6 +18,10 @@ def _tracer() -> Any:
         from opentelemetry import trace
     except ImportError:
         return None
+    if not hasattr(trace.get_tracer_provider(), "add_span_processor"):
+        # `opentelemetry-instrument` sets up the process that it starts, and not the workers that this one starts.
+        for configurator in entry_points(group="opentelemetry_configurator"):
+            configurator.load()().configure()
     return trace.get_tracer("noiseproof.serve")
 
 
