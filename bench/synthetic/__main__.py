@@ -68,7 +68,7 @@ def compared(found: Kept) -> str:
 def held(found: Kept) -> str:
     """At every epsilon: on how many of the tables that a peer ended on ours is at or ahead of the best of them."""
     lines = [
-        "| ε | pairs’ variation | trees’ AUC | seconds | all three | no peer ended on |",
+        "| ε | pairs’ variation | trees’ AUC | seconds | all three | no peer’s figure for |",
         "| --- " * 6 + "|",
     ]
     for epsilon in EPSILONS:

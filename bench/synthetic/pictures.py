@@ -103,7 +103,7 @@ def main() -> None:
         made: Dataset = learned
         found: dict[str, Any] = {}
         if given.method != "real":
-            settings = dict(setting.split("=", 1) for setting in given.settings)
+            settings: dict[str, Any] = dict(setting.split("=", 1) for setting in given.settings)
             release = train(given.method, learned, epsilon=given.epsilon, seed=given.seed, rows=ROWS, **settings)
             assert isinstance(release, DataRelease)
             proven = release.card.proven

@@ -116,8 +116,14 @@ def draft(
     if not columns and not problems:
         raise DataError(f"{name} has no column besides the target {target!r}; there is nothing to learn from.")
     problems.check()
-    given = {"missing_values": tuple(sorted(marks)), "person": person, "skip": tuple(unusable)}
-    return Schema(columns=columns, target=about, drafted=True, **given)
+    return Schema(
+        columns=columns,
+        target=about,
+        drafted=True,
+        missing_values=tuple(sorted(marks)),
+        person=person,
+        skip=tuple(unusable),
+    )
 
 
 def without_values(schema: Schema) -> Schema:
@@ -193,7 +199,7 @@ def _without_marks(series: pd.Series[Any]) -> tuple[pd.Series[Any], set[str]]:
     """A column of numbers among which texts stand for missing ones, as numbers, and these texts; another as it is."""
     import pandas as pd
 
-    if series.dtype != object:
+    if not (pd.api.types.is_object_dtype(series.dtype) or pd.api.types.is_string_dtype(series.dtype)):
         return series, set()
     words = series.astype(str).str.strip()
     values = pd.to_numeric(words, errors="coerce")

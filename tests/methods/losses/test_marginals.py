@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -211,8 +210,10 @@ def test_rare_values_are_joined_and_drawn_by_their_own_shares():
     numbers = torch.tensor([500.0, 0.0, 2.0, 3.0, 495.0])
     names = torch.tensor([900.0, 1.0, 98.0, 1.0])
     ranges = halves(4, missing=True)
-    view = SimpleNamespace(widths=(torch.full((4,), 0.25), None), ranges=(ranges, None))
-    groups = Groups([ranges @ numbers.double(), names], view, (2.0, 2.0), 1000, 24)
+    widths = (torch.full((4,), 0.25), None)
+    by_ranges = Groups([ranges @ numbers.double(), names], widths, (ranges, None), (2.0, 2.0), 1000, 24)
+    groups = Groups([numbers, names], widths, (None, None), (2.0, 2.0), 1000, 24)
+    assert torch.allclose(by_ranges.fine[0], groups.fine[0].double(), atol=0.02)
     # The last slot of a number's is for what is missing, which is never joined with numbers.
     assert groups.of_slot[0].tolist() == [0, 0, 0, 0, 1]
     assert groups.of_slot[1].tolist() == [0, 2, 1, 2]
@@ -249,7 +250,7 @@ def test_what_a_record_adds_to_the_counts_of_a_column_has_a_norm_of_one_at_most(
     for records in (table, persons):
         fewer = records.take(torch.arange(1, len(table)) if records is table else torch.arange(1500))
         for column in range(5):
-            both = [_counts(part, 0).exact((column,)) for part in (records, fewer)]
+            both = [_counts(part, 0, sigma=1e4).exact((column,)) for part in (records, fewer)]
             assert (both[0] - both[1]).norm() <= 1
             assert (both[0] - both[1]).norm() > (0.999 if records is table else 0.1)
 
@@ -269,10 +270,9 @@ def test_counts_of_values_fit_those_of_ranges_and_are_as_many_as_records():
 
 
 def test_a_number_of_which_noise_hides_everything_lies_evenly_and_not_where_noise_was():
-    ranges, widths = halves(64, missing=False), torch.full((64,), 1 / 64)
-    view, true = SimpleNamespace(widths=(widths,), ranges=(ranges,)), torch.full((64,), 400 / 64).double()
+    ranges, widths, true = halves(64, missing=False), torch.full((64,), 1 / 64), torch.full((64,), 400 / 64).double()
     noise = 3000 * torch.randn(20, len(ranges), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    fine = [Groups([ranges @ true + one], view, (3000.0,), 400, 24).fine[0] for one in noise]
+    fine = [Groups([ranges @ true + one], (widths,), (ranges,), (3000.0,), 400, 24).fine[0] for one in noise]
     assert max(float((shares - 1 / 64).abs().sum()) for shares in fine) < 0.1
 
 
@@ -400,8 +400,18 @@ def test_an_audit_comes_near_the_proof_and_never_above():
     assert found.verdict == "proven"
 
 
-def _counts(dataset, seed):
-    return Counts(dataset, View(dataset.public), "add-or-remove", Reproducible(seed), EventLog())
+def test_numbers_are_counted_by_ranges_where_noise_hides_values_that_are_as_common(table):
+    view = View(table.public)
+    few, many = (view.ranges([sigma] * 5, 2000) for sigma in (2000 / view.sizes[0], 2001 / view.sizes[0]))
+    assert few[0] is None
+    assert many[0].shape[1] == view.sizes[0]
+    assert [place for place, ranges in enumerate(view.ranges([1e9] * 5, 2000)) if ranges is not None] == [0, 2]
+
+
+def _counts(dataset, seed, sigma=0.0):
+    view = View(dataset.public)
+    ranges = view.ranges([sigma] * len(view.sizes), dataset.persons)
+    return Counts(dataset, view, "add-or-remove", Reproducible(seed), EventLog(), ranges)
 
 
 class _Broken(Reproducible):

@@ -70,11 +70,17 @@ class View:
         self.sizes: tuple[int, ...] = (*self.coding.sizes, len(public.classes))
         self.widths: tuple[torch.Tensor | None, ...] = (*self.coding.widths, None)
         """How wide each slot of a number is; None for categories."""
-        self.ranges: tuple[torch.Tensor | None, ...] = tuple(
-            None if width is None else halves(len(width), missing=size > len(width))
-            for size, width in zip(self.sizes, self.widths, strict=True)
-        )
-        """What a record in each slot of a number adds to every range that is counted; None for categories."""
+
+    def ranges(self, sigmas: Sequence[float], records: int) -> list[torch.Tensor | None]:
+        """What a record in each slot of a number adds to every range that is counted.
+
+        None where slots themselves are: those of categories, and of numbers whose slots would show above the noise if all
+        were as common.
+        """
+        return [
+            None if width is None or sigma * size <= records else halves(len(width), missing=size > len(width))
+            for size, width, sigma in zip(self.sizes, self.widths, sigmas, strict=True)
+        ]
 
     def slots(self, dataset: Dataset) -> torch.Tensor:
         """(records, columns), the smallest whole numbers that hold them."""
@@ -97,25 +103,38 @@ class Groups:
     None is needed: it reads noisy counts and public sizes.
     """
 
-    def __init__(self, noisy: list[torch.Tensor], view: View, sigmas: Sequence[float], records: int, most: int) -> None:
+    def __init__(
+        self,
+        noisy: list[torch.Tensor],
+        widths: Sequence[torch.Tensor | None],
+        ranges: Sequence[torch.Tensor | None],
+        sigmas: Sequence[float],
+        records: int,
+        most: int,
+    ) -> None:
         self.fine: list[torch.Tensor] = []
         """The shares of every slot."""
         self.of_slot: list[torch.Tensor] = []
         """The group of every slot, by column."""
         self._sigmas: list[float] = []
-        for found, width, ranges, sigma in zip(noisy, view.widths, view.ranges, sigmas, strict=True):
+        for counts, width, adds, sigma in zip(noisy, widths, ranges, sigmas, strict=True):
             floor = _NOISE_FLOOR * sigma
-            if width is None or ranges is None:
-                counts = denoised(found, sigma)
-                groups = _rare_joined(counts, floor)
-                noise = sigma * math.sqrt(len(groups) / (int(groups.max()) + 1))
+            covariance: torch.Tensor | None = None
+            if width is None:
+                found = denoised(counts, sigma)
+                groups = _rare_joined(found, floor)
             else:
-                slots, covariance = slot_counts(found, ranges, sigma, records)
-                counts = smoothed(slots, width, covariance)
-                groups = _neighbours_joined(counts, len(width), max(floor, records / most))
+                if adds is None:
+                    found = smoothed(counts, width, sigma**2 * torch.eye(len(counts), dtype=torch.float64))
+                else:
+                    slots, covariance = slot_counts(counts, adds, sigma, records)
+                    found = smoothed(slots, width, covariance, doubted=True)
+                groups = _neighbours_joined(found, len(width), max(floor, records / most))
+            noise = sigma * math.sqrt(len(groups) / (int(groups.max()) + 1))
+            if covariance is not None:
                 member = functional.one_hot(groups).double()
                 noise = math.sqrt(float((member.T @ covariance @ member).diagonal().mean().clamp_min(1e-12)))
-            self.fine.append(_on_simplex(counts / max(1, records)))
+            self.fine.append(_on_simplex(found / max(1, records)))
             self.of_slot.append(groups)
             self._sigmas.append(noise)
         self.sizes = tuple(int(groups.max()) + 1 for groups in self.of_slot)
@@ -195,10 +214,18 @@ def _on_simplex(values: torch.Tensor) -> torch.Tensor:
 class Counts:
     """The private records' counts; each is noted in the log before it is given out with noise."""
 
-    def __init__(self, dataset: Dataset, view: View, neighbours: Neighbours, rng: Randomness, log: EventLog) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        view: View,
+        neighbours: Neighbours,
+        rng: Randomness,
+        log: EventLog,
+        ranges: Sequence[torch.Tensor | None] = (),
+    ) -> None:
         self._slots = view.slots(dataset)
         self._sizes = view.sizes
-        self._ranges = view.ranges
+        self._ranges: Sequence[torch.Tensor | None] = ranges or (None,) * len(view.sizes)
         weights = dataset.weights
         self._weights = None if weights is None else weights.numpy()
         self._near, self._rng, self._log = neighbours, rng, log

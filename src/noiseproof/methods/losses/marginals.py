@@ -177,9 +177,10 @@ class Marginals(Synthesizer):
         view = View(dataset.public, conditions.orders(dataset.public))
         plan = self.plan(view.sizes, dataset.persons, budget)
         log = EventLog()
-        counts = Counts(dataset, view, budget.neighbours, rng, log)
+        ranges = view.ranges(plan.one_way, dataset.persons)
+        counts = Counts(dataset, view, budget.neighbours, rng, log, ranges)
         noisy = [counts.noised((column,), sigma)[0] for column, sigma in enumerate(plan.one_way)]
-        groups = Groups(noisy, view, plan.one_way, counts.records, self.values)
+        groups = Groups(noisy, view.widths, ranges, plan.one_way, counts.records, self.values)
         measured = groups.measured(counts.records)
         counts.group(groups)
         mixture = Mixture(groups.sizes, self._components(dataset.persons), seeded_generator(initial_seed(rng)))
@@ -304,12 +305,13 @@ class Marginals(Synthesizer):
         others: list[Columns] = [(0, 1), (0, 2), (1, 2)]
         tables += [(pair, plan.pair) for pair in others[: plan.pairs - plan.with_target]]
         tables += [(triple, plan.triple) for triple in _triples(plan)]
-        worlds = [Counts(counted(world), view, near, Reproducible(0), EventLog()) for world in (0, 1)]
+        ranges = view.ranges(plan.one_way, 100)
+        worlds = [Counts(counted(world), view, near, Reproducible(0), EventLog(), ranges) for world in (0, 1)]
         # Everything that differs, weighed by its exactness, is the sufficient statistic.
         differences = [(worlds[1].exact(columns) - worlds[0].exact(columns)).flatten() for columns, _ in tables]
 
         def play(world: int, trials: int, generator: torch.Generator) -> torch.Tensor:
-            one = Counts(counted(world), view, near, seeded_by(generator), EventLog())
+            one = Counts(counted(world), view, near, seeded_by(generator), EventLog(), ranges)
             score = torch.zeros(trials, dtype=torch.float64)
             for (columns, sigma), difference in zip(tables, differences, strict=True):
                 score += one.noised(columns, sigma, trials).flatten(1) @ difference / sigma**2

@@ -30,7 +30,8 @@ def halves(numbers: int, missing: bool) -> torch.Tensor:
     depth = max(1, (numbers - 1).bit_length())
     weights = _FINER ** torch.arange(depth, dtype=torch.float64)
     weights /= weights.norm()
-    rows, parts = [], [(0, numbers, 0)] if numbers == 1 else [*_split(0, numbers, 0)]
+    rows: list[torch.Tensor] = []
+    parts = [(0, numbers, 0)] if numbers == 1 else [*_split(0, numbers, 0)]
     while parts:
         first, last, level = parts.pop(0)
         row = torch.zeros(numbers + missing, dtype=torch.float64)
@@ -58,12 +59,14 @@ def slot_counts(
     return found + each * (records - found.sum()) / each.sum(), covariance - torch.outer(each, each) / each.sum()
 
 
-def smoothed(counts: torch.Tensor, widths: torch.Tensor, covariance: torch.Tensor) -> torch.Tensor:
+def smoothed(
+    counts: torch.Tensor, widths: torch.Tensor, covariance: torch.Tensor, *, doubted: bool = False
+) -> torch.Tensor:
     """Noisy counts of a number's slots without differences that are likely noise: there, counts are as slots are wide.
 
     Halves of the range are compared, then halves of these: the part of a difference that noise explains is taken away (a
-    non-negative garrote on a tree of Haar's), and as much as noise would be if the difference were half of what there is to
-    divide. Slots beyond the numbers', for what is missing, are left alone.
+    non-negative garrote on a tree of Haar's). Where noise is `doubted` to leave anything, as much is taken away as it would
+    be of a difference of half of what there is to divide. Slots beyond the numbers', for what is missing, are left alone.
     """
     found, sums, noise = counts.clone(), _sums(counts.double().numpy()), _sums(covariance.double().numpy())
     wide = _sums(widths.double().numpy())
@@ -82,7 +85,7 @@ def smoothed(counts: torch.Tensor, widths: torch.Tensor, covariance: torch.Tenso
         # The differences of sums up to each end, weighed as in `more`.
         spread = steps @ noise[np.ix_(ends, ends)] @ steps
         seen = max(0.0, 1 - _SEEN**2 * spread / more**2) if more else 0.0
-        likely = (total / 2) ** 2 / max((total / 2) ** 2 + spread, 1e-300)
+        likely = (total / 2) ** 2 / max((total / 2) ** 2 + spread, 1e-300) if doubted else 1.0
         part = float(min(max(0.0, share * total + more * min(seen, likely)), total))
         parts += [(first, middle, part), (middle, last, total - part)]
     return found
