@@ -10,17 +10,17 @@ from noiseproof.errors import MissingPartError, SettingError
 from noiseproof.progress import SILENT, Progress
 
 Benchmark = Literal[
-    "steps", "noise", "shadows", "predictions", "parameters", "generators", "inputs", "scaling", "growth", "serve", "soak",
-    "synthetic",
+    "steps", "noise", "shadows", "predictions", "parameters", "generators", "inputs", "scaling", "growth", "batches", "serve",
+    "soak", "synthetic",
 ]  # fmt: skip
 _REPEATS: dict[str, int | None] = {
     **{"steps": 1, "noise": 2, "shadows": None, "predictions": 1, "parameters": None, "generators": 1},
-    **{"inputs": 6, "scaling": 4, "growth": None, "serve": 1, "soak": None, "synthetic": None},
+    **{"inputs": 6, "scaling": 4, "growth": None, "batches": None, "serve": 1, "soak": None, "synthetic": None},
 }
 """Each takes that part of the repeats; None where it has a number of its own."""
 _SERVICE = ("serve", "soak")
 """These need what a service needs."""
-_BY_NAME = ("growth", "synthetic", *_SERVICE)
+_BY_NAME = ("growth", "batches", "synthetic", *_SERVICE)
 """These are run where they are asked for by name."""
 
 

@@ -95,10 +95,10 @@ class Block(nn.Module):
 class Text(nn.Module):
     """Like BERT (the first token to two classes) or, if `causal`, like GPT-2 (every token to the next)."""
 
-    def __init__(self, causal: bool, width: int = 256, layers: int = 4) -> None:
+    def __init__(self, causal: bool, width: int = 256, layers: int = 4, longest: int = TOKENS) -> None:
         super().__init__()
         self.causal = causal
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(TOKENS, width)
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(longest, width)
         self.blocks = nn.Sequential(*(Block(width, 4, causal) for _ in range(layers)), nn.LayerNorm(width))
         self.scores = nn.Linear(width, VOCABULARY if causal else 2)
 
@@ -141,11 +141,13 @@ class Averaged(nn.Module):
         return self.scores(rows if rows.ndim == 2 else rows.mean(1))
 
 
-def _numbers(*shape: int) -> Callable[[int, torch.Generator], torch.Tensor]:
+def numbers(*shape: int) -> Callable[[int, torch.Generator], torch.Tensor]:
+    """What draws normals of that shape."""
     return lambda batch, generator: torch.randn(batch, *shape, generator=generator)
 
 
-def _tokens(count: int, rows: int) -> Callable[[int, torch.Generator], torch.Tensor]:
+def tokens(count: int, rows: int) -> Callable[[int, torch.Generator], torch.Tensor]:
+    """What draws so many tokens of a vocabulary of `rows`."""
     return lambda batch, generator: torch.randint(rows, (batch, count), generator=generator)
 
 
@@ -160,7 +162,8 @@ class Measured:
     peers: tuple[str, ...] = ("Opacus, hooks", "Opacus, ghost")
     """Which of Opacus' modes can train it here: hooks write every record's gradient out, and ghost clipping fails on errors
     that lie apart in memory, as attention's do, and on losses of several tokens."""
-    memory: bool = False
+    larger: int | None = None
+    """A batch at which time is measured too."""
 
     def records(self, batch: int | None = None) -> Batch:
         """A batch of made-up records."""
@@ -171,15 +174,15 @@ class Measured:
 
 
 NETWORKS: dict[str, Measured] = {
-    "mlp": Measured(lambda: mlp(600, 128, 100), _numbers(600), 100, memory=True),
-    "mlp 446-256-128-30": Measured(lambda: mlp(446, 256, 128, 30), _numbers(446), 30),
-    "mlp 4096-4096": Measured(lambda: mlp(4096, 4096), _numbers(4096), 4096, 32, ("Opacus, ghost",)),
-    "cnn": Measured(cnn, _numbers(1, 28, 28), 10, memory=True),
-    "lstm": Measured(Lstm, _numbers(28, 28), 10, memory=True),
-    "resnet": Measured(resnet, _numbers(3, 32, 32), 10, 32, ("Opacus, ghost",), memory=True),
-    "vit": Measured(Vit, _numbers(3, 32, 32), 10, 32, ()),
-    "bert": Measured(lambda: Text(causal=False), _tokens(TOKENS, VOCABULARY), 2, 16, ("Opacus, hooks",)),
-    "gpt2": Measured(lambda: Text(causal=True), _tokens(TOKENS, VOCABULARY), VOCABULARY, 16, ("Opacus, hooks",)),
-    "embedding": Measured(lambda: Averaged(bag=False), _tokens(32, ROWS), 2, 128, ("Opacus, ghost",)),
-    "bag": Measured(lambda: Averaged(bag=True), _tokens(32, ROWS), 2, 128, ()),
+    "mlp": Measured(lambda: mlp(600, 128, 100), numbers(600), 100),
+    "mlp 446-256-128-30": Measured(lambda: mlp(446, 256, 128, 30), numbers(446), 30),
+    "mlp 4096-4096": Measured(lambda: mlp(4096, 4096), numbers(4096), 4096, 32, ("Opacus, ghost",)),
+    "cnn": Measured(cnn, numbers(1, 28, 28), 10),
+    "lstm": Measured(Lstm, numbers(28, 28), 10),
+    "resnet": Measured(resnet, numbers(3, 32, 32), 10, 32, ("Opacus, ghost",)),
+    "vit": Measured(Vit, numbers(3, 32, 32), 10, 32, (), larger=512),
+    "bert": Measured(lambda: Text(causal=False), tokens(TOKENS, VOCABULARY), 2, 16, ("Opacus, hooks",)),
+    "gpt2": Measured(lambda: Text(causal=True), tokens(TOKENS, VOCABULARY), VOCABULARY, 16, ("Opacus, hooks",)),
+    "embedding": Measured(lambda: Averaged(bag=False), tokens(32, ROWS), 2, 128, ("Opacus, ghost",)),
+    "bag": Measured(lambda: Averaged(bag=True), tokens(32, ROWS), 2, 128, ()),
 }

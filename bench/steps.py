@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench import memory
-from bench.networks import NETWORKS, Lstm
+from bench.networks import NETWORKS, Lstm, Measured
 from noiseproof.engine import checks
 from noiseproof.engine.checks import FIRST
 from noiseproof.engine.private_gradients import PrivateGradients
@@ -42,11 +42,11 @@ TURN = 15.0
 class Setting:
     """One network and one batch, the same for every contender."""
 
-    def __init__(self, name: str, batch: int | None = None) -> None:
-        self.name = name
-        self.features, self.labels = NETWORKS[name].records(batch)
+    def __init__(self, name: str, batch: int | None = None, measured: Measured | None = None) -> None:
+        self.name, measured = name, measured or NETWORKS[name]
+        self.features, self.labels = measured.records(batch)
         torch.manual_seed(0)
-        self.module = NETWORKS[name].build()
+        self.module = measured.build()
 
     def copy(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The same network for another contender, with its optimizer."""
@@ -212,15 +212,29 @@ def rows(
             slow = _take_turns(draws, max(1, repeats // 15), warm=0)
             table.append(_row(f"{what}, noisy-gradient, exact draw / B x P draw", slow["exact"], slow["plain"], "ms"))
         del steps
-        if with_memory and measured.memory and memory.measurable():
-            # Peers that write every record's gradient out would need 7 GB and more for the CNN.
-            frugal = [peer for peer in peers if peer in ("non-private torch", "Opacus, ghost")]
-            batch = 4 * measured.batch
-            megabytes = {peer: memory.alone(_measure, network, peer, batch) for peer in frugal}
-            for kind, checked in (("a step", False), ("a checked step", True)):
-                used = memory.alone(_measure, network, "ours, secure", batch, checked)
-                label = f"{network}, memory of {kind} of {batch}, dp-sgd, secure"
-                table += [_row(f"{label} / {peer}", used, megabytes[peer], "MB") for peer in frugal]
+        if measured.larger:
+            setting = Setting(network, measured.larger)
+            times = _take_turns({name: CONTENDERS[name](setting) for name in (*OURS, peers[0])}, repeats)
+            what = f"{network} at batch {measured.larger}"
+            for mine, name in zip(("dp-sgd", "dp-sgd, secure"), OURS, strict=True):
+                table.append(_row(f"{what}, {mine} / {peers[0]}", times[name], times[peers[0]], "ms"))
+        if with_memory and memory.measurable():
+            table += memory_rows(network, with_opacus=with_opacus)
+    return table
+
+
+def memory_rows(network: str, *, with_opacus: bool = True) -> list[dict[str, Any]]:
+    """Rows for the memory of steps at four times a network's batch, unchecked and checked."""
+    # Peers that write every record's gradient out would need 7 GB and more for the CNN.
+    ghost = with_opacus and "Opacus, ghost" in NETWORKS[network].peers
+    frugal = ["non-private torch", *(["Opacus, ghost"] if ghost else [])]
+    batch = 4 * NETWORKS[network].batch
+    megabytes = {peer: memory.alone(_measure, network, peer, batch) for peer in frugal}
+    table = []
+    for kind, checked in (("a step", False), ("a checked step", True)):
+        used = memory.alone(_measure, network, "ours, secure", batch, checked)
+        label = f"{network}, memory of {kind} of {batch}, dp-sgd, secure"
+        table += [_row(f"{label} / {peer}", used, megabytes[peer], "MB") for peer in frugal]
     return table
 
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from noiseproof.engine import PerRecordGradients, clip_weights, contributions, products
 from noiseproof.engine.contributions import Blocks, Contribution, Explicit, squared_lengths
-from noiseproof.engine.products import Factor, OuterProducts, Sums
+from noiseproof.engine.persons import Owners
+from noiseproof.engine.products import Factor, OuterProducts, ScaledRows, SparseRows, Sums
 
 
 def rows_of(contribution: Contribution) -> torch.Tensor:
@@ -97,6 +98,35 @@ def test_sums_over_positions():
     rows = errors.vectors.sum(1)
     torch.testing.assert_close(Sums(errors).explicit(), rows)
     torch.testing.assert_close(Sums(errors).squared_norms(), rows.square().sum(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # by a kernel, and without
+def test_shares_of_a_vector_are_rows(dtype):
+    generator = torch.Generator().manual_seed(0)
+    vectors, shares = (
+        torch.randn(4, 3, dtype=dtype, generator=generator),
+        torch.randn(9, dtype=dtype, generator=generator),
+    )
+    owners, rows = (
+        torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2]),
+        torch.tensor([4, 4, 1, 0, 5, 2, 4, 2, 2]),
+    )  # record 3 has none
+    wanted = torch.zeros(4, 6, 3, dtype=dtype)
+    for share, owner, row in zip(shares, owners, rows, strict=True):
+        wanted[owner, row] += share * vectors[owner]
+    flat, weights = wanted.flatten(1), torch.linspace(0.5, 2, 4, dtype=dtype)
+    found, vector = ScaledRows(vectors, shares, owners, rows, torch.Size((6, 3))), torch.randn(6, 3, dtype=dtype)
+    part, persons = found.some_rows(slice(1, 5)), Owners(torch.tensor([0, 0, 1, 1]), 2)
+    other = SparseRows(torch.ones(1, 3, dtype=dtype), torch.tensor([3]), torch.tensor([0]), 4, torch.Size((6, 3)))
+    torch.testing.assert_close(found.explicit(), wanted)
+    torch.testing.assert_close(found.squared_norms(), flat.square().sum(1))
+    torch.testing.assert_close(found.weighted_sum(weights).flatten(), weights @ flat)
+    torch.testing.assert_close(found.inner(vector), flat @ vector.flatten())
+    torch.testing.assert_close(found.only(torch.tensor([2, 0])).explicit(), wanted[[2, 0]])
+    torch.testing.assert_close(part.explicit(), wanted[:, 1:5])
+    torch.testing.assert_close(part.squared_norms(), wanted[:, 1:5].flatten(1).square().sum(1))
+    torch.testing.assert_close(found.by_person(persons).explicit(), wanted.view(2, 2, 6, 3).sum(1))
+    torch.testing.assert_close(found.plus([other]).explicit(), wanted + other.explicit())
 
 
 # Whatever the scale of inputs, a record's share of a clipped sum is at most the clipping norm.

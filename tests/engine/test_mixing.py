@@ -87,9 +87,9 @@ def _every_batch_is_checked(monkeypatch):
     monkeypatch.setattr(checks, "EVERY", 1)
 
 
-def train(network, *, steps=14, weigh=lambda losses: losses, prepare=lambda inputs: inputs, **options):
+def train(network, *, steps=14, weigh=lambda losses: losses, prepare=lambda inputs: inputs, features=6, **options):
     torch.manual_seed(0)
-    inputs, labels = torch.randn(120, 6), torch.randint(3, (120,))
+    inputs, labels = torch.randn(120, features), torch.randint(3, (120,))
     engine = PrivateGradients(
         network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=0.5, rng=Reproducible(0), **options
     )
@@ -438,3 +438,41 @@ def test_what_is_kept_anywhere_in_python_is_still_followed(way):
 
     with pytest.raises(UnsupportedError, match="depends on which other records"):
         train(Late())
+
+
+WIDE = 2048
+"""Features of records for which an operation's twin is tried in pieces."""
+MIXING = {
+    "the mean": lambda x: x - x.mean(0, keepdim=True),
+    "the largest": lambda x: x / x.abs().amax(0, keepdim=True),
+    "a softmax over records": lambda x: x + x.softmax(0),
+    "the record before": lambda x: x + x.roll(1, 0),
+    "a record far away": lambda x: x + x.roll(33, 0),
+    "a sum from the first on": lambda x: x.cumsum(0) / 10,
+    "ranks": lambda x: x + x.argsort(0).argsort(0) / 64,
+    "the order turned": lambda x: x.flip(0),
+    "attention among records": lambda x: (x @ x.T / WIDE).softmax(1) @ x,
+    "a convolution along records": lambda x: F.conv1d(x.T.unsqueeze(1), torch.ones(1, 1, 3), padding=1).squeeze(1).T,
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "distances": lambda x: x + torch.cdist(x, x).mean(1, keepdim=True),
+    "a record if it is a large one": lambda x: x * (x.norm(dim=1) > x.norm(dim=1).median()).unsqueeze(1),
+}
+
+
+@pytest.mark.parametrize("way", MIXING)
+def test_what_mixes_wide_records_without_a_gradient_is_refused(way):
+    with pytest.raises(UnsupportedError, match="other records"):
+        train(nn.Linear(WIDE, 3), prepare=lambda inputs: MIXING[way](inputs).detach(), features=WIDE)
+
+
+def test_the_twin_of_wide_records_is_not_kept_where_records_are_by_themselves():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(WIDE, WIDE), nn.ReLU(), nn.Linear(WIDE, 3))
+    x, y = torch.randn(64, WIDE), torch.randint(3, (64,))
+    engine = PrivateGradients(network, max_grad_norm=1.0, noise_multiplier=1.0, sample_rate=1.0, rng=Reproducible(0))
+    for features, labels in engine.batches(x, y, steps=1):
+        losses = F.cross_entropy(network(features), labels, reduction="none")
+        kept = engine._twin._twins.values()
+        assert engine._twin._twins.get(losses) is not None
+        assert max(twin.numel() for twin in kept) <= 64 * 3
+        engine.backward(losses)

@@ -24,6 +24,8 @@ from noiseproof.engine.places import Place
 _SECRET = SystemRandom()
 Own = tuple[Sequence[int], list[Any]]
 """Numbers of uses, and what is given by each."""
+_Gradient = torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Size] | None
+"""One record's in a parameter: whole, or the rows that are not zero, their values, and the shape of the whole."""
 
 
 def checked(
@@ -57,7 +59,7 @@ def checked(
                 other, onward = followed.run(start, scaled, lengths, uses, passage, retain_graph=True)
                 # Only some numbers a record are kept, and before the weights are taken off again.
                 seen = None if onward is None or passage is None else _seen(passage[1], onward, generator)
-                del onward
+                del onward, scaled
             own, errors = followed.run(start, errors, _kept, uses, passage, retain_graph=followed.repeats)
         behind = [followed.uses[number] for number in uses]
         check_separation(followed, behind, weights, [each for each, _ in own], other)
@@ -65,8 +67,7 @@ def checked(
             start, place = passage
             if errors is not None and seen is not None:
                 _check_passage(followed, start.node, weights, _seen(place, errors, generator), seen)
-        yield uses, [each for _, each in own]
-        del own
+        yield uses, [own.pop(0)[1] for _ in uses]  # held by whoever takes them alone
 
 
 def _kept(use: Use, *errors: torch.Tensor | None) -> tuple[Any, Any]:
@@ -136,7 +137,7 @@ class Alone:
         self._record, self._parameters = record, parameters
         self._row: torch.Tensor | None = torch.ones(())
         """The record's own errors where the section begins."""
-        self.gradients: list[torch.Tensor | None] = [None] * len(parameters)
+        self._gradients: list[_Gradient] = [None] * len(parameters)
 
     def go_on(
         self,
@@ -184,10 +185,28 @@ class Alone:
 
     def _add(self, gradients: Sequence[torch.Tensor | None]) -> None:
         for index, gradient in enumerate(gradients):
-            before = self.gradients[index]
             if gradient is not None:
-                gradient = gradient.to_dense() if gradient.is_sparse else gradient
-                self.gradients[index] = gradient if before is None else before + gradient
+                before, gradient = self.take(index), gradient.to_dense()
+                whole = gradient if before is None else before + gradient
+                # Of a table one record has few rows, and all are not held beside the rows of all records.
+                rows = _largest(whole).nonzero().squeeze(1) if whole.dim() == 2 and whole.numel() else None
+                if rows is not None and len(rows) < len(whole) // 4:
+                    self._gradients[index] = rows, whole[rows], whole.shape
+                else:
+                    self._gradients[index] = whole
+
+    def take(self, index: int) -> torch.Tensor | None:
+        """The gradient in a parameter, which is then no longer held; None if the record has none."""
+        found, self._gradients[index] = self._gradients[index], None
+        if isinstance(found, tuple):
+            rows, values, shape = found
+            return values.new_zeros(shape).index_copy_(0, rows, values)
+        return found
+
+
+def _largest(matrix: torch.Tensor) -> torch.Tensor:
+    """The largest number of each row, without its sign, and without a copy of the matrix."""
+    return torch.linalg.vector_norm(matrix, torch.inf, dim=1)
 
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:

@@ -223,6 +223,7 @@ class PerRecordGradients:
         for section, (uses, found) in enumerate(sections):
             for index, part in followed.contributions(uses, found):
                 parts[index].append(part)
+            found.clear()  # errors that no contribution is made of, and that `enumerate` would hold
             if alone is None or compared is None:
                 continue
             # Each parameter as soon as nothing more comes, so that not all of autograd's gradients are held.
@@ -234,10 +235,8 @@ class PerRecordGradients:
                 with full_precision():
                     compared.look(
                         RecordGradients(len(losses), flat, [range(len(done))], own),
-                        [alone.gradients[index] for index in done],
+                        [alone.take(index) for index in done],
                     )
-                for index in done:
-                    alone.gradients[index] = None
         self._unchecked = False
         if compared is not None:
             compared.judge()

@@ -39,10 +39,17 @@ class SparseRows(Contribution):
         merged = kernels.merge_rows(values, owners, rows) if kernels.suit(values) else None
         if merged is None:
             places, which = torch.unique(owners * shape[0] + rows, return_inverse=True)
-            summed = values.new_zeros(len(places), shape[1]).index_add_(0, which, values)
+            summed = values.new_zeros(len(places), values.shape[1]).index_add_(0, which, values)
             merged = summed, places // shape[0], places % shape[0]
-        self._values, self._owners, self._rows = merged
+        self._merged, self._owners, self._rows = merged
         self._records, self._shape = records, shape
+
+    @property
+    def _values(self) -> torch.Tensor:
+        return self._merged
+
+    def _some(self, there: torch.Tensor) -> torch.Tensor:
+        return self._merged[there]
 
     def explicit(self) -> torch.Tensor:
         """The gradients themselves, (B, *shape)."""
@@ -66,7 +73,7 @@ class SparseRows(Contribution):
         """sum_i w_i g_i into `out`."""
         out.zero_()
         if kernels.suit(self._values, weights, out):
-            kernels.add_rows(self._values, self._owners, self._rows, weights, out)
+            kernels.add_rows(self._values, self._rows, weights[self._owners], out)
         else:
             out.index_add_(0, self._rows, self._values * weights[self._owners, None])
 
@@ -80,14 +87,14 @@ class SparseRows(Contribution):
         positions[records] = torch.arange(len(records), device=positions.device)
         there = positions[self._owners] >= 0
         owners = positions[self._owners][there]
-        return SparseRows(self._values[there], owners, self._rows[there], len(records), self._shape)
+        return SparseRows(self._some(there), owners, self._rows[there], len(records), self._shape)
 
     def some_rows(self, rows: slice) -> Contribution:
         """The gradients of some of the table's rows."""
         start, stop, _ = rows.indices(self._shape[0])
         there = (self._rows >= start) & (self._rows < stop)
         shape = torch.Size([stop - start, *self._shape[1:]])
-        return SparseRows(self._values[there], self._owners[there], self._rows[there] - start, self._records, shape)
+        return SparseRows(self._some(there), self._owners[there], self._rows[there] - start, self._records, shape)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -123,6 +130,41 @@ class SparseRows(Contribution):
     def _by_record(self, values: torch.Tensor) -> torch.Tensor:
         total = torch.zeros(self._records, dtype=torch.float64, device=values.device)
         return total.index_add_(0, self._owners, values.double()).to(values.dtype)
+
+
+class ScaledRows(SparseRows):
+    """Gradients whose rows are all shares of one vector a record (those of a bag): vectors (B, D), and a share for each row.
+
+    So the rows themselves, many times as many numbers, are hardly ever written out.
+    """
+
+    def __init__(
+        self, vectors: torch.Tensor, shares: torch.Tensor, owners: torch.Tensor, rows: torch.Tensor, shape: torch.Size
+    ) -> None:
+        super().__init__(shares.unsqueeze(1), owners, rows, len(vectors), shape)  # which adds shares up
+        self._vectors, self._shares = vectors, self._merged.squeeze(1)
+
+    @property
+    def _values(self) -> torch.Tensor:
+        return self._vectors[self._owners] * self._merged
+
+    def _some(self, there: torch.Tensor) -> torch.Tensor:
+        return self._vectors[self._owners[there]] * self._merged[there]
+
+    def squared_norms(self) -> torch.Tensor:
+        """||g_i||^2 or a little more, (B,)."""
+        lengths = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float64).square_()
+        shares = self._shares.double().square()
+        return (lengths * lengths.new_zeros(self._records).index_add_(0, self._owners, shares)).to(self._shares.dtype)
+
+    def write_sum(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """sum_i w_i g_i into `out`."""
+        out.zero_()
+        each = weights[self._owners] * self._shares
+        if kernels.suit(self._vectors, each, out):
+            kernels.add_rows(self._vectors, self._rows, each, out, self._owners)
+        else:
+            out.index_add_(0, self._rows, self._vectors[self._owners] * each.unsqueeze(1))
 
 
 def norms_from_products(

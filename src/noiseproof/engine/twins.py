@@ -12,6 +12,10 @@ for the twin, or takes shapes from values, its forward pass is run again on the 
 it is (`losses / losses.mean().item()`), the twin gets its own. What is not seen: numbers that the loop takes out of torch and
 changes in Python before it puts them back, work done in numpy, and a dependence on the mere size of the batch
 (`losses / len(losses)`).
+
+A twin takes as much memory as what it is the twin of. So a large operation is first tried on its twin in pieces of some
+records: where each comes out as those records do in the batch, to the bit, the twin is these rows of the batch's own result and
+is not kept.
 """
 
 from __future__ import annotations
@@ -37,6 +41,10 @@ MIXED = (
 _SECRET = SystemRandom()
 _FACTORIES = ("empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full", "scalar_tensor")
 """Operations that take of a tensor its shape alone (these, and with "_like")."""
+
+
+PIECES, WORTH = 8, 2**18
+"""How many pieces a twin is tried in, and the bytes of a batch in an operation for which that is worth it."""
 
 
 def _holders(tensor: Any) -> int:
@@ -106,15 +114,18 @@ class TwinBatch(TorchDispatchMode):
         # Many kept records show what depends on ranks; few, and not those with extremes, what depends on extremes.
         count = max(1, records // (2 if turn % 2 else 8))
         extremes = {
-            int(pick(tensor.detach().flatten(1).nan_to_num()) // max(1, tensor[0].numel()))
+            int(
+                pick(most(tensor.detach().flatten(1), 1).nan_to_num())
+            )  # of numbers a record, not of a copy of the batch
             for tensor in batch
-            for pick in (torch.argmax, torch.argmin)
+            for most, pick in ((torch.amax, torch.argmax), (torch.amin, torch.argmin))
             if tensor.is_floating_point() and tensor.dim() > 1 and tensor.numel()
         }
         choice = [record for record in range(records) if record not in extremes]
         self.kept = torch.tensor(sorted(_SECRET.sample(choice if len(choice) >= count else range(records), count)))
         rows = torch.full((records,), int(self.kept[_SECRET.randrange(count)]))
         rows[self.kept] = self.kept
+        self._rows = rows
         self._twins = WeakTensorKeyDictionary()
         self._lazy = WeakTensorKeyDictionary()
         """Tensors whose twins are some of their own rows, made again whenever they are needed: these rows."""
@@ -315,8 +326,18 @@ class TwinBatch(TorchDispatchMode):
             self._settle(value)
             if value not in twins:
                 self._follow_base(value)
-        twin_args, twin_kwargs = self._twin_of((args, kwargs))
-        output = func(*args, **kwargs)
+        if written:
+            twin_args, twin_kwargs = self._twin_of((args, kwargs))
+            output = func(*args, **kwargs)
+        else:
+            output = func(*args, **kwargs)
+            plain = func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags
+            if plain and self._is_row_by_row(func, args, kwargs, output):
+                for result in tree_leaves(output):
+                    if result.shape[:1] == (self._records,):
+                        self._lazy[result] = self._rows.to(result.device)
+                return output
+            twin_args, twin_kwargs = self._twin_of((args, kwargs))
         results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
         try:
             if torch.Tag.nondeterministic_seeded not in func.tags:
@@ -342,6 +363,48 @@ class TwinBatch(TorchDispatchMode):
                 twins[result].copy_(result)
         return output
 
+    def _is_row_by_row(self, func: Any, args: Any, kwargs: Any, output: Any) -> bool:
+        """Whether the operation makes of some records of the twin, by themselves, to the bit what it makes of them in the batch.
+
+        Then its twin is known without being kept. Anything else (results that are no rows, shapes that are given, sums in
+        another order, records that others have a part in) is run on the whole twin.
+        """
+        results = tree_leaves(output)
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and self._follows(leaf)]
+        if any(result.alias_info is not None for result in func._schema.returns) or not all(
+            isinstance(leaf, torch.Tensor) for leaf in results
+        ):
+            return False
+        of_records = [leaf.shape[:1] == (self._records,) for leaf in results]
+        if not any(of_records) or any(leaf.shape[:1] != (self._records,) for leaf in given):
+            return False
+        if sum(leaf.numel() * leaf.element_size() for leaf in (*given, *results)) < WORTH:
+            return False
+
+        def piece(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or not self._follows(leaf):
+                return self._numbers.get(leaf, leaf) if isinstance(leaf, float) else leaf
+            rows = self._lazy.get(leaf)
+            return self._twins[leaf][some] if rows is None else leaf.detach()[rows[some]]
+
+        step = -(-self._records // PIECES)
+        for start in range(0, self._records, step):
+            some = slice(start, start + step)
+            some_args, some_kwargs = tree_map(piece, (args, kwargs))
+            try:
+                found = tree_leaves(func(*some_args, **some_kwargs))
+            except Exception:  # it has no meaning for some records
+                return False
+            rows = self._rows[some]
+            # What has no row for each record must be the same whichever records there are.
+            wanted = [
+                result.detach()[rows] if each else result for each, result in zip(of_records, results, strict=True)
+            ]
+            if not all(map(_equal, found, wanted)):
+                return False
+            del found, wanted
+        return True
+
     def _follow_base(self, value: torch.Tensor) -> None:
         """Give a tensor that is about to be written into a twin of its own; if it is a view, of all that it is part of."""
         base = value if value._base is None else value._base
@@ -349,6 +412,13 @@ class TwinBatch(TorchDispatchMode):
             self._twins[base] = base.detach().clone()
         if value is not base:
             self._twins[value] = self._twins[base].as_strided(value.size(), value.stride(), value.storage_offset())
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors are the same to the bit, but for kinds of what is not a number."""
+    if left.shape != right.shape:
+        return False
+    return torch.equal(left, right) or bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 _COUNTS_REFERENCES = _counts_references()

@@ -181,11 +181,16 @@ def squared_lengths(values: torch.Tensor, owners: torch.Tensor, records: int) ->
 
 
 def add_rows(
-    values: torch.Tensor, owners: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+    values: torch.Tensor,
+    rows: torch.Tensor,
+    weights: torch.Tensor,
+    out: torch.Tensor,
+    places: torch.Tensor | None = None,
 ) -> None:
-    """`out`[rows] += weights[owners] times values, for rows that may come several times."""
-    given = *(part.data_ptr() for part in (values, owners, rows)), *values.shape
-    compiled.add_rows(*given, weights.data_ptr(), out.data_ptr())
+    """`out`[rows] += weights times values[places] (all values if not given), for rows that may come several times."""
+    from_places = 0 if places is None else places.data_ptr()
+    size = len(rows), values.shape[1]
+    compiled.add_rows(values.data_ptr(), from_places, rows.data_ptr(), *size, weights.data_ptr(), out.data_ptr())
 
 
 def sum_channels(errors: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -85,8 +85,8 @@ int64_t merge_rows(const float *values, const int64_t *owners, const int64_t *ro
 /* rows.c: out[owners[i]] += the sum of values[i]'s squares, for i below count. */
 void add_squares(const float *values, const int64_t *owners, int64_t count, int64_t width, double *out);
 
-/* rows.c: out[rows[i]] += weights[owners[i]] * values[i], for i below count. */
-void add_rows(const float *values, const int64_t *owners, const int64_t *rows, int64_t count, int64_t width, const float *weights,
+/* rows.c: out[rows[i]] += weights[i] * values[places[i]], for i below count; values[i] without places. */
+void add_rows(const float *values, const int64_t *places, const int64_t *rows, int64_t count, int64_t width, const float *weights,
               float *out);
 
 /* rows.c: the sums of every channel's errors, and of their products with its inputs, over `places`. */

@@ -165,11 +165,11 @@ static PyObject *py_add_squares(PyObject *self, PyObject *args) {
 }
 
 static PyObject *py_add_rows(PyObject *self, PyObject *args) {
-    unsigned long long values, owners, rows, weights, out;
+    unsigned long long values, places, rows, weights, out;
     long long count, width;
-    if (!PyArg_ParseTuple(args, "KKKLLKK", &values, &owners, &rows, &count, &width, &weights, &out)) return NULL;
+    if (!PyArg_ParseTuple(args, "KKKLLKK", &values, &places, &rows, &count, &width, &weights, &out)) return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    add_rows(ADDRESS(values), ADDRESS(owners), ADDRESS(rows), count, width, ADDRESS(weights), ADDRESS(out));
+    add_rows(ADDRESS(values), ADDRESS(places), ADDRESS(rows), count, width, ADDRESS(weights), ADDRESS(out));
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }

@@ -57,9 +57,9 @@ void add_squares(const float *values, const int64_t *owners, int64_t count, int6
     for (int64_t i = 0; i < count; i++) out[owners[i]] += squared(values + i * width, width);
 }
 
-void add_rows(const float *values, const int64_t *owners, const int64_t *rows, int64_t count, int64_t width, const float *weights,
+void add_rows(const float *values, const int64_t *places, const int64_t *rows, int64_t count, int64_t width, const float *weights,
               float *out) {
-    for (int64_t i = 0; i < count; i++) add_row(out + rows[i] * width, values + i * width, width, weights[owners[i]]);
+    for (int64_t i = 0; i < count; i++) add_row(out + rows[i] * width, values + (places ? places[i] : i) * width, width, weights[i]);
 }
 
 #define PARTS 16 /* sums that are kept side by side, so that the compiler can make vectors of them */

@@ -16,7 +16,7 @@ from noiseproof.engine.contributions import Contribution, Explicit, in_pieces, w
 from noiseproof.engine.following import saved, shape_of
 from noiseproof.engine.persons import Owners
 from noiseproof.engine.places import Place, Shape
-from noiseproof.engine.products import Factor, OuterProducts, SparseRows, Sums
+from noiseproof.engine.products import Factor, OuterProducts, ScaledRows, SparseRows, Sums
 from noiseproof.engine.rules.convolution import Options, convolved
 from noiseproof.engine.trials import local_gradients
 
@@ -196,13 +196,22 @@ def _looked_up(node: Any, output: int, wanted: Collection[int], place: Place) ->
 
 
 def _rows(
-    values: torch.Tensor, owners: torch.Tensor, rows: torch.Tensor, padding: int, records: int, shape: torch.Size
+    values: torch.Tensor,
+    owners: torch.Tensor,
+    rows: torch.Tensor,
+    padding: int,
+    records: int,
+    shape: torch.Size,
+    vectors: torch.Tensor | None = None,
 ) -> Contribution:
+    """Few rows a record: `values`, or these shares of the record's own vector."""
     rows, there = rows.long(), owners >= 0
     if 0 <= padding < 2**63:
         there = there & (rows != padding)
     if not bool(there.all()):
         values, owners, rows = values[there], owners[there], rows[there]
+    if vectors is not None:
+        return ScaledRows(vectors, values, owners, rows, shape)
     return SparseRows(values, owners, rows, records, shape)
 
 
@@ -230,6 +239,9 @@ def _bagged(node: Any, output: int, wanted: Collection[int], place: Place) -> Re
             own, rows = torch.unique(torch.stack([own, rows]), dim=1)
         if mode == 1:  # on a GPU there may be a size more than there are bags
             errors = errors / sizes[: len(errors)].clamp_min(1).unsqueeze(1)
+        if mode != 2 and place.simple:
+            shares = errors.new_ones(len(own)) if weights is None or not weights.numel() else weights.to(errors.dtype)
+            return {0: _rows(shares, owners[own], rows, padding, place.records, shape, errors)}
         values = errors[own]
         if mode == 2:
             values = values * (largest[own] == rows.unsqueeze(1))
