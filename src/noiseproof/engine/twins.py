@@ -68,7 +68,11 @@ def left_alone(network: nn.Module) -> Iterator[Callable[..., None]]:
     What is given begins a pass: with the buffers of before, and with numbers, those of before if not given. What else the
     network keeps goes from pass to pass.
     """
-    attributes = [(module, dict(vars(module)), dict(module._buffers)) for module in network.modules()]
+    attributes = [
+        (module, dict(vars(module)), dict(module._buffers))
+        for module in network.modules()
+        if not isinstance(module, torch.jit.ScriptModule)  # which has none that Python could change
+    ]
     before = _numbers_of(network)
 
     def begin(numbers: _Numbers = before) -> None:

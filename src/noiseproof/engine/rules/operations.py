@@ -198,7 +198,9 @@ def _looked_up(node: Any, output: int, wanted: Collection[int], place: Place) ->
 
 
 def _index(node: Any) -> torch.Tensor | None:
-    """What picks rows of the first dimension, if nothing else is picked."""
+    """What picks rows of a matrix, if nothing else is picked."""
+    if len(_shape(node, 0)) != 2:
+        return None
     if type(node).__name__.startswith("IndexSelect"):
         return None if node._saved_dim else saved(node, "index")
     given = node._saved_indices
