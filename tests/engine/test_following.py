@@ -117,6 +117,26 @@ NETWORKS = {
         ),
         tokens(3, 4, 4, 3),
     ),
+    "a raw table that words are looked up in by index": lambda: (
+        of(lambda m, x: m.read(m.table[x] + m.table[x - 7]), table=weight(7, 4), read=nn.Linear(4, 3)),
+        torch.randint(7, (4, 5)),
+    ),
+    "a raw table that folded words are selected from": lambda: (
+        of(lambda m, x: m.table.index_select(0, x.reshape(-1)).view(len(x), -1).tanh(), table=weight(7, 4)),
+        torch.randint(7, (4, 5)),
+    ),
+    "positions that every record brings along, of a part of a table": lambda: (
+        of(
+            lambda m, x: m.read(x + m.table[2:][torch.arange(5).repeat(len(x), 1)]),
+            table=weight(9, 4),
+            read=nn.Linear(4, 3),
+        ),
+        tokens(3, 5, 4),
+    ),
+    "a raw table looked up by two indices": lambda: (
+        of(lambda m, x: m.read(m.table[x, x.flip(1)]), table=weight(7, 7, 4), read=nn.Linear(4, 3)),
+        torch.randint(7, (4, 5)),
+    ),
     "a table whose rows are also the head": lambda: (
         of(
             lambda m, x: F.linear(m.body(m.table(x)).tanh(), m.table.weight),

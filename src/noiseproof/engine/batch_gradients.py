@@ -18,6 +18,7 @@ from noiseproof.data.persons import Groups, group_array
 from noiseproof.engine.checks import FIRST, is_due
 from noiseproof.engine.clipping import RecordGradients
 from noiseproof.engine.collating import record_tensors, with_empty_batches
+from noiseproof.engine.company import Company
 from noiseproof.engine.contributions import full_precision
 from noiseproof.engine.masks import Masks
 from noiseproof.engine.per_record import PerRecordGradients
@@ -100,6 +101,7 @@ class BatchGradients(ABC):
         self._checked = 0
         self._twin: TwinBatch | None = None
         """What follows the batch that is out now, if it is one to be checked."""
+        self._company: Company | None = None
         self._left: TwinBatch | None = None
         self._before: TwinBatch | None = None
         """What followed the batch before, if that was checked: what is still there of it is followed on."""
@@ -233,7 +235,7 @@ class BatchGradients(ABC):
             NoiseproofError: If these are not the losses of the batch that was drawn.
             UnsupportedError: If no gradient can be had for each record by itself; nothing is released then.
         """
-        twin = self._leave_twin()
+        twin, company = self._leave_twin(), self._company
         self._masks.end()
         if not self._waiting:
             raise NoiseproofError(
@@ -266,6 +268,8 @@ class BatchGradients(ABC):
                 losses = losses / owners.counts[owners.owners]
             with self._whole():
                 gradients = self._engine.backward(losses, check=thoroughly)
+            if twin is not None and company is not None:
+                company.check()
             with full_precision():
                 self._accumulate(gradients if owners is None else gradients.by_person(owners))
             self._records_in_step += expected if owners is None else owners.persons
@@ -405,10 +409,14 @@ class BatchGradients(ABC):
             self._masks.begin(self.steps, look=due)
             if due:
                 self._twin = TwinBatch(tensors, records, self._checked, self._engine.module, before)
+                if self._shards is None:
+                    self._company = Company(self._engine, self._twin)
                 self._twin.enter()
 
     def _leave_twin(self) -> TwinBatch | None:
         twin, self._twin = self._twin, None
+        if self._company is not None:
+            self._company.leave()
         if twin is not None:
             twin.leave()
             self._left = self._before = twin

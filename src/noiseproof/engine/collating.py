@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import SystemRandom
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, default_collate
 
 from noiseproof.engine.checks import is_due
+from noiseproof.engine.masks import random_states, set_random_states, told
 from noiseproof.errors import UnsupportedError
 
 _SECRET = SystemRandom()
@@ -45,9 +44,9 @@ class SeparateCollate:
         if self.own is default_collate or len(records) < 2 or not is_due(self._checked):
             return self.own(records)
         # It may change the records that it is given, or remember that it was asked.
-        (own, given), start = _copied((self.own, records)), _random_states()
+        (own, given), start = _copied((self.own, records)), random_states()
         batch = self.own(records)
-        end = _random_states()
+        end = random_states()
         try:
             if _mixes(own, given, batch, start, end, self.ordered):
                 raise UnsupportedError(
@@ -56,7 +55,7 @@ class SeparateCollate:
                     + (" It must not sort them either: their order tells whose they are." if self.ordered else "")
                 )
         finally:
-            _set_random_states(end)
+            set_random_states(end)
         self._checked += 1
         return batch
 
@@ -66,14 +65,14 @@ def _mixes(
 ) -> bool:
     """Whether records are known to come out otherwise among others."""
     count = len(records)
-    found, drawn = record_tensors(batch, count), _told(start) != _told(end)
+    found, drawn = record_tensors(batch, count), told(start) != told(end)
     for turn in range(_TRIES):
         # First the first half: where records draw random numbers one after another, theirs stay the same, and only theirs.
         places = list(range(count))
         kept = places[: count // 2] if turn == 0 else sorted(_SECRET.sample(places, count // 2))
         stays = set(kept)
         asked, given = _copied(own), [_copied(records[place if place in stays else kept[0]]) for place in places]
-        _set_random_states(start)
+        set_random_states(start)
         try:
             twin = asked(given)
         except Exception:  # it is the twin's own trouble
@@ -110,22 +109,6 @@ def _copied(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception:  # what cannot be copied is asked again as it is
         return value
-
-
-def _random_states() -> tuple[Any, ...]:
-    return torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (what others may draw from)
-
-
-def _told(states: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The states in a form that can be compared."""
-    others: Any = states[2]
-    return states[0].numpy().tobytes(), states[1], others[1].tobytes(), others[2:]
-
-
-def _set_random_states(states: tuple[Any, ...]) -> None:
-    torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    np.random.set_state(states[2])  # noqa: NPY002
 
 
 class _WithEmpty:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -68,3 +71,25 @@ class Masks:
         torch.set_rng_state(before)
         if others:
             torch.cuda.set_rng_state_all(others)
+
+
+def random_states() -> tuple[Any, ...]:
+    """The states of all generators that others may draw from."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), random.getstate(), np.random.get_state(), cuda  # noqa: NPY002
+
+
+def set_random_states(states: tuple[Any, ...]) -> None:
+    """Put them back."""
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])  # noqa: NPY002
+    if states[3]:
+        torch.cuda.set_rng_state_all(states[3])
+
+
+def told(states: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Such states in a form that can be compared."""
+    others: Any = states[2]
+    cuda = [state.numpy().tobytes() for state in states[3]]
+    return states[0].numpy().tobytes(), states[1], others[1].tobytes(), others[2:], cuda

@@ -162,6 +162,11 @@ class PerRecordGradients:
         """A vector over all parameters, of zeros."""
         return self._flat.zeros(self._flat.size)
 
+    @property
+    def recording(self) -> bool:
+        """Whether a forward pass that runs now counts: gradients are on, and nothing is paused."""
+        return self._recorder.recording
+
     def paused(self) -> AbstractContextManager[None]:
         """Forward passes in here are not recorded: for a network that only passes gradients on, or public records."""
         return self._recorder.paused()

@@ -9,9 +9,8 @@ one batch to the next (the last batch's mean, a stateful LSTM) is found as well.
 
 It follows torch's operations. Where the network reads a number off the batch (`x.max().item()`) that is another
 for the twin, or takes shapes from values, its forward pass is run again on the twin; where the loop puts such a number back as
-it is (`losses / losses.mean().item()`), the twin gets its own. What is not seen: numbers that the loop takes out of torch and
-changes in Python before it puts them back, work done in numpy, and a dependence on the mere size of the batch
-(`losses / len(losses)`).
+it is (`losses / losses.mean().item()`), the twin gets its own. What the network does outside of torch, `company` finds; what
+the loop does there is not seen.
 
 A twin takes as much memory as what it is the twin of. So a large operation is first tried on its twin in pieces of some
 records: where each comes out as those records do in the batch, to the bit, the twin is these rows of the batch's own result and
@@ -20,8 +19,10 @@ is not kept.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from random import SystemRandom
 from typing import Any, TypeAlias
 
@@ -32,11 +33,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdRef, WeakTensorKeyDictionary
 
+from noiseproof.engine.masks import random_states, set_random_states
 from noiseproof.errors import UnsupportedError
 
 MIXED = (
     "a record's loss depends on which other records are in the batch (normalised, ranked, weighted or mixed with them, in the "
-    "network, its inputs or the losses), so clipping bounds nothing; compute each by itself."
+    "network, its inputs or the losses), on how many they are or on batches before, so clipping bounds nothing; compute each "
+    "by itself."
 )
 _SECRET = SystemRandom()
 _FACTORIES = ("empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full", "scalar_tensor")
@@ -66,9 +69,37 @@ def _numbers_of(network: nn.Module) -> _Numbers:
     }
 
 
-def _set_numbers(numbers: _Numbers) -> None:
-    for (module, name), value in numbers.items():
-        vars(module)[name] = value
+@contextmanager
+def left_alone(network: nn.Module) -> Iterator[Callable[..., None]]:
+    """In the end the network's attributes and buffers are those of before, but for what it has added to lists and the like.
+
+    What is given begins a pass: with the buffers of before, and with numbers, those of before if not given. What else the
+    network keeps goes from pass to pass.
+    """
+    attributes = [
+        (module, dict(vars(module)), dict(module._buffers))
+        for module in network.modules()
+        if not isinstance(module, torch.jit.ScriptModule)  # which has none that Python could change
+    ]
+    before = _numbers_of(network)
+
+    def begin(numbers: _Numbers = before) -> None:
+        for module, name in _numbers_of(network).keys() - numbers.keys():
+            del vars(module)[name]
+        for (module, name), value in numbers.items():
+            vars(module)[name] = value
+        for module, _, buffers in attributes:
+            for name, own in buffers.items():
+                module._buffers[name] = None if own is None else own.detach().clone()
+
+    try:
+        yield begin
+    finally:
+        for module, own, buffers in attributes:
+            vars(module).clear()
+            vars(module).update(own)
+            module._buffers.clear()
+            module._buffers.update(buffers)
 
 
 def _counts_references() -> bool:
@@ -97,17 +128,23 @@ class TwinBatch(TorchDispatchMode):
         before: TwinBatch | None = None,
     ) -> None:
         super().__init__()
-        self._network, self._records = network, records
+        self._network, self.records = network, records
         self.first = before is None
         """Whether the batch before had no twin."""
         self._handles: list[RemovableHandle] = []
-        self._random: tuple[torch.Tensor, list[torch.Tensor]] | None = None
-        """While the network runs: the states of torch's generators before."""
+        self._random: tuple[Any, ...] | None = None
+        """While the network runs: the states of generators before."""
         self._start: _Numbers = {}
         """The network's own numbers before it ran."""
-        self._read = self._differs = False
+        self._read = self._unsure = self._differs = False
         self._numbers: dict[float, float] = {} if before is None else dict(before._numbers)
         """Numbers that the loop took out of torch, and what they are for the twin."""
+        self._sources: list[float] = [records]
+        """What the batch says of itself in numbers: how many records it has, and what the loop took out of torch."""
+        self._factors: dict[int, float] = {}
+        """By what numbers the loop multiplies or divides what is followed, by the operation's place."""
+        self._last = (self._sources, self._factors) if before is None else (before._sources, before._factors)
+        self._place = 0
         self._remembered: _Numbers = {} if before is None else before._keeps
         """Numbers that the network has kept of the batch before, as they would be for its twin."""
         self._keeps: _Numbers = {}
@@ -178,8 +215,52 @@ class TwinBatch(TorchDispatchMode):
                     "noise; keep nothing of the records in buffers (or make them persistent=False)."
                 )
         twin = None if self.failed else self._twins.get(losses)
-        if self._differs or (twin is not None and not self._same(losses, twin)):
+        if self._differs or self._scaled() or (twin is not None and not self._same(losses, twin)):
             raise UnsupportedError(MIXED)
+
+    def _scaled(self) -> bool:
+        """Whether a factor changed from batch to batch exactly as one of the batches' own numbers did."""
+        sources, factors = self._last
+        changed = [
+            (value, factors[place])
+            for place, value in self._factors.items()
+            if place in factors and value and factors[place] and value != factors[place]
+        ]
+        own = [
+            (mine, theirs)
+            for numbers in zip(self._sources, sources, strict=False)
+            if all(numbers)
+            for mine, theirs in (numbers, (self.records / numbers[0], sources[0] / numbers[1]))
+            if mine != theirs
+        ]
+        return any(
+            math.isclose(ratio, power, rel_tol=1e-6)
+            for value, before in changed
+            for mine, theirs in own
+            for ratio, power in ((value / before, mine / theirs), (value / before, theirs / mine))
+        )
+
+    def take_up(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Follow what the network is given if it was made in numpy and the like, so that nothing of it is followed."""
+        if not any(self._follows(tensor) for tensor in tensors):
+            for tensor in tensors:
+                if tensor.dim() and len(tensor) == self.records:
+                    self._lazy[tensor] = self._rows.to(tensor.device)
+
+    def record_dims(self, tensors: Sequence[torch.Tensor]) -> dict[int, int] | None:
+        """The dimension that counts records in those of some tensors that are followed; None if it cannot be told."""
+        found = {}
+        for tensor in tensors:
+            if self._follows(tensor) and tensor.dim():
+                dims = [dim for dim, size in enumerate(tensor.shape) if size == self.records]
+                if not dims or (len(dims) > 1 and tensor not in self._lazy):
+                    return None
+                found[id(tensor)] = dims[0]
+        return found or None
+
+    def run_whole(self) -> None:
+        """Run the network that has just run on the twin as well, though nothing shows that it has to."""
+        self._unsure = True
 
     def put_away(self) -> None:
         """Keep of the batch's own twin only how to make it again, once the losses were checked."""
@@ -208,59 +289,57 @@ class TwinBatch(TorchDispatchMode):
         return torch.allclose(values, expected, rtol=64 * precision, atol=16 * floor, equal_nan=True)
 
     def _before_network(self, *_: Any) -> None:
-        others = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self._random, self._read, self._start = (torch.get_rng_state(), others), False, _numbers_of(self._network)
+        self._random, self._read, self._start = random_states(), False, _numbers_of(self._network)
 
     def _after_network(self, network: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         before, self._random = self._random, None
         if before is None:
             return
         if self._remembered:
-            self._pass_again(before, (args, kwargs), output, self._remembered)
-        if self._read:
-            self._pass_again(before, self._twin_of((args, kwargs)), output)
+            again, _ = self._run_again(before, (args, kwargs), self._remembered)
+            self._differs = self._differs or not self._alike(output, again)
+        # A network that is run as a whole for no other reason might not come out twice the same.
+        if self._read or (self._unsure and self._alike(output, self._run_again(before, (args, kwargs))[0])):
+            twin, left = self._run_again(before, self._twin_of((args, kwargs)))
+            if twin is not None:
+                numbers = _numbers_of(network)
+                self._differs = self._differs or not self._alike(output, twin)
+                for real, other in self._by_record(output, twin):
+                    self._twins[real] = other
+                self._keeps = {
+                    place: left[place] for place in numbers.keys() & left.keys() if left[place] != numbers[place]
+                }
+            self.failed = (self.failed or self._read) and twin is None
         if _COUNTS_REFERENCES:
             self._let_go()
 
-    def _pass_again(
-        self,
-        before: tuple[torch.Tensor, list[torch.Tensor]],
-        given: Any,
-        output: Any,
-        remembered: _Numbers | None = None,
-    ) -> None:
-        """Run the network from where it began: on the twin, or with what the twin before would have left in it.
+    def _run_again(
+        self, before: tuple[Any, ...], given: Any, remembered: _Numbers | None = None
+    ) -> tuple[Any, _Numbers]:
+        """What the network gives if it is run from where it began, and the numbers it leaves; with what another left in it.
 
-        It is left as it was.
+        It is left as it was. Nothing comes out if it cannot be run.
         """
-        values = [(buffer, buffer.detach().clone()) for buffer in self._network.buffers()]
-        numbers = _numbers_of(self._network)
-        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=range(len(before[1]))):
-            torch.set_rng_state(before[0])
-            torch.cuda.set_rng_state_all(before[1])
+        after = random_states()
+        with _disable_current_modes(), torch.no_grad(), left_alone(self._network) as begin:
+            begin({**self._start, **(remembered or {})})
+            set_random_states(before)
             try:
-                for module, name in numbers.keys() - self._start.keys():
-                    del vars(module)[name]
-                _set_numbers({**self._start, **(remembered or {})})
-                twin = self._network.forward(*given[0], **given[1])
+                return self._network.forward(*given[0], **given[1]), _numbers_of(self._network)
             except Exception:  # it is the twin's own trouble, again
-                self.failed = self.failed or remembered is None
-                return
+                return None, {}
             finally:
-                left = _numbers_of(self._network)
-                _set_numbers(numbers)
-                for buffer, value in values:
-                    buffer.copy_(value)
-        for real, other in zip(tree_leaves(output), tree_leaves(twin), strict=True):
-            if isinstance(real, torch.Tensor) and real.shape[:1] == (self._records,) == other.shape[:1]:
-                self._differs = self._differs or not self._same(real, other)
-                if remembered is None:
-                    self._twins[real] = other
-        if remembered is None:
-            self.failed = False
-            self._keeps = {
-                place: left[place] for place in numbers.keys() & left.keys() if left[place] != numbers[place]
-            }
+                set_random_states(after)
+
+    def _by_record(self, output: Any, twin: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [
+            (real, other)
+            for real, other in zip(tree_leaves(output), tree_leaves(twin), strict=True)
+            if isinstance(real, torch.Tensor) and real.shape[:1] == (self.records,) == other.shape[:1]
+        ]
+
+    def _alike(self, output: Any, twin: Any) -> bool:
+        return twin is None or all(self._same(real, other) for real, other in self._by_record(output, twin))
 
     def tells_apart(self, args: Any, kwargs: Any) -> bool:
         """Whether what the network makes of a record depends on others, by passes of its own that leave nothing behind."""
@@ -275,7 +354,7 @@ class TwinBatch(TorchDispatchMode):
         return any(
             isinstance(left, torch.Tensor)
             and left.shape == right.shape
-            and left.shape[:1] == (self._records,)
+            and left.shape[:1] == (self.records,)
             and not self._same(left, right)
             for left, right in zip(*outputs, strict=False)
         )
@@ -326,6 +405,8 @@ class TwinBatch(TorchDispatchMode):
             self._settle(value)
             if value not in twins:
                 self._follow_base(value)
+        if self._random is None and name.rstrip("_") in ("mul", "div"):
+            self._note_factor(args)
         if written:
             twin_args, twin_kwargs = self._twin_of((args, kwargs))
             output = func(*args, **kwargs)
@@ -334,7 +415,7 @@ class TwinBatch(TorchDispatchMode):
             plain = func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags
             if plain and self._is_row_by_row(func, args, kwargs, output):
                 for result in tree_leaves(output):
-                    if result.shape[:1] == (self._records,):
+                    if result.shape[:1] == (self.records,):
                         self._lazy[result] = self._rows.to(result.device)
                 return output
             twin_args, twin_kwargs = self._twin_of((args, kwargs))
@@ -342,6 +423,8 @@ class TwinBatch(TorchDispatchMode):
         try:
             if torch.Tag.nondeterministic_seeded not in func.tags:
                 twin = func(*twin_args, **twin_kwargs)
+                if not results and self._random is None and isinstance(output, int | float):
+                    self._sources.append(output)
                 if not results and twin != output:  # a number for Python
                     self._read = self._read or self._random is not None
                     if isinstance(output, float) and not output.is_integer():  # which may come back as it is
@@ -375,8 +458,8 @@ class TwinBatch(TorchDispatchMode):
             isinstance(leaf, torch.Tensor) for leaf in results
         ):
             return False
-        of_records = [leaf.shape[:1] == (self._records,) for leaf in results]
-        if not any(of_records) or any(leaf.shape[:1] != (self._records,) for leaf in given):
+        of_records = [leaf.shape[:1] == (self.records,) for leaf in results]
+        if not any(of_records) or any(leaf.shape[:1] != (self.records,) for leaf in given):
             return False
         if sum(leaf.numel() * leaf.element_size() for leaf in (*given, *results)) < WORTH:
             return False
@@ -387,8 +470,8 @@ class TwinBatch(TorchDispatchMode):
             rows = self._lazy.get(leaf)
             return self._twins[leaf][some] if rows is None else leaf.detach()[rows[some]]
 
-        step = -(-self._records // PIECES)
-        for start in range(0, self._records, step):
+        step = -(-self.records // PIECES)
+        for start in range(0, self.records, step):
             some = slice(start, start + step)
             some_args, some_kwargs = tree_map(piece, (args, kwargs))
             try:
@@ -404,6 +487,14 @@ class TwinBatch(TorchDispatchMode):
                 return False
             del found, wanted
         return True
+
+    def _note_factor(self, args: tuple[Any, ...]) -> None:
+        self._place += 1
+        for factor in args:
+            if isinstance(factor, torch.Tensor) and factor.dim() == 0 and factor.is_cpu and not self._follows(factor):
+                factor = factor.item()
+            if isinstance(factor, int | float):
+                self._factors[self._place] = factor
 
     def _follow_base(self, value: torch.Tensor) -> None:
         """Give a tensor that is about to be written into a twin of its own; if it is a view, of all that it is part of."""

@@ -28,6 +28,23 @@ _HIDING = ("CheckpointFunctionBackward",)
 """Operations behind which there may be parameters that the graph does not show: reentrant checkpoints."""
 _PARAMETER = type(get_gradient_edge(torch.ones((), requires_grad=True)).node)
 """The type of nodes that stand for a parameter."""
+_SHAPING = tuple(
+    f"{name}Backward"
+    for name in (
+        "Alias",
+        "Clone",
+        "Permute",
+        "Select",
+        "Slice",
+        "Squeeze",
+        "T",
+        "ToCopy",
+        "Transpose",
+        "Unsqueeze",
+        "View",
+    )
+)
+"""Operations that turn and cut what they are given, and nothing else."""
 SECTIONS = 32
 """How many sections a graph is parted into at most."""
 _SETTINGS: dict[type, Callable[[Any], Hashable] | None] = {}
@@ -243,9 +260,16 @@ class _Walk:
             raise Stop(number, Unknown)
         shapes = [() if other < 0 else graph.shapes[other][output] for other, output in behind]
         for output, place in places.items():
-            self.by_key = self.by_key and by_shapes(node)
+            table = type(node).__name__.startswith(("IndexBackward", "IndexSelectBackward")) and self._bare(
+                behind[0][0]
+            )
+            self.by_key = self.by_key and (table or by_shapes(node))
             try:
-                found = inputs_of(node, output, place, graph.shapes[number][output], shapes)
+                found = (
+                    inputs_of(node, output, place, graph.shapes[number][output], shapes)
+                    if not table
+                    else [None] * len(shapes)
+                )
             except Mixed:
                 raise Stop(number, Mixed) from None
             except Unknown:
@@ -267,6 +291,15 @@ class _Walk:
                 own_places = {which: self._own(behind[which][0]) for which in wanted}
                 known = {which: own for which, own in own_places.items() if own is not None}
                 self._meetings.append(Meeting(number, output, place, tuple(wanted), known, onward))
+
+    def _bare(self, number: int) -> bool:
+        """Whether a node is a parameter itself, however it is turned or cut, so that no record has a row of its own in it."""
+        graph = self._graph
+        while (
+            number >= 0 and type(graph.nodes[number]).__name__.startswith(_SHAPING) and len(graph.behind[number]) == 1
+        ):
+            number = graph.behind[number][0][0]
+        return number in graph.parameters
 
     def _own(self, number: int) -> tuple[int, bool] | None:
         """The place of the trained parameter that a node is, and whether it is turned; None if it is something else."""

@@ -116,7 +116,8 @@ def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
     if isinstance(inner.dataset, IterableDataset):
         raise UnsupportedError(
             "the loader's data set is iterable, so that no record can be drawn by chance, as the accounted sampling needs; make "
-            "it a map-style data set with __len__ and __getitem__ (datasets: without streaming)."
+            "it a map-style data set with __len__ and __getitem__ (datasets: without streaming), or take its batches as they "
+            "come, with correlated noise: CorrelatedGradients.load(loader, ids=..., records=...)."
         )
     if not getattr(inner, "in_order", True):
         raise UnsupportedError(

@@ -39,7 +39,8 @@ def _names(names: str) -> Callable[[OperationRule], OperationRule]:
 
 def has_rule(node: Any) -> bool:
     """Whether there is a rule; any other operation is run backwards again, for which the graph must be kept."""
-    return type(node).__name__ in _RULES
+    name = type(node).__name__
+    return name in _RULES and not (name.startswith("Index") and _index(node) is None)
 
 
 def shrinks(node: Any) -> bool:
@@ -49,7 +50,8 @@ def shrinks(node: Any) -> bool:
 
 def ready(node: Any, output: int, wanted: Collection[int], place: Place) -> Ready:
     """What will make of errors the contributions to the inputs in `wanted`, which all records share."""
-    return _RULES.get(type(node).__name__, _one_by_one)(node, output, wanted, place)
+    rule = _RULES[type(node).__name__] if has_rule(node) else _one_by_one
+    return rule(node, output, wanted, place)
 
 
 def _shape(node: Any, number: int) -> Shape:
@@ -191,6 +193,35 @@ def _looked_up(node: Any, output: int, wanted: Collection[int], place: Place) ->
     def contributions(errors: torch.Tensor) -> Given:
         values = widened(errors, errors.dtype).reshape(len(owners), -1)
         return {0: _rows(values, owners, indices.flatten(), padding, place.records, shape)}
+
+    return contributions
+
+
+def _index(node: Any) -> torch.Tensor | None:
+    """What picks rows of a matrix, if nothing else is picked."""
+    if len(_shape(node, 0)) != 2:
+        return None
+    if type(node).__name__.startswith("IndexSelect"):
+        return None if node._saved_dim else saved(node, "index")
+    given = node._saved_indices
+    simple = given[0] is not None and given[0].dtype == torch.long and all(other is None for other in given[1:])
+    return given[0] if simple else None
+
+
+@_names("Index IndexSelect")
+def _picked(node: Any, output: int, wanted: Collection[int], place: Place) -> Ready:
+    """A table whose rows are looked up by an index, as an embedding's are."""
+    index, shape = _index(node), torch.Size(_shape(node, 0))
+    assert index is not None
+    if place.dim >= index.dim():
+        return _one_by_one(node, output, wanted, place)
+    view = [1] * index.dim()
+    view[place.dim] = -1
+    owners = place.by_row.to(index.device).view(view).expand(index.shape).flatten()
+
+    def contributions(errors: torch.Tensor) -> Given:
+        values = widened(errors, errors.dtype).reshape(len(owners), -1)
+        return {0: _rows(values, owners, index.flatten() % shape[0], -1, place.records, shape)}
 
     return contributions
 

@@ -74,17 +74,18 @@ def register_rule(*layers: type[nn.Module], record_dim: int = 0) -> Callable[[An
     return registered
 
 
-class _Hook:
+class Hook:
     """A hook that belongs to one module: in a copy of the module, or after pickling, it does nothing."""
 
     def __init__(self, module: nn.Module | None = None, act: Callable[..., Any] | None = None) -> None:
         self._module, self._act = module, act
 
     def __call__(self, module: nn.Module, *parts: Any) -> Any:
+        """What the hook does, if it is called for its own module."""
         return self._act(*parts) if self._act is not None and module is self._module else None
 
-    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
-        return _Hook, ()
+    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
+        return Hook, ()
 
 
 class Rule(ABC):
@@ -103,11 +104,11 @@ class Rule(ABC):
         """Hang the hooks on the layer."""
 
     def _before_forward(self, act: Callable[..., Any]) -> RemovableHandle:
-        return self.layer.register_forward_pre_hook(_Hook(self.layer, act), with_kwargs=True)
+        return self.layer.register_forward_pre_hook(Hook(self.layer, act), with_kwargs=True)
 
     def _after_forward(self, act: Callable[..., Any], *, always: bool = False) -> RemovableHandle:
         # First, because a hook of the user's may return something else than what the layer itself gave.
-        hook = _Hook(self.layer, act)
+        hook = Hook(self.layer, act)
         return self.layer.register_forward_hook(hook, with_kwargs=True, prepend=True, always_call=always)
 
 
