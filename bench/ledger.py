@@ -160,5 +160,5 @@ def _add_clients(database: Database, count: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    for row in over_http(*sys.argv[2:]) if sys.argv[1:2] == ["http"] else rows():
+    for row in over_http(sys.argv[-1]) if sys.argv[1:2] == ["http"] else rows():
         print(f"{row['ratio']:.3f}  {row['ours']:.1f} / {row['theirs']:.1f} {row['unit']}  {row['what']}")
