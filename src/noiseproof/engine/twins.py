@@ -396,8 +396,8 @@ class TwinBatch(TorchDispatchMode):
             if value not in twins:
                 self._follow_base(value)
         twin_args, twin_kwargs = self._twin_of((args, kwargs))
-        if self._random is None and name.rstrip("_") in ("mul", "div"):
-            self._note_factor(args)
+        if self._random is None and name.rstrip("_") in ("mul", "div") and torch._C._current_graph_task_id() < 0:
+            self._note_factor(args)  # but not what a backward pass, or what is hung on it, multiplies by
         output = func(*args, **kwargs)
         results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
         try:
