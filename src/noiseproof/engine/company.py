@@ -174,7 +174,8 @@ def _gradients(
         return [torch.cat([(part.to_dense() if part.is_sparse else part).flatten().float() for part in parts])]
 
     one, other = (gradient(rows) for rows in zip(*there, strict=True))
-    return one, other
+    # Another record that is not finite spoils the sum, though its errors are nothing.
+    return (one, other) if all(bool(part.isfinite().all()) for part in (*one, *other)) else ([], [])
 
 
 def _close(one: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:

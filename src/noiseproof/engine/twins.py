@@ -405,8 +405,8 @@ class TwinBatch(TorchDispatchMode):
             self._settle(value)
             if value not in twins:
                 self._follow_base(value)
-        if self._random is None and name.rstrip("_") in ("mul", "div"):
-            self._note_factor(args)
+        if self._random is None and name.rstrip("_") in ("mul", "div") and torch._C._current_graph_task_id() < 0:
+            self._note_factor(args)  # but not what a backward pass, or what is hung on it, multiplies by
         if written:
             twin_args, twin_kwargs = self._twin_of((args, kwargs))
             output = func(*args, **kwargs)
