@@ -137,6 +137,18 @@ NETWORKS = {
         of(lambda m, x: m.read(m.table[x, x.flip(1)]), table=weight(7, 7, 4), read=nn.Linear(4, 3)),
         torch.randint(7, (4, 5)),
     ),
+    "an expert that nobody chose": lambda: (
+        of(
+            lambda m, x: m.layer(x).index_add(
+                0,
+                (none := (x[:, 0, 0] > 99).nonzero().squeeze(1)),
+                m.expert(m.layer(x)[none].reshape(-1, 3)).view(-1, 5, 3),
+            ),
+            layer=nn.Linear(4, 3),
+            expert=nn.Linear(3, 3),
+        ),
+        tokens(3, 5, 4),
+    ),
     "a table whose rows are also the head": lambda: (
         of(
             lambda m, x: F.linear(m.body(m.table(x)).tanh(), m.table.weight),

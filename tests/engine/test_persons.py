@@ -33,6 +33,7 @@ LAYERS = {
     "lstm": (lambda: Last(nn.LSTM(6, 4, batch_first=True)), (5, 6)),
     "gru": (lambda: Last(nn.GRU(6, 4, batch_first=True)), (5, 6)),
     "embedding": (lambda: nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(20, 3)), None),
+    "raw table": (lambda: Picking(), None),
     "attention": (lambda: Attention(), (5, 6)),
     "grouped": (
         lambda: nn.Sequential(nn.Conv1d(4, 6, 3, groups=2, dilation=2), nn.Flatten(), nn.Linear(24, 3)),
@@ -117,6 +118,17 @@ class Last(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.layer(x)[0][:, -1])
+
+
+class Picking(nn.Module):
+    """Rows of a parameter by index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(7, 4)), nn.Linear(20, 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table[words].flatten(1))
 
 
 class Attention(nn.Module):

@@ -79,7 +79,8 @@ class Place:
         place = torch.arange(len(owners)) - (counts.cumsum(0) - counts)[owners]
         rows = tensor.movedim(dim, 0)
         device = rows.device
-        padded = rows.new_zeros(self.records, int(counts.max()) if len(owners) else 0, *rows.shape[1:])
+        # At least one row, if of nothing: of no rows there is no largest (an expert that nobody chose).
+        padded = rows.new_zeros(self.records, int(counts.max()) if len(owners) else 1, *rows.shape[1:])
         padded[owners.to(device), place.to(device)] = rows[there[order].to(device)]
         return padded.movedim(1, dim + 1)
 
@@ -111,9 +112,9 @@ class Place:
             left, right = prod(before[:dim]), prod(before[dim + 1 :])
             if (left, other, right) == (front, size, behind):
                 return self.at(dim)
-            if left == front and other * right == size * behind and other % size == 0:
-                return self.owned(self.owners.repeat_interleave(other // size), dim)  # folded with what follows
-            if left == front and size % other == 0 and right == behind * (size // other):
+            if left == front and other * right == size * behind and other % max(size, 1) == 0:
+                return self.owned(self.owners.repeat_interleave(other // max(size, 1)), dim)  # folded with what follows
+            if left == front and other and size % other == 0 and right == behind * (size // other):
                 groups = self.owners.view(other, -1)
                 if bool((groups == groups[:, :1]).all()):
                     return self.owned(groups[:, 0], dim)
