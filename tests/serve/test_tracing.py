@@ -41,7 +41,7 @@ def test_a_request_is_a_span_under_its_callers_trace(service, rows, spans):
 
 def test_a_worker_sets_up_its_exporter_by_the_environment():
     """`opentelemetry-instrument` does so for the process that it starts, and forbids it for those that this one starts."""
-    pytest.importorskip("opentelemetry.sdk.trace", reason="opentelemetry-sdk is not installed")
+    pytest.importorskip("opentelemetry.distro", reason="opentelemetry-distro is not installed")
     code = "from noiseproof.serve import tracing\nwith tracing.span(None) as span: span.set_attribute('a', 'seen')"
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "none"}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)

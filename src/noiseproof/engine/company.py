@@ -29,7 +29,7 @@ from noiseproof.errors import UnsupportedError
 _SECRET = SystemRandom()
 _DROPPING = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 """Layers that do nothing else in training than drop."""
-_MOST = 2**22
+_MOST = 2**16
 """About so many coordinates of a gradient are compared at most."""
 _COMPANIES = (2, 3)
 """How many records are run by themselves: the one in question is the first of two, and the last of three."""
