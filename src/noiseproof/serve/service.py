@@ -228,7 +228,7 @@ class Service:
         database = self.connection.database
         self.retired = retirement.retired(database)
         with database.reading() as connection:
-            self.authenticator.saw(grants.head(connection))
+            self.authenticator.saw(grants.mark(connection))
 
     def _sweep(self) -> None:
         due = time.monotonic() + _SWEEP_SECONDS

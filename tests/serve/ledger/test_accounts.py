@@ -8,7 +8,7 @@ import time
 import pytest
 from sqlalchemy import text
 
-from noiseproof.serve.ledger import Amount, Keys, Ledger, Paid, Refused, Spend, accounts
+from noiseproof.serve.ledger import Amount, History, Keys, Ledger, Paid, Refused, Spend, accounts
 
 EACH = Amount.cost("gdp", 0.001)
 
@@ -91,12 +91,32 @@ def test_rights_of_which_half_was_read_are_not_known(ledger, database, monkeypat
     assert isinstance(ask(ledger, "ann", id), Refused)
 
 
-def test_what_was_changed_around_the_chain_of_grants_is_seen_in_ten_minutes(ledger, database, monkeypatch):
+@pytest.mark.parametrize(
+    ("statement", "then"),
+    [
+        ("UPDATE keys SET revoked_at = 1", "revoked"),
+        ("DELETE FROM keys", "revoked"),
+        ("UPDATE clients SET answers = 1", "client"),
+        ("INSERT INTO allowances VALUES ('ann', 'm', 1, NULL)", "client"),
+    ],
+)
+def test_a_right_that_was_changed_by_sql_is_seen_by_the_next_spend(ledger, database, statement, then):
     id = Keys(database).check(Keys(database).create("ann")).id
     assert isinstance(ask(ledger, "ann", id), Paid)
     with database.writing() as connection:
+        connection.execute(text(statement))
+    assert ask(ledger, "ann", id).reason == then
+
+
+def test_what_is_changed_where_nothing_counts_changes_is_found_and_seen_in_a_minute(ledger, database, monkeypatch):
+    id = Keys(database).check(Keys(database).create("ann")).id
+    assert isinstance(ask(ledger, "ann", id), Paid)
+    name = "keys_update_counted" if database.dialect == "sqlite" else "keys_counted ON keys"
+    with database.writing() as connection:
+        connection.execute(text(f"DROP TRIGGER {name}"))
         connection.execute(text("UPDATE keys SET revoked_at = 1"))
     assert isinstance(ask(ledger, "ann", id), Paid)
+    assert any("the guard keys_" in problem for result in History(database).verify() for problem in result.problems)
     monkeypatch.setattr(accounts, "_KNOWN_SECONDS", 0.0)
     assert ask(ledger, "ann", id).reason == "revoked"
 

@@ -44,7 +44,7 @@ _SOME_BALANCES = Statement(
     "ORDER BY coordinate"
 )
 _BALANCES_AND_GRANTS = Statement(
-    "SELECT model, client, capacity, spent, (SELECT hash FROM grants ORDER BY sequence DESC LIMIT 1) FROM balances "
+    f"SELECT model, client, capacity, spent, {grants.MARK} FROM balances "
     "WHERE model = ANY(:names) AND client = ANY(:clients) ORDER BY coordinate"
 )
 _WRITE = Together(
@@ -72,7 +72,7 @@ class AccountTransaction:
         self.chain = chain
         self.sequence, self.head = sequence, head
         self.granted = granted
-        """The last hash of the chain of grants, as it was after the lock was taken."""
+        """What told the state of keys and rights from every other after the lock was taken."""
         self._before = dict(known)
         self._now = dict(known)
         self._rows: list[dict[str, Any]] = []
@@ -153,10 +153,9 @@ class AccountTransaction:
         if spend.key is not None and live.get(spend.key) != spend.client:
             return Refused("revoked", everyone, own)
         if spend.retry is not None and earlier is not None:
-            digest, receipt, answer = earlier
-            if digest != spend.retry.digest:
+            if not earlier.covers(spend):
                 return Refused("retry", everyone, own)
-            return Paid(receipt, everyone, own, repeated=True, answer=answer)
+            return Paid(earlier.receipt, everyone, own, repeated=True, answer=earlier.answer)
         together, alone = everyone.spent + spend.cost, own.spent + spend.cost
         if not together.fits(everyone.capacity):
             return Refused("model", everyone, own)
@@ -166,7 +165,7 @@ class AccountTransaction:
             self._limit(spend.client, own.capacity)
         self._now[EVERYONE] = everyone = Balance(everyone.capacity, together)
         self._now[spend.client] = own = Balance(own.capacity, alone)
-        entry = self._append("spend", spend.client, spend.answers, spend.cost)
+        entry = self._append("spend", spend.client, spend.answers, spend.cost, spend.seal)
         if share is not None:
             share.used += spend.answers
         return Paid(Receipt(entry, spend.cost, self.head), everyone, own)
@@ -203,11 +202,11 @@ class AccountTransaction:
         self._now[client] = Balance(capacity, spent)
         self._append("limit", client, 0, capacity)
 
-    def _append(self, kind: Kind, client: str, answers: int, amount: Amount) -> Entry:
+    def _append(self, kind: Kind, client: str, answers: int, amount: Amount, seal: str | None = None) -> Entry:
         self.sequence += 1
         now = time.time_ns() // 1000
         # Ids that begin with the time lie side by side in their index, however long the history is.
-        receipt = f"{now:014x}{os.urandom(9).hex()}"
+        receipt = f"{now:014x}{seal or os.urandom(9).hex()}"
         entry = Entry(self.chain.model, self.sequence, receipt, kind, client, answers, amount.units, now)
         self.head = entry.hash_after(self.head)
         self._rows.append(entry.row(self.head))
@@ -237,13 +236,13 @@ class Share:
 
 
 class Rights:
-    """What clients and keys may, as far as it was asked for: good as long as the chain of grants has no new entry.
+    """What clients and keys may, as far as it was asked for: good until a key or a right is changed, by whomever.
 
-    All that allows something is in that chain. What somebody changes around it, which verifying finds, is seen in a minute.
+    The database itself counts changes. Should somebody take its counter away, which verifying finds, they are seen in a minute.
     """
 
-    def __init__(self, head: str | None = None) -> None:
-        self._head, self._since = head, time.monotonic()
+    def __init__(self, mark: str | None = None) -> None:
+        self._mark, self._since = mark, time.monotonic()
         self._rights: dict[str, dict[str | None, Right]] = {}
         """By client: of one model, or (None) of all."""
         self._keys: dict[str, tuple[str, int | None]] = {}
@@ -252,16 +251,16 @@ class Rights:
     def ask(
         self, connection: Connection, clients: Collection[str], keys: Collection[str] = ()
     ) -> Callable[[str | None], Rights]:
-        """Ask for what is not known; what is returned reads it, and is given the chain's head, which was read before."""
+        """Ask for what is not known; what is returned reads it, and is given the state's mark, which was read before."""
         new = [client for client in clients if client not in self._rights]
         new_keys = [key for key in keys if key not in self._keys]
         rights = _RIGHTS.run(connection, clients=new) if new else ()
         live = _LIVE.run(connection, keys=new_keys) if new_keys else ()
 
-        def read(head: str | None) -> Rights:
+        def read(mark: str | None) -> Rights:
             old = time.monotonic() - self._since > _KNOWN_SECONDS or len(self._keys) > _MOST_KNOWN
-            if head != self._head or (old and self._rights):
-                return Rights(head).ask(connection, clients, keys)(head)
+            if mark != self._mark or (old and self._rights):
+                return Rights(mark).ask(connection, clients, keys)(mark)
             # All is read before any of it counts as known: a connection may break, and other threads may look.
             found: dict[str, dict[str | None, Right]] = {client: {} for client in new}
             for client, of_each, period, model, of_this, own_period in rights:

@@ -3,36 +3,63 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, select, tuple_, update
+from sqlalchemy import Connection, delete, insert, select, tuple_, update
 
 from noiseproof.serve.ledger import spending
 from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.database import Database
-from noiseproof.serve.ledger.records import Entry, Receipt, Spend
+from noiseproof.serve.ledger.records import Entry, Receipt, Retry, Spend, seal
 from noiseproof.serve.ledger.statements import Insertion, Statement
-from noiseproof.serve.ledger.tables import repeats, retries, upsert
+from noiseproof.serve.ledger.tables import answered, entries, repeats, retries, upsert
 
 Place = tuple[str, str, str | None]
 """A model, a client and, for what may be retried, its key: what a paid request is found by."""
-PaidBefore = tuple[str, Receipt, str | None]
-"""The digest of a request that was paid for, its receipt, and its answer if there is one yet."""
 
 _PLACE = (retries.c.model, retries.c.client, retries.c.retry_key)
 _EARLIER = Statement(
-    "SELECT r.question, r.answer, e.hash, e.model, e.sequence, e.receipt, e.kind, e.client, e.answers, e.units, e.made_at "
+    "SELECT r.question, r.nonce, r.answer, EXISTS (SELECT 1 FROM answered a WHERE a.receipt = r.receipt), e.hash, "
+    "e.model, e.sequence, e.receipt, e.kind, e.client, e.answers, e.units, e.made_at "
     "FROM retries r JOIN entries e ON e.receipt = r.receipt "
     "WHERE r.model = :model AND r.client = :client AND r.retry_key = :retry_key"
 )
 _PROMISE = Insertion(retries)
+_SEALED = select(
+    *_PLACE, retries.c.question, retries.c.nonce, retries.c.receipt, entries.c.model, entries.c.client, entries.c.kind
+).outerjoin_from(retries, entries, entries.c.receipt == retries.c.receipt)
+
+
+class PaidBefore(NamedTuple):
+    """A request that was paid for under a retry key, as it is kept for retries."""
+
+    retry: Retry
+    receipt: Receipt
+    answer: str | None = None
+    """None where none was released yet."""
+    lost: bool = False
+    """Whether its answer was released and is not there any more."""
+
+    def covers(self, spend: Spend) -> bool:
+        """Whether it is that request, paid for by that receipt, whoever wrote it down, and may be answered for it."""
+        entry = self.receipt.entry
+        return (
+            not self.lost
+            and self.retry == spend.retry
+            and (entry.kind, entry.model, entry.client) == ("spend", spend.model, spend.client)
+            and len(entry.units) == len(spend.cost.units)
+            and all(paid >= cost for paid, cost in zip(entry.units, spend.cost.units, strict=True))
+            and entry.receipt.endswith(seal(spend.model, spend.client, self.retry))
+        )
 
 
 class Answers:
     """Answers given, in the ledger's database.
 
     The first answer that is kept wins: whoever computed another in the meantime (a retry that overtook its first try)
-    gets that one back and releases nothing else. So one spend never buys two answers.
+    gets that one back and releases nothing else. So one spend never buys two answers. Nor does it for somebody who writes to the
+    database, as long as its guards stand: a receipt tells the request that it paid for, and that it was answered is append-only.
     """
 
     def __init__(self, database: Database) -> None:
@@ -42,8 +69,13 @@ class Answers:
         """Keep an answer for retries, and return the one to release: committed, and the same for every retry."""
         here = tuple_(*_PLACE) == (model, client, retry_key)
         with self._database.writing() as connection:
-            connection.execute(update(retries).where(here, retries.c.answer.is_(None)).values(answer=answer))
-            kept = connection.execute(select(retries.c.answer).where(here)).scalar_one_or_none()
+            first = update(retries).where(here, retries.c.answer.is_(None)).values(answer=answer)
+            won = connection.execute(first).rowcount == 1
+            row = connection.execute(select(retries.c.answer, retries.c.receipt).where(here)).one_or_none()
+            if won and row is not None:
+                # If there was another answer before, which was taken away, the database refuses, and nothing is released.
+                connection.execute(insert(answered), {"receipt": row.receipt})
+        kept = None if row is None else row.answer
         # None if it was swept away in between: it was not released before, so this one may be.
         return answer if kept is None else str(kept)
 
@@ -81,10 +113,13 @@ def paid_before(connection: Connection, spends: Sequence[Spend]) -> Callable[[],
     def read() -> dict[Place, PaidBefore]:
         found: dict[Place, PaidBefore] = {}
         for place, spend, cursor in rows:
-            for question, answer, hash, *stored in cursor:
+            for question, nonce, answer, released, hash, *stored in cursor:
                 entry = Entry.of(*stored)
                 measure, orders = spend.cost.kind
-                found[place] = question, Receipt(entry, Amount(measure, entry.units, orders), hash), answer
+                right = len(entry.units) == len(spend.cost.units)
+                receipt = Receipt(entry, Amount(measure, entry.units if right else spend.cost.units, orders), hash)
+                lost = answer is None and bool(released)
+                found[place] = PaidBefore(Retry(place[2], question, nonce), receipt, answer, lost)
         return found
 
     return read
@@ -100,9 +135,18 @@ def promise(connection: Connection, paid: Sequence[tuple[Spend, Receipt]]) -> No
             "question": spend.retry.digest,
             "receipt": receipt.id,
             "made_at": receipt.entry.made_at,
+            "nonce": spend.retry.nonce,
         }
         for spend, receipt in paid
         if spend.retry
     ]
     if rows:
         _PROMISE.run(connection, rows)
+
+
+def planted(connection: Connection) -> Iterator[str]:
+    """What is kept for retries and is no request that was paid for by the receipt beside it."""
+    for *place, question, nonce, receipt, model, client, kind in connection.execute(_SEALED):
+        retry = Retry(place[2], question, nonce)
+        if (kind, model, client) != ("spend", *place[:2]) or not str(receipt).endswith(seal(model, client, retry)):
+            yield f"a retry of {client or place[1]} was planted: it is not what its receipt paid for."

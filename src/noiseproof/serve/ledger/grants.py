@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, insert, select
+from sqlalchemy import Connection, Table, and_, insert, select, text
 
 from noiseproof.serve.ledger.records import digest
-from noiseproof.serve.ledger.tables import GRANTING, grants, keys, properties, upsert
+from noiseproof.serve.ledger.tables import GRANTING, RIGHTS, grants, keys, properties, upsert
 
 _VOLATILE = {"models": ("sequence", "head")}
 """Columns that follow from other chains."""
@@ -28,7 +28,11 @@ _FINAL = {
 }
 """Tables whose rows stay as they are once they are set, but for these columns."""
 
-_NEWEST = select(grants.c.hash).order_by(grants.c.sequence.desc()).limit(1)
+MARK = (
+    "(SELECT hash FROM grants ORDER BY sequence DESC LIMIT 1) "
+    f"|| (SELECT value FROM properties WHERE name = '{RIGHTS}')"
+)
+"""SQL for what tells the present state of keys and rights from every other, whoever changed them, and how."""
 
 State = dict[tuple[str, str], dict[str, Any]]
 """What is granted, by table and row."""
@@ -71,9 +75,9 @@ def adopt(connection: Connection) -> None:
         connection.execute(insert(grants), rows)
 
 
-def head(connection: Connection) -> str | None:
-    """The hash of the last grant."""
-    return connection.execute(_NEWEST).scalar()
+def mark(connection: Connection) -> str | None:
+    """What tells the present state of keys and rights from every other."""
+    return connection.execute(text(f"SELECT {MARK}")).scalar()
 
 
 def origin(connection: Connection) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, func, select
 
 from noiseproof.errors import LedgerError
-from noiseproof.serve.ledger import grants, spending
+from noiseproof.serve.ledger import answers, grants, spending
 from noiseproof.serve.ledger.accounts import balances_of
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.heads import Checkpoint
@@ -159,8 +159,8 @@ class History:
         counts: defaultdict[int, int] = defaultdict(int)
         with self._database.reading() as connection:
             found = spending.since(connection, model, EVERYONE if client is None else client, span, start)
-        for at, answers in found.items():
-            counts[min(buckets - 1, max(0, (at - start) // width))] += answers
+        for at, count in found.items():
+            counts[min(buckets - 1, max(0, (at - start) // width))] += count
         return [((start + i * width) / 1e6, counts[i]) for i in range(buckets)]
 
 
@@ -176,6 +176,7 @@ class _Check:
         problems += [
             f"{name} is no part of a ledger, and may change what is written." for name in strangers(connection)
         ]
+        problems += answers.planted(connection)
         if key_was_changed(self.ledger, str(own.get("key"))):
             problems.append("the key by which releases are known was changed: their budgets would be sold again.")
         if any(one.ledger != self.ledger for one in kept):

@@ -232,7 +232,7 @@ class Ledger:
                     and not outcome.repeated
                     and outcome.receipt.id not in already
                 ):
-                    earlier[place] = spend.retry.digest, outcome.receipt, None
+                    earlier[place] = answers.PaidBefore(spend.retry, outcome.receipt)
                     promised.append((spend, outcome.receipt))
                 outcomes.append(outcome)
             for account in accounts.values():

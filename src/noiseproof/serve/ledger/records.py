@@ -6,8 +6,9 @@ import functools
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -112,6 +113,8 @@ class Retry:
 
     key: str
     digest: str
+    nonce: str = field(default_factory=lambda: os.urandom(16).hex(), compare=False)
+    """What hides the digest in the receipt, which is kept longer than the digest."""
 
 
 class Spend(NamedTuple):
@@ -131,6 +134,11 @@ class Spend(NamedTuple):
     key: str | None = None
     retry: Retry | None = None
     tried: Receipt | None = None
+
+    @property
+    def seal(self) -> str | None:
+        """What the receipt of a request that may be repeated ends in, so that it is no other's."""
+        return None if self.retry is None else seal(self.model, self.client, self.retry)
 
 
 class Balance(NamedTuple):
@@ -189,7 +197,10 @@ class Refused:
         if self.reason == "revoked":
             return "the API key was revoked or has expired; nothing was spent."
         if self.reason == "retry":
-            return "the idempotency key came with another request before; nothing was spent, use a new key."
+            return (
+                "the idempotency key came with another request before, or its answer is lost; nothing was spent, use a "
+                "new key."
+            )
         whose, balance = ("the model's budget", self.everyone)
         if self.reason == "client":
             whose, balance = "your budget" if self.period is None else f"your budget of this {self.period}", self.client
@@ -296,6 +307,12 @@ def _second(seconds: int) -> str:
 def digest(content: Mapping[str, Any]) -> str:
     """The SHA-256 of a document's canonical JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def seal(model: str, client: str, retry: Retry) -> str:
+    """A digest of a request that may be repeated: whose it is, its key, what it asks, and a nonce."""
+    content = json.dumps([model, client, retry.key, retry.digest, retry.nonce], default=str)
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 quoted = json.encoder.encode_basestring_ascii

@@ -8,7 +8,7 @@ from noiseproof.errors import LedgerError, SettingError
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.tables import metadata
 
-_INSERTED = "models, names, weights, draws, draw_units, grants, entries, balances, retries, repeats, spending, retired"
+_INSERTED = "models, names, weights, draws, draw_units, grants, entries, balances, retries, answered, repeats, spending, retired"
 _UPDATED = {
     "models": "sequence, head",
     "balances": "capacity, spent",

@@ -15,11 +15,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from noiseproof.errors import LedgerError
 
-VERSION = 8
+VERSION = 9
 """The version of the tables that this noiseproof reads and writes."""
 
 _SUMMED_AT_ONCE = 6
 """The version whose spends were summed up in their own transactions."""
+_NONCES_SINCE = 9
+"""The version since which receipts are bound to the requests that they paid for."""
 
 EVERYONE = ""
 """The client of a model's own account: what all clients together may spend, because they may collude."""
@@ -115,8 +117,12 @@ retries = _table(
     _text("receipt", ForeignKey("entries.receipt")),
     _text("answer", nullable=True),
     _number("made_at"),
+    _text("nonce"),
     Index("retries_by_time", "made_at"),
 )
+"""Requests that may be sent again. The receipt ends in a digest of the request and a nonce, so that no other comes under it."""
+answered = _table("answered", _key("receipt"))
+"""Receipts of such requests whose answer was released: there is never another, whatever becomes of `retries`."""
 repeats = _table("repeats", _key("model", references="models.model"), _key("client"), _key("question"), _text("answer"))
 spending = _table(
     "spending",
@@ -153,8 +159,11 @@ SUMMED = "summed"
 """The span of the row that says up to which entry of a model its answers are summed up."""
 
 # History is appended to, never edited: the database itself refuses. (SQLite's REPLACE deletes without a delete trigger.)
-_SAME = {"entries": "(model = NEW.model AND sequence = NEW.sequence) OR receipt = NEW.receipt"}
-_SAME["grants"] = "sequence = NEW.sequence"
+_SAME = {
+    "entries": "(model = NEW.model AND sequence = NEW.sequence) OR receipt = NEW.receipt",
+    "grants": "sequence = NEW.sequence",
+    "answered": "receipt = NEW.receipt",
+}
 _REFUSE = "BEGIN SELECT RAISE(ABORT, 'the history of a ledger is append-only'); END"
 _SQLITE_GUARDS = {
     f"{table}_no_{verb.lower()}": f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} {_REFUSE}"
@@ -166,14 +175,26 @@ _SQLITE_GUARDS = {
     for table, same in _SAME.items()
 }
 _POSTGRESQL_BODY = " BEGIN RAISE EXCEPTION 'the history of a ledger is append-only'; END "
-_POSTGRESQL_GUARDS = [
-    f"CREATE OR REPLACE FUNCTION keep_history() RETURNS trigger LANGUAGE plpgsql AS $${_POSTGRESQL_BODY}$$",
-    *(
-        f"CREATE OR REPLACE TRIGGER {table}_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
-        "FOR EACH STATEMENT EXECUTE FUNCTION keep_history()"
-        for table in _SAME
-    ),
-]
+
+# Workers remember rights until this number changes, whoever changed them, and how.
+RIGHTS = "rights"
+"""The property that counts changes of keys and rights."""
+_WATCHED = ("clients", "allowances", "keys")
+_COUNT = f"UPDATE properties SET value = CAST(CAST(value AS bigint) + 1 AS text) WHERE name = '{RIGHTS}'"
+_SQLITE_GUARDS |= {
+    f"{table}_{verb.lower()}_counted": f"CREATE TRIGGER {table}_{verb.lower()}_counted AFTER {verb} ON {table} "
+    f"BEGIN {_COUNT}; END"
+    for table in _WATCHED
+    for verb in ("INSERT", "UPDATE", "DELETE")
+}
+_POSTGRESQL_COUNT = f" BEGIN {_COUNT}; RETURN NULL; END "
+_POSTGRESQL_GUARDS = {
+    f"{table}_no_change": ("BEFORE UPDATE OR DELETE OR TRUNCATE", table, "keep_history") for table in _SAME
+}
+_POSTGRESQL_GUARDS |= {
+    f"{table}_counted": ("AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE", table, "count_rights") for table in _WATCHED
+}
+_POSTGRESQL_FUNCTIONS = {"keep_history": _POSTGRESQL_BODY, "count_rights": _POSTGRESQL_COUNT}
 
 
 _OTHERS = {
@@ -188,7 +209,7 @@ _OTHERS = {
 def strangers(connection: Connection) -> Iterator[str]:
     """The names of triggers, rules and views that are none of a ledger's: they may change what is written behind its back."""
     dialect = connection.dialect.name
-    own = {*_SQLITE_GUARDS, *(f"{table}_no_change" for table in _SAME)}
+    own = {*_SQLITE_GUARDS, *_POSTGRESQL_GUARDS}
     asked = {} if dialect == "sqlite" else {"tables": [*metadata.tables]}
     found = connection.execute(text(_OTHERS[dialect]), asked).scalars()
     yield from (str(name) for name in found if name not in own)
@@ -202,11 +223,13 @@ def missing_guards(connection: Connection) -> Iterator[str]:
         yield from (name for name, statement in _SQLITE_GUARDS.items() if found.get(name) != statement)
         return
     query = text(
-        "SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgenabled IN ('O', 'A') "
-        "AND p.prosrc = :body AND t.tgrelid = to_regclass(replace(t.tgname, '_no_change', ''))"
+        "SELECT t.tgname, CAST(t.tgrelid AS regclass) = to_regclass(CAST(:table AS text)) AND p.prosrc = :body "
+        "FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgenabled IN ('O', 'A') AND t.tgname = :name"
     )
-    there = set(connection.execute(query, {"body": _POSTGRESQL_BODY}).scalars())
-    yield from (f"{table}_no_change" for table in _SAME if f"{table}_no_change" not in there)
+    for name, (_, table, function) in _POSTGRESQL_GUARDS.items():
+        asked = {"name": name, "table": table, "body": _POSTGRESQL_FUNCTIONS[function]}
+        if not any(right for _, right in connection.execute(query, asked)):
+            yield name
 
 
 def version(database: Engine | Connection) -> int:
@@ -247,7 +270,11 @@ def _build(connection: Connection, found: int) -> None:
 
     dialect = connection.dialect.name
     metadata.create_all(connection)
-    for table, column, kind in (("keys", "expires_at", "BIGINT"), ("clients", "period", "TEXT")):
+    if 0 < found < _NONCES_SINCE:
+        # What was paid for under an idempotency key before is not bound to its request: its retry is a new one.
+        connection.execute(text("DELETE FROM retries"))
+    columns = (("keys", "expires_at", "BIGINT"), ("clients", "period", "TEXT"), ("retries", "nonce", "TEXT"))
+    for table, column, kind in columns:
         if column not in {one["name"] for one in sa.inspect(connection).get_columns(table)}:
             connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
     if dialect == "sqlite":
@@ -255,7 +282,13 @@ def _build(connection: Connection, found: int) -> None:
             connection.execute(text(f"DROP TRIGGER IF EXISTS {name}"))
             connection.execute(text(statement))
     else:
-        for statement in _POSTGRESQL_GUARDS:
+        for function, body in _POSTGRESQL_FUNCTIONS.items():
+            statement = f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"
+            connection.execute(text(statement))
+        for name, (when, table, function) in _POSTGRESQL_GUARDS.items():
+            statement = (
+                f"CREATE OR REPLACE TRIGGER {name} {when} ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
+            )
             connection.execute(text(statement))
     # Accounts of versions 1 to 3 have one name each, their own.
     connection.execute(
@@ -263,7 +296,7 @@ def _build(connection: Connection, found: int) -> None:
     )
     known = dict(map(tuple, connection.execute(select(properties.c.name, properties.c.value))))
     key = known.get("key") or secrets.token_hex(32)
-    fresh = [{"name": "key", "value": key}, {"name": "id", "value": id_of(key)}]
+    fresh = [{"name": "key", "value": key}, {"name": "id", "value": id_of(key)}, {"name": RIGHTS, "value": "0"}]
     connection.execute(upsert(dialect, properties), fresh)
     # Up to version 7 retired models were noted outside the chain of grants.
     for name in known:
