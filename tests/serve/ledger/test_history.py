@@ -81,6 +81,7 @@ def test_an_honest_history_holds_and_is_counted(ledger):
     ],
 )
 def test_what_was_changed_is_noticed(ledger, forge, statement, noticed):
+    spending.sum_up(ledger.database)
     forge(statement)
     assert any(noticed in problem for problem in problems(ledger))
 

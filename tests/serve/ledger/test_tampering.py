@@ -9,7 +9,18 @@ from sqlalchemy import create_engine, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from noiseproof.errors import LedgerError
-from noiseproof.serve.ledger import Amount, Database, History, Keys, Ledger, Promise, Spend, grants, retirement
+from noiseproof.serve.ledger import (
+    Amount,
+    Database,
+    History,
+    Keys,
+    Ledger,
+    Promise,
+    Spend,
+    grants,
+    retirement,
+    spending,
+)
 from noiseproof.serve.ledger.database import parse_url
 from noiseproof.serve.ledger.records import Entry
 from noiseproof.serve.ledger.tables import clients, entries, keys, models
@@ -223,6 +234,7 @@ def test_an_account_or_a_right_that_cannot_be_read_is_a_finding_and_no_crash(tmp
         Keys(database).create("ann")
         Ledger(database).open("m", release="r", capacity=EACH * 10)
         Ledger(database).spend(Spend("m", "ann", EACH))
+        spending.sum_up(database)
         with database.writing() as connection:
             connection.execute(text(statement))
         assert problems(database)

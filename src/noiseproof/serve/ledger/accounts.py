@@ -29,12 +29,14 @@ from noiseproof.serve.ledger.records import (
 )
 from noiseproof.serve.ledger.statements import Insertion, Rows, Statement, Together
 from noiseproof.serve.ledger.tables import EVERYONE, balances, entries, models
+from noiseproof.serve.ledger.tails import Tail, tail_of
 
 _READ = Statement(
-    "SELECT model, release, measure, orders, sequence, head FROM models WHERE model = ANY(:names) ORDER BY model"
+    "SELECT model, release, measure, orders, sequence, head, folded FROM models WHERE model = ANY(:names) ORDER BY model"
 )
 _LOCK = Statement(
-    "SELECT model, release, measure, orders, sequence, head FROM models WHERE model = ANY(:names) ORDER BY model FOR UPDATE"
+    "SELECT model, release, measure, orders, sequence, head, folded FROM models WHERE model = ANY(:names) ORDER BY model "
+    "FOR UPDATE"
 )
 _BALANCES = Statement(
     "SELECT model, client, capacity, spent FROM balances WHERE model = ANY(:names) ORDER BY coordinate"
@@ -46,6 +48,13 @@ _SOME_BALANCES = Statement(
 _BALANCES_AND_GRANTS = Statement(
     f"SELECT model, client, capacity, spent, {grants.MARK} FROM balances "
     "WHERE model = ANY(:names) AND client = ANY(:clients) ORDER BY coordinate"
+)
+_LARGEST = Statement(
+    f"SELECT client FROM balances WHERE model = :model AND coordinate = 0 AND client <> '{EVERYONE}' "
+    "ORDER BY spent DESC, client LIMIT :most"
+)
+_CLIENTS = Statement(
+    f"SELECT COUNT(*) FROM balances WHERE model = :model AND coordinate = 0 AND client <> '{EVERYONE}'"
 )
 _WRITE = Together(
     Statement("UPDATE models SET sequence = :sequence, head = :head WHERE model = :model"),
@@ -73,7 +82,8 @@ class AccountTransaction:
         self.sequence, self.head = sequence, head
         self.granted = granted
         """What told the state of keys and rights from every other after the lock was taken."""
-        self._before = dict(known)
+        self.added: list[Entry] = []
+        """What this transaction adds to the history."""
         self._now = dict(known)
         self._rows: list[dict[str, Any]] = []
 
@@ -82,7 +92,7 @@ class AccountTransaction:
         """A new account."""
         if max(capacity.units) > LARGEST:
             raise SettingError(f"a budget above {LARGEST / SCALE:.3g} is no promise, and more than a ledger can count.")
-        row = {**asdict(chain), "orders": json.dumps(chain.orders), "sequence": 0, "head": chain.origin}
+        row = {**asdict(chain), "orders": json.dumps(chain.orders), "sequence": 0, "head": chain.origin, "folded": 0}
         grants.put(connection, models, row)
         account = cls(chain, 0, chain.origin, {})
         account._limit(EVERYONE, capacity)
@@ -90,22 +100,35 @@ class AccountTransaction:
 
     @classmethod
     def lock(
-        cls, connection: Connection, names: Collection[str], clients: Collection[str]
+        cls,
+        connection: Connection,
+        names: Collection[str],
+        clients: Collection[str],
+        tails: Mapping[str, Tail] | None = None,
     ) -> Callable[[], dict[str, AccountTransaction]]:
         """Ask for some models with the balances of some clients; nobody else changes them until the commit.
+
+        `tails`, by model, are what this process knows of accounts already.
 
         (On SQLite a writing transaction holds the only lock already, and there is no FOR UPDATE. On PostgreSQL rows are
         locked in one order, so that two transactions never wait for each other.)
         """
-        return cls.read(connection, names, clients, _LOCK)
+        return cls.read(connection, names, clients, tails, _LOCK)
 
     @classmethod
     def read(
-        cls, connection: Connection, names: Collection[str], clients: Collection[str] = (), statement: Statement = _READ
+        cls,
+        connection: Connection,
+        names: Collection[str],
+        clients: Collection[str] = (),
+        tails: Mapping[str, Tail] | None = None,
+        statement: Statement = _READ,
     ) -> Callable[[], dict[str, AccountTransaction]]:
         """Ask for some models with the balances of some clients, as they are now; what is returned reads them."""
         cursor = statement.run(connection, names=list(names))
         stored = _BALANCES_AND_GRANTS.run(connection, names=list(names), clients=[EVERYONE, *clients])
+        kept = {name: Tail() for name in names} if tails is None else tails
+        asked = {name: kept[name].ask(connection, name) for name in names if clients}
 
         def read() -> dict[str, AccountTransaction]:
             rows = {row[0]: row for row in cursor}
@@ -116,6 +139,9 @@ class AccountTransaction:
             balances = stored.fetchall()
             granted = balances[0][4] if balances else None
             found = _balances(chains, (row[:4] for row in balances))
+            for name, since in asked.items():
+                tail, known = since(chains[name], rows[name][6]), found[name]
+                known.update((one, now) for one in clients if (now := tail.balance(one, known.get(one))) is not None)
             return {
                 name: cls(chain, rows[name][4], rows[name][5], found[name], granted) for name, chain in chains.items()
             }
@@ -185,14 +211,15 @@ class AccountTransaction:
             self._limit(EVERYONE, most)
 
     def write(self, connection: Connection) -> None:
-        """Write what was added; the transaction's commit makes it true."""
+        """Write what was added; the transaction's commit makes it true.
+
+        Of balances everyone's alone is written: those of clients are added up later.
+        """
         if not self._rows:
             return
-        model = self.chain.model
+        model, now = self.chain.model, self.everyone
         rows = [
-            {"model": model, "client": client, "coordinate": i, "capacity": capacity, "spent": spent}
-            for client, now in self._now.items()
-            if now != self._before.get(client)
+            {"model": model, "client": EVERYONE, "coordinate": i, "capacity": capacity, "spent": spent}
             for i, (capacity, spent) in enumerate(zip(now.capacity.units, now.spent.units, strict=True))
         ]
         _WRITE.run(connection, {"model": model, "sequence": self.sequence, "head": self.head}, self._rows, rows)
@@ -210,6 +237,7 @@ class AccountTransaction:
         entry = Entry(self.chain.model, self.sequence, receipt, kind, client, answers, amount.units, now)
         self.head = entry.hash_after(self.head)
         self._rows.append(entry.row(self.head))
+        self.added.append(entry)
         return entry
 
 
@@ -309,8 +337,33 @@ def balances_of(
     """Balances by model and client; of all clients, or of some."""
     named = {chain.model: chain for chain in chains}
     if clients is None:
-        return _balances(named, _BALANCES.run(connection, names=list(named)))
-    return _balances(named, _SOME_BALANCES.run(connection, names=list(named), clients=list(clients)))
+        found = _balances(named, _BALANCES.run(connection, names=list(named)))
+    else:
+        found = _balances(named, _SOME_BALANCES.run(connection, names=list(named), clients=list(clients)))
+    for chain in chains:
+        tail, known = tail_of(connection, chain, clients), found[chain.model]
+        known.update((one, now) for one in tail.clients if (now := tail.balance(one, known.get(one))) is not None)
+    return found
+
+
+def largest_of(connection: Connection, chain: Chain, most: int | None) -> dict[str, Balance]:
+    """The balance of everyone together, then those of clients: of all, or of the `most` that spent most."""
+    if most is None:
+        return balances_of(connection, [chain])[chain.model]
+    stored = _LARGEST.run(connection, model=chain.model, most=most).fetchall()
+    # Whoever spent most is among those who had, and those who have spent since that was added up.
+    some = {*(client for (client,) in stored), *tail_of(connection, chain).clients}
+    found = balances_of(connection, [chain], [EVERYONE, *some])[chain.model]
+    ordered = sorted(some & found.keys(), key=lambda client: (-found[client].spent.units[0], client))
+    return {client: found[client] for client in (EVERYONE, *ordered[:most])}
+
+
+def count_clients(connection: Connection, chain: Chain) -> int:
+    """How many clients have asked."""
+    ((stored,),) = _CLIENTS.run(connection, model=chain.model)
+    new = set(tail_of(connection, chain).clients)
+    known = {client for _, client, *_ in _SOME_BALANCES.run(connection, names=[chain.model], clients=list(new))}
+    return int(stored) + len(new - known)
 
 
 def _balances(chains: Mapping[str, Chain], stored: Rows) -> dict[str, dict[str, Balance]]:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Table, and_, insert, select, text
 from noiseproof.serve.ledger.records import digest
 from noiseproof.serve.ledger.tables import GRANTING, RIGHTS, grants, keys, properties, upsert
 
-_VOLATILE = {"models": ("sequence", "head")}
+_VOLATILE = {"models": ("sequence", "head", "folded")}
 """Columns that follow from other chains."""
 _BY_NAME = {table.name: table for table in GRANTING}
 _FINAL = {

@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from noiseproof.errors import LedgerError
 from noiseproof.serve.ledger import answers, grants, spending
-from noiseproof.serve.ledger.accounts import balances_of
+from noiseproof.serve.ledger.accounts import count_clients, largest_of
 from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.heads import Checkpoint
 from noiseproof.serve.ledger.records import Balance, Chain, Entry, timestamp
 from noiseproof.serve.ledger.replay import Position, Replay, Verification, entries_of
 from noiseproof.serve.ledger.tables import (
     EVERYONE,
-    balances,
     entries,
     key_was_changed,
     missing_guards,
@@ -70,11 +69,8 @@ class History:
         with self._database.reading() as connection:
             for row in connection.execute(select(models).order_by(models.c.model)).all():
                 chain = Chain.from_row(row)
-                of_model = balances.c.model == row.model, balances.c.coordinate == 0, balances.c.client != EVERYONE
-                total = connection.execute(select(func.count()).where(*of_model)).scalar_one()
-                largest = select(balances.c.client).where(*of_model).order_by(balances.c.spent.desc()).limit(most)
-                chosen = sorted(connection.execute(largest).scalars()) if most is not None else None
-                known = balances_of(connection, [chain], None if chosen is None else [EVERYONE, *chosen])[row.model]
+                total = count_clients(connection, chain)
+                known = largest_of(connection, chain, most)
                 everyone = known.pop(EVERYONE)
                 clients = dict(sorted(known.items()))
                 found.append(Account(row.model, row.release, everyone, clients, total, row.sequence, row.head))
@@ -218,7 +214,7 @@ class _Check:
         result = replay.run(connection, granted, heads)
         if (replay.place.sequence, replay.place.head) != (row.sequence, row.head):
             result.problems.append("the last entries are missing, or the account was changed.")
-        replay.check_balances(connection)
+        replay.check_balances(connection, row.folded)
         self.places[model] = replay.place
         return result
 

@@ -5,21 +5,29 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, bindparam, select
 
 from noiseproof.errors import BudgetError, LedgerError, SettingError
-from noiseproof.serve.ledger import answers, grants
-from noiseproof.serve.ledger.accounts import AccountTransaction, Rights, balances_of, committed, under
+from noiseproof.serve.ledger import answers, grants, spending
+from noiseproof.serve.ledger.accounts import (
+    AccountTransaction,
+    Rights,
+    balances_of,
+    committed,
+    count_clients,
+    largest_of,
+    under,
+)
 from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.bindings import Binding
 from noiseproof.serve.ledger.database import Database, LedgerUnsureError
 from noiseproof.serve.ledger.records import Balance, Chain, DataSetBalance, Paid, Promise, Receipt, Refused, Spend
 from noiseproof.serve.ledger.tables import (
     EVERYONE,
-    balances,
     data_sets,
     draw_units,
     draws,
@@ -30,6 +38,10 @@ from noiseproof.serve.ledger.tables import (
     properties,
     weights,
 )
+from noiseproof.serve.ledger.tails import Tail
+
+_LONGEST_TAIL = 1 << 16
+"""Entries that a process keeps at most until it adds up clients' balances itself."""
 
 _WEIGHTS = weights
 _ACCOUNT_OF_WEIGHTS = select(weights.c.model).where(weights.c.weights == bindparam("weights"))
@@ -42,7 +54,7 @@ class Ledger:
     ----------------
     The sum of all spends of a model never exceeds its capacity, and a client's never exceeds that client's, whatever is
     asked at once, by whomever, and whatever crashes: a spend is checked and written in one transaction that holds the
-    model's lock, and the database itself refuses a balance above its capacity. `spend` returns after the commit, so
+    model's lock, and the database itself refuses a model's balance above its capacity. `spend` returns after the commit, so
     that what is released after it has been paid for. What follows for privacy is said at `Amount`. Assumptions: the
     database keeps what it has committed; nobody answers from the same release by another ledger, or by none.
     """
@@ -52,6 +64,8 @@ class Ledger:
         self._bindings = bindings or {}
         """By account: what is noted in bundles before anything is released."""
         self._rights = Rights()
+        self._tails: defaultdict[str, Tail] = defaultdict(Tail)
+        """By account: what was spent since clients' balances were added up."""
 
     @property
     def id(self) -> str:
@@ -213,7 +227,7 @@ class Ledger:
         clients, keys = {spend.client for spend in spends}, {spend.key for spend in spends if spend.key is not None}
         with self.database.writing(together=True, meanwhile=meanwhile) as connection:
             # All that is read is asked for before any of it is looked at: a server is waited for once.
-            locked = AccountTransaction.lock(connection, {spend.model for spend in spends}, clients)
+            locked = AccountTransaction.lock(connection, {spend.model for spend in spends}, clients, self._tails)
             asked = self._rights.ask(connection, clients, keys)
             paid_before = answers.paid_before(connection, spends)
             tried = committed(connection, spends)
@@ -239,6 +253,10 @@ class Ledger:
                 account.write(connection)
             answers.promise(connection, promised)
         self._saw(accounts.values())
+        for name, account in accounts.items():
+            self._tails[name].follow(account.chain, account.added)
+        if any(len(self._tails[name]) > _LONGEST_TAIL for name in accounts):
+            spending.sum_up(self.database)  # where no service does
         return outcomes
 
     def close(self, model: str) -> Balance:
@@ -280,20 +298,12 @@ class Ledger:
     def balances(self, model: str, most: int | None = None) -> dict[str, Balance]:
         """The balance of everyone together and of clients that asked, by name: of all, or of those that spent most."""
         with self.database.reading() as connection:
-            chain = _chain(connection, model)
-            chosen = None
-            if most is not None:
-                query = select(balances.c.client).where(balances.c.model == model, balances.c.coordinate == 0)
-                query = query.where(balances.c.client != EVERYONE).order_by(balances.c.spent.desc(), balances.c.client)
-                chosen = [EVERYONE, *connection.execute(query.limit(most)).scalars()]
-            found = balances_of(connection, [chain], chosen)[model]
-            return {client: found[client] for client in chosen or found}
+            return largest_of(connection, _chain(connection, model), most)
 
     def clients(self, model: str) -> int:
         """How many clients have asked a model."""
-        query = select(func.count()).where(balances.c.model == model, balances.c.coordinate == 0)
         with self.database.reading() as connection:
-            return int(connection.execute(query.where(balances.c.client != EVERYONE)).scalar_one())
+            return count_clients(connection, _chain(connection, model))
 
     def _lock(self, connection: Connection, model: str) -> AccountTransaction:
         """An account to change."""

@@ -67,10 +67,11 @@ class Chain:
 
     def known(self, units: tuple[int, ...]) -> Amount:
         """Units of this chain's measure that the database lets nobody set below 0."""
-        return self._nothing.of(units)
+        return self.nothing.of(units)
 
     @functools.cached_property
-    def _nothing(self) -> Amount:
+    def nothing(self) -> Amount:
+        """Nothing of this chain's measure."""
         return self.amount((0,) * max(1, len(self.orders)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +77,11 @@ class Replay:
         self.result.head = self.place.head
         return self.result
 
-    def check_balances(self, connection: Connection) -> None:
-        """Compare what the history adds up to with the balances that spends are checked against."""
+    def check_balances(self, connection: Connection, folded: Any) -> None:
+        """Compare what the history adds up to with the balances that spends are checked against.
+
+        Those of clients are what is stored and what was entered behind entry number `folded`.
+        """
         query = select(balances.c.client, balances.c.coordinate, balances.c.capacity, balances.c.spent)
         query = query.where(balances.c.model == self.chain.model).order_by(balances.c.client, balances.c.coordinate)
         stored: dict[Any, list[tuple[Any, Any, Any]]] = {}
@@ -87,8 +91,23 @@ class Replay:
             client: [(i, *both) for i, both in enumerate(zip(capacity, spent, strict=True))]
             for client, (capacity, spent, _) in self.place.standings.items()
         }
+        with suppress(ValueError, TypeError):  # a row that cannot be read: then nothing adds up
+            self._add_up(connection, folded, stored)
         if stored != expected:
             self._problem("the balances are not what the history adds up to.")
+
+    def _add_up(self, connection: Connection, folded: Any, stored: dict[Any, list[tuple[Any, Any, Any]]]) -> None:
+        """Add to stored balances of clients what was entered since they were stored."""
+        since = select(entries.c.client, entries.c.kind, entries.c.units).where(
+            entries.c.model == self.chain.model, entries.c.client != EVERYONE, entries.c.sequence > folded
+        )
+        for client, kind, text in connection.execute(since.order_by(entries.c.sequence)):
+            units = self._units(text) or self._zero
+            before = stored.get(client) or [(i, 0, 0) for i in range(self._coordinates)]
+            stored[client] = [
+                (i, amount, spent) if kind == "limit" else (i, capacity, spent + amount)
+                for amount, (i, capacity, spent) in zip(units, before, strict=True)
+            ]
 
     def _problem(self, sentence: str) -> None:
         self.result.problems.append(sentence)

@@ -10,7 +10,7 @@ from noiseproof.serve.ledger.tables import metadata
 
 _INSERTED = "models, names, weights, draws, draw_units, grants, entries, balances, retries, answered, repeats, spending, retired"
 _UPDATED = {
-    "models": "sequence, head",
+    "models": "sequence, head, folded",
     "balances": "capacity, spent",
     "draws": "data_set",
     "retries": "answer",

@@ -1,8 +1,8 @@
-"""Spending: answers by the minute and by the hour, of everyone and of clients, summed up behind the spends.
+"""Spending: answers by the minute and by the hour, and balances of clients, summed up behind the spends.
 
-A spend writes its entry and its balances, nothing else. What the entries add up to is written later, thousands at a time:
+A spend writes its entry and everyone's balance, nothing else. What the entries add up to is written later, thousands at a time:
 row by row, sums of a hundred thousand clients would lie in as many places, and cost more than the spends themselves. Whoever
-asks in between is told the sums and the entries that are not in them yet.
+asks in between is told the sums and the entries that are not in them yet (`tails`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,44 @@ from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.statements import Statement
 from noiseproof.serve.ledger.tables import EVERYONE, SPANS, SUMMED, lock
 
-_AT_ONCE = 4096
-"""Entries that one transaction sums up, so that no spend waits long for it."""
+_AT_ONCE = 16384
+"""Entries that one transaction sums up: the more at once, the fewer pages are written for each, and the longer a spend waits."""
 _MINUTES_KEPT = 2 * 86_400_000_000
 
 _ACCOUNTS = Statement(
-    "SELECT m.model, m.sequence, COALESCE(s.answers, 0) FROM models m LEFT JOIN spending s ON s.model = m.model "
-    f"AND s.client = '{EVERYONE}' AND s.span = '{SUMMED}' AND s.start = 0 WHERE m.sequence > COALESCE(s.answers, 0)"
+    "SELECT m.model, m.sequence, m.folded, COALESCE(s.answers, 0) FROM models m LEFT JOIN spending s ON s.model = m.model "
+    f"AND s.client = '{EVERYONE}' AND s.span = '{SUMMED}' AND s.start = 0 "
+    "WHERE m.sequence > COALESCE(s.answers, 0) OR m.sequence > m.folded"
 )
+# The units of an entry are a list in JSON, which each database takes apart in its own way.
+_UNITS = {
+    "sqlite": (
+        "CAST(j.key AS INTEGER)",
+        "j.value",
+        ", json_each(e.units) j",
+        "json_extract(l.units, '$[' || a.coordinate || ']')",
+    ),
+    "postgresql": (
+        *("CAST(j.place AS INTEGER) - 1", "CAST(j.value AS BIGINT)"),
+        " CROSS JOIN LATERAL json_array_elements_text(CAST(e.units AS json)) WITH ORDINALITY AS j(value, place)",
+        "CAST(CAST(l.units AS json) ->> a.coordinate AS BIGINT)",
+    ),
+}
+_FOLD = {
+    dialect: Statement(
+        f"WITH added AS (SELECT e.client AS client, {place} AS coordinate, "
+        f"CAST(SUM(CASE WHEN e.kind = 'spend' THEN {value} ELSE 0 END) AS BIGINT) AS spent, "
+        f"MAX(CASE WHEN e.kind = 'limit' THEN e.sequence END) AS limited FROM entries e{apart} "
+        f"WHERE e.model = :model AND e.sequence > :after AND e.sequence <= :upto AND e.client <> '{EVERYONE}' GROUP BY 1, 2) "
+        "INSERT INTO balances (model, client, coordinate, capacity, spent) SELECT m.model, a.client, a.coordinate, "
+        f"COALESCE((SELECT {limit} FROM entries l WHERE l.model = :model AND l.sequence = a.limited), b.capacity), "
+        "COALESCE(b.spent, 0) + a.spent FROM added a JOIN models m ON m.model = :model LEFT JOIN balances b "
+        "ON b.model = :model AND b.client = a.client AND b.coordinate = a.coordinate WHERE true "
+        "ON CONFLICT (model, client, coordinate) DO UPDATE SET capacity = excluded.capacity, spent = excluded.spent"
+    )
+    for dialect, (place, value, apart, limit) in _UNITS.items()
+}
+_FOLDED = Statement("UPDATE models SET folded = :upto WHERE model = :model")
 _SUM_UP = Statement(
     "INSERT INTO spending (model, client, span, start, answers) "
     + " UNION ALL ".join(
@@ -67,18 +97,24 @@ def answers_since(connection: Connection, model: str, client: str, start: int) -
 
 
 def sum_up(database: Database) -> bool:
-    """Sum up some entries that are not yet; whether some may be left."""
+    """Sum up some entries that are not yet, and add them to the balances of clients; whether some may be left."""
     with database.reading() as connection:
         behind = _ACCOUNTS.run(connection).fetchall()
     if not behind:
         return False
     with database.writing() as connection:
         lock(connection, "sum up")
-        for model, sequence, after in _ACCOUNTS.run(connection).fetchall():
-            upto = min(sequence, after + _AT_ONCE)
-            _SUM_UP.run(connection, model=model, after=after, upto=upto)
-            _SUMMED_UP.run(connection, model=model, upto=upto)
-    return any(sequence - after > _AT_ONCE for _, sequence, after in behind)
+        for model, sequence, folded, summed in _ACCOUNTS.run(connection).fetchall():
+            upto = min(sequence, summed + _AT_ONCE)
+            if upto > summed:
+                _SUM_UP.run(connection, model=model, after=summed, upto=upto)
+                _SUMMED_UP.run(connection, model=model, upto=upto)
+            upto = min(sequence, folded + _AT_ONCE)
+            if upto > folded:
+                _FOLD[database.dialect].run(connection, model=model, after=folded, upto=upto)
+                # Last, since spends wait for whoever changes an account.
+                _FOLDED.run(connection, model=model, upto=upto)
+    return any(sequence - min(folded, summed) > _AT_ONCE for _, sequence, folded, summed in behind)
 
 
 def forget(connection: Connection) -> None:

@@ -20,8 +20,8 @@ VERSION = 9
 
 _SUMMED_AT_ONCE = 6
 """The version whose spends were summed up in their own transactions."""
-_NONCES_SINCE = 9
-"""The version since which receipts are bound to the requests that they paid for."""
+_BOUND_AND_FOLDED = 9
+"""The version since which receipts are bound to what they paid for, and clients' balances are added up behind the spends."""
 
 EVERYONE = ""
 """The client of a model's own account: what all clients together may spend, because they may collude."""
@@ -45,8 +45,11 @@ def _table(name: str, *columns: Any, by_key: bool = False) -> Table:
 
 _text, _number, _real = (partial(_column, kind) for kind in (Text, sa.BigInteger, sa.Double))
 models = _table(
-    "models", _key("model"), _text("release"), _text("measure"), _text("orders"), _number("sequence"), _text("head")
+    "models",
+    *(_key("model"), _text("release"), _text("measure"), _text("orders"), _number("sequence"), _text("head")),
+    _number("folded"),
 )
+"""Accounts, and the entry up to which their clients' balances add up what was entered; everyone's is always up to date."""
 balances = _table(
     "balances",
     _key("model", references="models.model"),
@@ -270,10 +273,10 @@ def _build(connection: Connection, found: int) -> None:
 
     dialect = connection.dialect.name
     metadata.create_all(connection)
-    if 0 < found < _NONCES_SINCE:
-        # What was paid for under an idempotency key before is not bound to its request: its retry is a new one.
-        connection.execute(text("DELETE FROM retries"))
-    columns = (("keys", "expires_at", "BIGINT"), ("clients", "period", "TEXT"), ("retries", "nonce", "TEXT"))
+    columns = (
+        *(("keys", "expires_at", "BIGINT"), ("clients", "period", "TEXT"), ("retries", "nonce", "TEXT")),
+        ("models", "folded", "BIGINT NOT NULL DEFAULT 0"),
+    )
     for table, column, kind in columns:
         if column not in {one["name"] for one in sa.inspect(connection).get_columns(table)}:
             connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
@@ -304,6 +307,10 @@ def _build(connection: Connection, found: int) -> None:
             row = {"name": name.removeprefix(_RETIRED), "made_at": int(known[name])}
             connection.execute(upsert(dialect, retired), row)
     chain.adopt(connection)
+    if found < _BOUND_AND_FOLDED:
+        # What was paid for under an idempotency key before is not bound to its request: its retry is a new one.
+        connection.execute(text("DELETE FROM retries"))
+        connection.execute(text("UPDATE models SET folded = sequence"))
     if found == _SUMMED_AT_ONCE:
         connection.execute(
             text(f"INSERT INTO spending SELECT model, '{EVERYONE}', '{SUMMED}', 0, sequence FROM models")
