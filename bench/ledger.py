@@ -4,10 +4,9 @@ A ledger is filled first: with entries, or with clients that have each asked onc
 is summed up behind them is added. Times are of this process: SQLite works in it. Over HTTP, requests of one row come over
 some connections.
 
-Of clients, two things are compared. With batches of ten, each spend another client's, a commit writes the same rows whether
-there are ten clients or many; over HTTP that is ten connections. Batches of sixteen, each spend's client drawn anew, are
-harsher on many clients: a commit then writes sixteen clients' rows instead of some eight. Over HTTP those are as many
-connections as elsewhere.
+Of clients, three things are compared, two of them where the process has seen all of them before. In batches of ten each spend is
+another client's; over HTTP that is ten connections. In batches of sixteen each spend's client is drawn anew; over HTTP those
+are as many connections as elsewhere. And a process that has seen nobody reads every client's rights, once.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +32,16 @@ from noiseproof.serve.ledger.tables import keys as key_table
 
 ENTRIES, CLIENTS = (1_000, 1_000_000), (10, 100_000)
 _FILLED = 1024
-_SAME, _DRAWN = "the same rows in each commit", "each spend's client drawn anew"
-_BATCH = {_SAME: 10, _DRAWN: 16}
+_SAME, _DRAWN = "each spend another client's", "each spend's client drawn anew"
+_UNSEEN = "each spend's client drawn anew, by a process that has seen nobody"
+_BATCH = {_SAME: 10, _DRAWN: 16, _UNSEEN: 16}
 _EACH = Amount.cost("gdp", 1e-9)
 
 
 def rows(batches: int = 300, repeats: int = 5) -> list[dict[str, Any]]:
     """What a spend costs at the larger size, over what it costs at the smaller; they take turns."""
     found = []
-    for what, sizes, ways in (("entries", ENTRIES, [_DRAWN]), ("clients", CLIENTS, [_SAME, _DRAWN])):
+    for what, sizes, ways in (("entries", ENTRIES, [_DRAWN]), ("clients", CLIENTS, [*_BATCH])):
         with contextlib.ExitStack() as stack:
             ledgers = [stack.enter_context(_filled(**{what: size})) for size in sizes]
             for way in ways:
@@ -108,17 +108,18 @@ def _drawn(requests: Sequence[bytes], seed: int) -> list[bytes]:
 class _Filled:
     """A ledger of some size, and its clients."""
 
-    def __init__(self, database: Database, names: list[str], ids: list[str]) -> None:
-        self._database, self._clients = database, list(zip(names, ids, strict=True))
-        self._ledger, self._chance = Ledger(database), random.Random(0)
+    def __init__(self, database: Database, ledger: Ledger, clients: list[tuple[str, str]]) -> None:
+        self._database, self._ledger, self._clients = database, ledger, clients
+        self._chance = random.Random(0)
 
     def spend(self, batches: int, way: str) -> float:
         """Processor seconds of a spend."""
         draw = self._chance.sample if way == _SAME else self._chance.choices
+        ledger = Ledger(self._database) if way == _UNSEEN else self._ledger
         began = time.process_time()
         for _ in range(batches):
             drawn = draw(self._clients, k=_BATCH[way])
-            self._ledger.spend_together([Spend("m", client, _EACH, key=id) for client, id in drawn])
+            ledger.spend_together([Spend("m", client, _EACH, key=id) for client, id in drawn])
         while spending.sum_up(self._database):
             pass
         return (time.process_time() - began) / (batches * _BATCH[way])
@@ -128,15 +129,16 @@ class _Filled:
 def _filled(entries: int = 1_000, clients: int = 10) -> Iterator[_Filled]:
     with tempfile.TemporaryDirectory() as folder, Database(str(Path(folder) / "ledger.db")) as database:
         ids = [key.split("_")[1] for key in _add_clients(database, clients)]
-        names = [_name(number) for number in range(clients)]
+        known = [(_name(number), id) for number, id in enumerate(ids)]
         ledger = Ledger(database)
         ledger.open("m", release="r", capacity=_EACH * 10**9)
-        spends = [Spend("m", names[number % clients], _EACH) for number in range(max(entries, clients))]
+        count = max(entries, clients)
+        spends = [Spend("m", client, _EACH, key=id) for client, id in islice(cycle(known), count)]
         for start in range(0, len(spends), _FILLED):
             ledger.spend_together(spends[start : start + _FILLED])
         while spending.sum_up(database):
             pass
-        yield _Filled(database, names, ids)
+        yield _Filled(database, ledger, known)
 
 
 def _name(number: int) -> str:

@@ -34,8 +34,8 @@ VARIABLE = "NOISEPROOF_SERVE"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SWEEP_SECONDS = 3600.0
 """Seconds between two sweeps of answers that are kept for retries."""
-_SUM_SECONDS = 5.0
-"""Seconds between two times that new entries are summed up for whoever looks at spending over time."""
+_SUM_SECONDS = 15.0
+"""Seconds between two times that new entries are summed up: many at once cost less, and until then whoever asks reads them."""
 
 
 @dataclass(frozen=True)

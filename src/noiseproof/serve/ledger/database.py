@@ -130,6 +130,18 @@ class Database:
             with connection.begin():
                 yield connection
 
+    @contextmanager
+    def looking(self) -> Iterator[Connection]:
+        """For one `Statement` that reads: without a transaction around it, which would cost as much as the statement."""
+        sqlite = self.dialect == "sqlite"
+        with (
+            _plain_errors(),
+            self._watching(),
+            self._reader.connect() as connection,
+            nullcontext() if sqlite else _driven(connection),
+        ):
+            yield connection
+
     def into_one_file(self) -> None:
         """Bring everything that SQLite keeps beside the file into it, so that the file can be moved."""
         self._reader.dispose()

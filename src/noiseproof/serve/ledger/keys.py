@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -27,13 +27,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _KEYS = select(keys, clients.c.operator, clients.c.answers, clients.c.period).join(
     clients, clients.c.client == keys.c.client
 )
-_OWN = Statement("SELECT value FROM properties WHERE name = 'key'")
 _KEPT = Statement(
-    "SELECT k.salt, k.hash, k.id, k.client, c.operator, c.answers, k.made_at, k.revoked_at, k.expires_at, c.period "
-    "FROM keys k JOIN clients c ON c.client = k.client WHERE k.id = ANY(:ids)"
+    "SELECT (SELECT value FROM properties WHERE name = 'key'), k.salt, k.hash, k.id, k.client, c.operator, c.answers, "
+    "k.made_at, k.revoked_at, k.expires_at, c.period FROM keys k JOIN clients c ON c.client = k.client WHERE k.id = ANY(:ids)"
 )
-_NOBODY = ("0" * 2 * _SALT_BYTES, "0" * 64)
-"""A salt and a hash that no secret has: what an unknown key is checked against, so that it takes as long."""
+_NOBODY = ("", "0" * 2 * _SALT_BYTES, "0" * 64)
+"""No ledger's key, and a salt and a hash that no secret has: what an unknown key is checked against, so that it takes as long."""
 
 
 class Keep(enum.Enum):
@@ -169,10 +168,9 @@ class Keys:
     def check_all(self, given: Sequence[str]) -> Sequence[Caller | None]:
         """Whose keys these are, looked up together."""
         parts = [split(key) for key in given]
-        with self._database.reading() as connection:
-            ((own,),) = _OWN.run(connection)
-            rows = {row[2]: row for row in _KEPT.run(connection, ids=[id for id, _ in parts])}
-        return [_checked(secret, rows.get(id), own) for id, secret in parts]
+        with self._database.looking() as connection:
+            rows = {row[3]: row for row in _KEPT.run(connection, ids=[id for id, _ in parts])}
+        return [_checked(secret, rows.get(id)) for id, secret in parts]
 
 
 def _set_rights(
@@ -227,17 +225,17 @@ def _live(connection: Connection, id: str, now: int) -> dict[str, Any]:
     return dict(row)
 
 
-def _checked(secret: str, row: tuple[Any, ...] | None, own: str) -> Caller | None:
-    salt, expected = _NOBODY if row is None else row[:2]
+def _checked(secret: str, row: tuple[Any, ...] | None) -> Caller | None:
+    own, salt, expected = _NOBODY if row is None else row[:3]
     # This is worked out for every key, right or wrong.
     same = hmac.compare_digest(_hash(secret, salt), expected)
     if not same or row is None:
         return None
-    caller = Caller(*row[2:])
-    if caller.revoked_at is not None or (caller.expires_at is not None and caller.expires_at <= time.time_ns() // 1000):
+    id, client, operator, answers, made_at, revoked_at, expires_at, period = row[3:]
+    if revoked_at is not None or (expires_at is not None and expires_at <= time.time_ns() // 1000):
         return None
-    inputs = hmac.new(bytes.fromhex(own), f"inputs of {caller.client}".encode(), hashlib.sha256).digest()
-    return replace(caller, operator=bool(caller.operator), secret=inputs)
+    inputs = hmac.digest(bytes.fromhex(own), f"inputs of {client}".encode(), "sha256")
+    return Caller(id, client, bool(operator), answers, made_at, revoked_at, expires_at, period, inputs)
 
 
 def _caller(row: Row[Any]) -> Caller:

@@ -53,12 +53,14 @@ _FOLD = {
     for dialect, (place, value, apart, limit) in _UNITS.items()
 }
 _FOLDED = Statement("UPDATE models SET folded = :upto WHERE model = :model")
+_MINUTE = SPANS["minute"]
 _SUM_UP = Statement(
-    "INSERT INTO spending (model, client, span, start, answers) "
+    f"WITH seen AS MATERIALIZED (SELECT client, made_at - made_at % {_MINUTE} AS minute, CAST(SUM(answers) AS BIGINT) AS answers "
+    "FROM entries WHERE model = :model AND sequence > :after AND sequence <= :upto AND kind = 'spend' AND answers > 0 "
+    "GROUP BY 1, 2) INSERT INTO spending (model, client, span, start, answers) "
     + " UNION ALL ".join(
-        f"SELECT model, {client}, '{span}', made_at - made_at % {width} AS start, SUM(answers) FROM entries "
-        "WHERE model = :model AND sequence > :after AND sequence <= :upto AND kind = 'spend' AND answers > 0 "
-        "GROUP BY 1, 2, 3, 4"
+        f"SELECT m.model, {client}, '{span}', minute - minute % {width} AS start, CAST(SUM(answers) AS BIGINT) "
+        "FROM seen JOIN models m ON m.model = :model GROUP BY 1, 2, 3, 4"
         for span, width in SPANS.items()
         for client in ("client", f"'{EVERYONE}'")
     )
