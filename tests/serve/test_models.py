@@ -64,6 +64,13 @@ def test_all_answers_together_cost_no_more_than_the_accountant_says(release, mon
     assert model.capacity.epsilon(1e-5) < 12.2 < 2000 / 20
 
 
+@pytest.mark.parametrize(("queries", "epsilon"), [(200, 3.0), (20, 0.1)])
+def test_what_offers_more_answers_than_its_card_proves_is_refused_whoever_wrote_its_settings(release, queries, epsilon):
+    ServedModel("m", release(queries=20, epsilon=3.0))
+    with pytest.raises(SettingError, match="it is not the release that the card was written for"):
+        ServedModel("m", release(queries=queries, epsilon=epsilon))
+
+
 def test_queries_that_were_asked_before_are_gone(release):
     model = ServedModel("m", release(queries=20, asked=5))
     assert model.price.times_within(model.capacity) == 15

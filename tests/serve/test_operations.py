@@ -37,6 +37,15 @@ def test_metrics_count_requests_and_answers_and_name_no_clients(service, rows):
     assert "ann" not in text
 
 
+def test_metrics_tell_how_long_commits_take_how_many_requests_they_pay_for_and_how_many_wait(service, rows):
+    for _ in range(3):
+        service.ask(rows(1))
+    text = service.get("/metrics", service.operator).text
+    assert "noiseproof_commit_seconds_count 3.0" in text
+    assert "noiseproof_batch_requests_sum 3.0" in text
+    assert "noiseproof_requests_waiting 0.0" in text
+
+
 def test_addresses_that_are_not_there_and_methods_that_are_not_allowed_are_problems(service):
     for response in (service.http.get("/nothing"), service.http.get("/docs"), service.http.put("/v1/models")):
         assert response.status_code in (404, 405)

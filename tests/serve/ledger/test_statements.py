@@ -40,7 +40,7 @@ def test_rows_are_read_back_as_they_were_written_and_found_by_a_list_of_names(da
     kept = {"release": "r", "measure": "gdp", "orders": "[]", "sequence": number}
     with database.writing() as connection:
         Statement("DELETE FROM models").run(connection)
-        Insertion(models).run(connection, [{"model": name, **kept, "head": name[::-1]} for name in names])
+        Insertion(models).run(connection, [{"model": name, **kept, "head": name[::-1], "folded": 0} for name in names])
         read = Statement("SELECT model, sequence, head FROM models WHERE model = ANY(:names) ORDER BY model")
         for asked in (names, names[:1], []):
             found = read.run(connection, names=asked).fetchall()
@@ -60,7 +60,15 @@ def test_a_row_that_is_there_gets_the_columns_that_change_and_no_others(database
     with database.writing() as connection:
         for table in ("spending", "models"):
             Statement(f"DELETE FROM {table}").run(connection)
-        account = {"model": "m", "release": other, "measure": "gdp", "orders": "[]", "sequence": 0, "head": other}
+        account = {
+            "model": "m",
+            "release": other,
+            "measure": "gdp",
+            "orders": "[]",
+            "sequence": 0,
+            "head": other,
+            "folded": 0,
+        }
         Insertion(models).run(connection, [account])
         for answers in (first, second):
             put.run(connection, [{**row, "answers": answers}])
@@ -82,7 +90,15 @@ def test_a_statement_and_insertions_that_are_sent_as_one_do_what_they_do_one_by_
     with database.writing() as connection:
         for table in ("spending", "models"):
             Statement(f"DELETE FROM {table}").run(connection)
-        account = {"model": "m", "release": "r", "measure": "gdp", "orders": "[]", "sequence": 0, "head": ""}
+        account = {
+            "model": "m",
+            "release": "r",
+            "measure": "gdp",
+            "orders": "[]",
+            "sequence": 0,
+            "head": "",
+            "folded": 0,
+        }
         Insertion(models).run(connection, [account])
         ((before,),) = Statement("SELECT COALESCE(MAX(sequence), 0) FROM grants").run(connection)
         sums = [

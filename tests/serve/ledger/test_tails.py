@@ -9,7 +9,20 @@ import pytest
 from sqlalchemy import select, text
 
 from noiseproof.errors import LedgerError
-from noiseproof.serve.ledger import Amount, Database, History, Ledger, Paid, Refused, Spend, ledger, spending
+from noiseproof.serve.ledger import (
+    Amount,
+    Answers,
+    Database,
+    History,
+    Ledger,
+    Paid,
+    Refused,
+    Retry,
+    Spend,
+    accounts,
+    ledger,
+    spending,
+)
 from noiseproof.serve.ledger.tables import balances, models
 
 GAUSSIAN, RENYI = Amount.cost("gdp", 0.01), Amount.cost("rdp", 0.01, 0.02, 0.03, orders=(2.0, 4.0, 8.0))
@@ -77,6 +90,23 @@ def test_what_is_added_up_is_kept_in_memory_no_more(database):
     assert one.balance("m", "ann").spent == GAUSSIAN * 5
 
 
+def test_a_budget_is_read_by_as_few_rows_with_many_clients_as_with_few(database, monkeypatch):
+    read = []
+    stored = accounts._balances
+    monkeypatch.setattr(
+        accounts, "_balances", lambda chains, rows: stored(chains, [read.append(row) or row for row in rows])
+    )
+    one = Ledger(database)
+    one.open("m", release="r", capacity=GAUSSIAN * 1000)
+    for count in (3, 300):
+        one.spend_together([Spend("m", f"c{number}", GAUSSIAN) for number in range(count)])
+        spending.sum_up(database)
+        for client in ("", "c1"):
+            read.clear()
+            one.share("m", client, each=GAUSSIAN)
+            assert len(read) == 1 + bool(client)
+
+
 def test_a_ledger_that_no_service_sums_up_does_so_itself(database, monkeypatch):
     monkeypatch.setattr(ledger, "_LONGEST_TAIL", 10)
     one = Ledger(database)
@@ -125,12 +155,14 @@ def test_what_somebody_says_was_added_up_and_was_not_is_noticed(database):
     assert found == ["the balances are not what the history adds up to."]
 
 
-def test_balances_of_version_8_are_added_up_already_and_its_retries_are_new_requests(url):
+def test_balances_of_version_8_are_added_up_already_and_its_kept_answers_are_given_again_and_no_others(url):
+    retries = [Retry("answered", "what?"), Retry("paid for alone", "what?")]
     with Database(url) as old:
         one = Ledger(old)
         one.open("m", release="r", capacity=GAUSSIAN * 100)
-        for _ in range(3):
-            spend(one, "ann", GAUSSIAN)
+        for retry in retries:
+            one.spend(Spend("m", "ann", GAUSSIAN, retry=retry))
+        Answers(old).keep("m", "ann", "answered", "first")
         spending.sum_up(old)
         with old.writing() as connection:
             connection.execute(text("ALTER TABLE models DROP COLUMN folded"))
@@ -138,6 +170,8 @@ def test_balances_of_version_8_are_added_up_already_and_its_retries_are_new_requ
             connection.execute(text("DROP TABLE answered"))
             connection.execute(text("UPDATE version SET version = 8"))
     with Database(url) as new:
+        again, lost = Ledger(new).spend_together([Spend("m", "ann", GAUSSIAN, retry=retry) for retry in retries])
+        assert (again.answer, lost.reason) == ("first", "retry")
         spend(Ledger(new), "ann", GAUSSIAN)
-        assert Ledger(new).balance("m", "ann").spent == GAUSSIAN * 4
+        assert Ledger(new).balance("m", "ann").spent == GAUSSIAN * 3
         assert holds(new)

@@ -26,9 +26,19 @@ _EARLIER = Statement(
     "WHERE r.model = :model AND r.client = :client AND r.retry_key = :retry_key"
 )
 _PROMISE = Insertion(retries)
-_SEALED = select(
-    *_PLACE, retries.c.question, retries.c.nonce, retries.c.receipt, entries.c.model, entries.c.client, entries.c.kind
-).outerjoin_from(retries, entries, entries.c.receipt == retries.c.receipt)
+_SEALED = (
+    select(
+        *_PLACE,
+        retries.c.question,
+        retries.c.nonce,
+        retries.c.receipt,
+        entries.c.model,
+        entries.c.client,
+        entries.c.kind,
+    )
+    .outerjoin_from(retries, entries, entries.c.receipt == retries.c.receipt)
+    .where(retries.c.nonce != "")  # of ledgers before version 9, which are given answers that there are, and no others
+)
 
 
 class PaidBefore(NamedTuple):
@@ -42,11 +52,14 @@ class PaidBefore(NamedTuple):
     """Whether its answer was released and is not there any more."""
 
     def covers(self, spend: Spend) -> bool:
-        """Whether it is that request, paid for by that receipt, whoever wrote it down, and may be answered for it."""
+        """Whether it is that request, and was answered, or may be for its receipt, whoever wrote it down."""
+        if self.retry != spend.retry:
+            return False
+        if self.answer is not None:
+            return True  # what is answered again costs no privacy
         entry = self.receipt.entry
         return (
             not self.lost
-            and self.retry == spend.retry
             and (entry.kind, entry.model, entry.client) == ("spend", spend.model, spend.client)
             and len(entry.units) == len(spend.cost.units)
             and all(paid >= cost for paid, cost in zip(entry.units, spend.cost.units, strict=True))

@@ -20,8 +20,8 @@ VERSION = 9
 
 _SUMMED_AT_ONCE = 6
 """The version whose spends were summed up in their own transactions."""
-_BOUND_AND_FOLDED = 9
-"""The version since which receipts are bound to what they paid for, and clients' balances are added up behind the spends."""
+_FOLDED_LATER = 9
+"""The version since which clients' balances are added up behind the spends."""
 
 EVERYONE = ""
 """The client of a model's own account: what all clients together may spend, because they may collude."""
@@ -274,7 +274,11 @@ def _build(connection: Connection, found: int) -> None:
     dialect = connection.dialect.name
     metadata.create_all(connection)
     columns = (
-        *(("keys", "expires_at", "BIGINT"), ("clients", "period", "TEXT"), ("retries", "nonce", "TEXT")),
+        *(
+            ("keys", "expires_at", "BIGINT"),
+            ("clients", "period", "TEXT"),
+            ("retries", "nonce", "TEXT NOT NULL DEFAULT ''"),
+        ),
         ("models", "folded", "BIGINT NOT NULL DEFAULT 0"),
     )
     for table, column, kind in columns:
@@ -307,9 +311,7 @@ def _build(connection: Connection, found: int) -> None:
             row = {"name": name.removeprefix(_RETIRED), "made_at": int(known[name])}
             connection.execute(upsert(dialect, retired), row)
     chain.adopt(connection)
-    if found < _BOUND_AND_FOLDED:
-        # What was paid for under an idempotency key before is not bound to its request: its retry is a new one.
-        connection.execute(text("DELETE FROM retries"))
+    if found < _FOLDED_LATER:
         connection.execute(text("UPDATE models SET folded = sequence"))
     if found == _SUMMED_AT_ONCE:
         connection.execute(
