@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
+from noiseproof.data.dataset import Public
 from noiseproof.errors import BundleError, DataError
 from noiseproof.privacy.card import Audit, Card, Claim, Proof
 from noiseproof.privacy.events import DpEvent
@@ -206,6 +209,8 @@ def of_bundle(path: Path, key: PublicKey | None = None, ledger: Sequence[str] | 
         card = Card.from_json((path / bundles.CARD).read_bytes())
         settings = dict(json.loads((path / bundles.SETTINGS).read_bytes()))
         events = bundles.events_from_json(settings)
+        TypeAdapter(Public).validate_python(settings["public"])
+        TypeAdapter(str).validate_python(settings["kind"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise BundleError(f"{path} holds no bundle that can be read; nothing can be said of it.") from error
     return Evidence(path.resolve().name, "bundle", card, signature, settings, events, recomputed, problem, ledger)
