@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from noiseproof.serve.ledger import Amount, Database, Keys, Ledger, Spend
+from noiseproof.serve.ledger import Amount, Database, Keys, Ledger, Spend, heads
 
 EACH = Amount.cost("gdp", 0.01)
 
@@ -85,8 +85,10 @@ def test_a_head_is_signed_by_a_command_whose_key_stays_where_it_is(run, ledger, 
     assert run(*sign, "--public", f"{key}.pub", "--since", head, "--force")[0] == 0
 
 
-def test_a_password_on_the_command_line_is_refused_where_ps_would_show_it(run, monkeypatch):
-    url = "postgresql://user:secret@127.0.0.1:1/none"
+@pytest.mark.parametrize(
+    "url", ["postgresql://user:secret@127.0.0.1:1/none", "postgresql://user@127.0.0.1:1/none?password=secret"]
+)
+def test_a_password_on_the_command_line_is_refused_where_ps_would_show_it(run, monkeypatch, url):
     monkeypatch.setattr("sys.argv", ["noiseproof", "ledger", "show", "--ledger", url])
     code, _, error = run("ledger", "show", "--ledger", url)
     assert code == 2
@@ -95,6 +97,30 @@ def test_a_password_on_the_command_line_is_refused_where_ps_would_show_it(run, m
     monkeypatch.setattr("sys.argv", ["noiseproof", "ledger", "show"])
     monkeypatch.setenv("NOISEPROOF_LEDGER", url)
     assert "ps" not in run("ledger", "show")[2]
+
+
+def test_a_head_is_fetched_from_an_address_that_stands_on_the_command_line(run, ledger, tmp_path, monkeypatch):
+    run("keys", "signing", tmp_path / "key.pem")
+    run("ledger", "sign", "--key", tmp_path / "key.pem", "--out", tmp_path / "head.json", "--ledger", ledger)
+    monkeypatch.setattr(heads, "_download", lambda url: (tmp_path / "head.json").read_bytes())
+    verify = ("ledger", "verify", "--ledger", str(ledger), "--key", str(tmp_path / "key.pem.pub"), "--anchor")
+    sign = (
+        "ledger",
+        "sign",
+        "--ledger",
+        str(ledger),
+        "--key",
+        str(tmp_path / "key.pem"),
+        "--out",
+        "new.json",
+        "--since",
+    )
+    monkeypatch.chdir(tmp_path)
+    for address, code in (("https://notary.example/head.json", 0), ("https://me:secret@notary.example/head.json", 2)):
+        for asked in ((*verify, address), (*sign, address)):
+            monkeypatch.setattr("sys.argv", ["noiseproof", *asked])
+            found, _, error = run(*asked)
+            assert (found, "secret" in error) == (code, False), error
 
 
 def test_a_key_is_rotated_and_rights_change_only_by_a_flag(run, ledger):

@@ -76,12 +76,37 @@ def test_the_manifests_run_as_nobody_and_probe_what_there_is():
     documents = list(yaml.safe_load_all((DEPLOY / "kubernetes/serve.yaml").read_text()))
     (deployment,) = [one for one in documents if one["kind"] == "Deployment"]
     pod = deployment["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    (container,), (first,) = pod["containers"], pod["initContainers"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    mounts = {mount["name"] for one in (container, first) for mount in one["volumeMounts"]}
     assert mounts == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_what_serves_is_not_the_role_that_owns_the_ledger():
+    serve = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["serve"]
+    assert "//serving@" in serve["environment"]["NOISEPROOF_LEDGER"]
+    assert serve["secrets"] == ["pgpass"]
+    assert "//serving@" in (DEPLOY / "kubernetes/serve.yaml").read_text()
+
+
+def test_a_password_file_is_one_that_libpq_reads(tmp_path):
+    """libpq ignores a file that its group may read, as a mounted secret is: the manifest copies it first."""
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes/serve.yaml").read_text()))
+    pod = documents[0]["spec"]["template"]["spec"]
+    (first,) = pod["initContainers"]
+    mounted = tmp_path / "secret"
+    mounted.write_text("*:*:*:serving:x\n")
+    mounted.chmod(0o440)
+    given = [
+        {"/secrets/pgpass": str(mounted), "/pgpass/pgpass": str(tmp_path / "pgpass")}.get(w, w)
+        for w in first["command"]
+    ]
+    subprocess.run(given, check=True)
+    assert (tmp_path / "pgpass").stat().st_mode & 0o777 == 0o600
+    (variable,) = [one["value"] for one in pod["containers"][0]["env"] if one["name"] == "PGPASSFILE"]
+    assert variable == first["command"][-1]
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import resource
+import socket
+import stat
 import struct
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.torch import load, save
 
+from noiseproof.cli import main
 from noiseproof.data.dataset import Dataset, Public
-from noiseproof.errors import NoiseproofError
+from noiseproof.errors import BundleError, LedgerError, NoiseproofError
 from noiseproof.methods import registry
 from noiseproof.networks import Network
 from noiseproof.privacy import Budget, Secure
-from noiseproof.releases import bundles
+from noiseproof.releases import bundles, signing, signing_keys
+from noiseproof.serve.ledger import Binding
 from noiseproof.serve.models import ServedModel
+from noiseproof.serve.service import Settings
 
 FEATURES = torch.rand(60, 4, generator=torch.Generator().manual_seed(0))
 RECORDS = Dataset("d", FEATURES, torch.arange(60) % 3, Public(shape=(4,), classes=("no", "yes", "perhaps")))
@@ -94,6 +102,10 @@ def tensors(change):
     return file(bundles.WEIGHTS, lambda contents, _: save(change(load(contents[bundles.WEIGHTS]))))
 
 
+def cast_to(kind):
+    return tensors(lambda found: {name: one.to(kind) for name, one in found.items()})
+
+
 def header(text, data=b""):
     return struct.pack("<Q", len(text)) + text + data
 
@@ -142,6 +154,11 @@ HOSTILE = {
     "an empty card": ("votes", file(bundles.CARD, b"")),
     "settings of 60 MB of empty lists": ("votes", file(bundles.SETTINGS, b"[" + b"[]," * (20 << 20) + b"0]")),
     "settings that are no text": ("votes", file(bundles.SETTINGS, b"\xff\xfe\x00")),
+    "settings with a name twice": ("votes", file(bundles.SETTINGS, b'{"format": 1, "format": 1, "digests": {}}')),
+    "a card with a name twice": (
+        "votes",
+        file(bundles.CARD, lambda contents, _: contents[bundles.CARD].replace(b"{", b'{"method": "votes", ', 1)),
+    ),
     "settings that are null": ("votes", file(bundles.SETTINGS, b"null")),
     "settings that are a list": ("votes", file(bundles.SETTINGS, b"[]")),
     "digests that are a list": ("votes", file(bundles.SETTINGS, b'{"digests": [], "format": 1}')),
@@ -196,6 +213,9 @@ HOSTILE = {
         tensors(lambda found: {name: torch.full_like(one, float("nan")) for name, one in found.items()}),
     ),
     "a class of half a character": ("votes", setting("public", "classes", to=["no", "\ud800", "perhaps"])),
+    "complex weights": ("open", cast_to(torch.complex64)),
+    "weights of whole numbers": ("open", cast_to(torch.int64)),
+    "votes of texts' bytes": ("votes", cast_to(torch.uint8)),
     "weights of other names": ("open", tensors(lambda found: {f"x{name}": one for name, one in found.items()})),
     "weights of other shapes": ("open", tensors(lambda found: {**found, first(found): torch.zeros(7, 7, 7)})),
     "no weights": ("open", tensors(lambda _: {"none": torch.zeros(1)})),
@@ -231,19 +251,136 @@ def test_a_hostile_bundle_is_refused_in_one_sentence_and_runs_no_code(made, tmp_
 
 
 @pytest.mark.parametrize("name", [bundles.SETTINGS, bundles.CARD, bundles.WEIGHTS])
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "sparse"])
+@pytest.mark.parametrize(
+    "kind", ["link", "dangling link", "pipe", "socket", "device", "folder", "sparse", "unreadable"]
+)
 def test_a_file_that_is_none_of_the_bundles_own_is_refused(made, tmp_path, name, kind):
     folder = bundles.write(tmp_path / "bundle", made["votes"])
     whole = folder / name
-    if kind == "link":
-        whole.rename(tmp_path / "elsewhere")
-        whole.symlink_to(tmp_path / "elsewhere")
-    elif kind == "sparse":
+    if kind == "sparse":
         os.truncate(whole, 20 << 30)
     else:
-        whole.unlink()
-        os.mkfifo(whole) if kind == "pipe" else whole.mkdir()
+        whole.rename(tmp_path / "elsewhere")
+        replace(whole, kind, tmp_path / "elsewhere")
     assert name in refuse(folder)
+
+
+def replace(place, kind, elsewhere):
+    """Put something that is no file in the place of one."""
+    if kind == "link":
+        place.symlink_to(elsewhere)
+    elif kind == "dangling link":
+        place.symlink_to("nowhere")
+    elif kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "socket":
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as listening, contextlib.chdir(place.parent):
+            listening.bind(place.name)  # a socket's path may not be long
+    elif os.getuid():
+        pytest.skip("devices are made by root, who reads all files")
+    elif kind == "device":
+        os.mknod(place, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero, which has no end
+    else:
+        pytest.skip("root reads all files")
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused_and_not_read_to_its_end(made, tmp_path, monkeypatch):
+    folder = bundles.write(tmp_path / "bundle", made["votes"])
+    measure = os.fstat
+
+    def grow_behind_its_back(handle):
+        found = measure(handle)
+        with (folder / bundles.WEIGHTS).open("ab") as weights:
+            weights.write(b"x" * 1000)
+        return found
+
+    monkeypatch.setattr(bundles.os, "fstat", grow_behind_its_back)
+    assert "changed while it was read" in refuse(folder)
+
+
+def test_files_that_are_exchanged_while_they_are_read_are_refused(made, tmp_path, monkeypatch):
+    folder, read = bundles.write(tmp_path / "bundle", made["votes"]), bundles.read_file
+
+    def read_and_exchange(path, name):
+        content = read(path, name)
+        for other, bytes_ in made["open"].items():
+            (folder / other).write_bytes(bytes_)
+        return content
+
+    monkeypatch.setattr(bundles, "read_file", read_and_exchange)
+    refuse(folder)
+
+
+def test_what_was_loaded_is_what_the_signature_is_checked_of(made, tmp_path):
+    """Whoever puts the signed bundle back after another was loaded is found out."""
+    folder = bundles.write(tmp_path / "bundle", made["votes"])
+    private, public = (made["folder"] / "key.pem", made["folder"] / "key.pem.pub")
+    if not private.exists():
+        signing_keys.make_keys(private)
+    signing.sign_bundle(folder, signing_keys.read_private_key(private))
+    key = signing_keys.read_public_key(public)
+    right = bundles.load(folder)
+    assert signing.verify_bundle(folder, key, right).valid
+    for name, content in setting("description", "queries", to=49)(made["votes"], tmp_path).items():
+        (folder / name).write_bytes(content)
+    other = bundles.load(folder)
+    for name, content in made["votes"].items():
+        (folder / name).write_bytes(content)
+    assert signing.verify_bundle(folder, key).valid
+    found = signing.verify_bundle(folder, key, other)
+    assert found.findings == ("settings.json was changed after it was loaded.",)
+    with pytest.raises(BundleError, match=r"settings\.json was changed after it was loaded"):
+        Settings(ledger="unused", bundles={"m": str(folder)}, key=str(public)).signatures({"m": other})
+
+
+def test_more_files_than_can_be_meant_are_not_all_read(made, tmp_path):
+    """Files of holes take no room on the disk, and would take it in memory."""
+    folder = bundles.write(tmp_path / "bundle", made["votes"])
+    for number in range(100):
+        (folder / f"{number}").touch()
+        os.truncate(folder / f"{number}", 16 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BundleError, match="103 files"):
+        signing.verify_bundle(folder, None)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+@pytest.mark.parametrize("name", [bundles.BINDING, signing.SIGNATURE])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "socket", "device", "folder"])
+def test_notes_and_signatures_that_are_no_files_are_refused_and_nobody_waits_for_them(made, tmp_path, name, kind):
+    folder = bundles.write(tmp_path / "bundle", made["votes"])
+    (tmp_path / "elsewhere").write_text("{}")
+    replace(folder / name, kind, tmp_path / "elsewhere")
+    if name == signing.SIGNATURE:
+        assert not signing.verify_bundle(folder, Ed25519PrivateKey.generate().public_key()).valid
+    else:
+        with pytest.raises(LedgerError, match="cannot be read, so that nobody knows which ledger"):
+            Binding(folder, "a")
+
+
+def test_hard_links_are_files_and_what_is_noted_in_one_bundle_is_not_noted_in_the_other(made, tmp_path):
+    folder = bundles.write(tmp_path / "bundle", made["votes"])
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in made["votes"]:
+        (other / name).hardlink_to(folder / name)
+    bundles.write_card(other, bundles.load(other).card.model_copy(update={"notes": ("seen",)}))
+    assert bundles.read_card(folder).notes != ("seen",)
+    assert bundles.read_card(other).notes == ("seen",)
+
+
+def test_texts_that_paint_over_others_are_shown_as_escapes(made, tmp_path, capsys, monkeypatch):
+    painted = "\x1b[2J\x1b[1;1Hproven\u202e"
+    folder = bundles.write(tmp_path / "bundle", card("notes", to=[painted])(made["votes"], tmp_path))
+    monkeypatch.setattr(sys, "argv", ["noiseproof", "card", str(folder)])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().out
+    assert "proven" in said
+    assert "\x1b" not in said
+    assert "\u202e" not in said
 
 
 def test_there_are_as_many_hostile_bundles_as_were_asked_for():

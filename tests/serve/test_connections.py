@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from types import SimpleNamespace
@@ -9,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from noiseproof.errors import NoiseproofError
 from noiseproof.serve import logs
+from tests import untrusted
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +136,19 @@ def test_headers_behind_a_body_are_not_kept(service, monkeypatch):
     assert connection.recv(12) == b"HTTP/1.1 405"
     connection.close()
     assert len(kept) == 2
+
+
+def test_whatever_bytes_arrive_they_are_answered_or_refused_and_nothing_fails_inside(start, caplog):
+    service = start(**untrusted.HASTE)
+    right, send = untrusted.of_connections(service)
+    send(right)
+    refused = 0
+    with caplog.at_level("INFO", "noiseproof.serve"):
+        for tried in range(60):
+            try:
+                send(untrusted.mutated(random.Random(tried), right))
+            except NoiseproofError:
+                refused += 1
+    assert refused > 0
+    assert not [line for line in caplog.messages if "failed" in line]
+    assert service.spent == 0

@@ -37,19 +37,19 @@ def predict(
 ) -> None:
     """Predict the labels of records; a request that got lost on the way is sent again and costs once."""
     output.need_serve()
-    from noiseproof.serve.client import Client
+    from noiseproof.serve.client import Client, understood
 
     records = _read(inputs)
-    with Client(url, key) as client:
+    with Client(url, key) as client, understood():
         if inputs.suffix == ".csv":
             records = _shaped(records, client.card(model)["shape"])
         answers = [client.predict(model, records[i : i + batch]) for i in range(0, len(records), batch)]
-    joined = {name: [one for answer in answers for one in answer[name]] for name in ("labels", "probabilities")}
-    listed = {f"{name}s": [answer[name] for answer in answers] for name in ("cost", "receipt")}
-    last = {name: answers[-1][name] for name in ("classes", "remaining")}
-    left = "costs nothing" if last["remaining"] is None else f"{last['remaining']['answers']} answers left"
-    pairs = zip(joined["labels"], map(max, joined["probabilities"]), strict=True)
-    rows = [(i, label, share) for i, (label, share) in enumerate(pairs)]
+        joined = {name: [one for answer in answers for one in answer[name]] for name in ("labels", "probabilities")}
+        listed = {f"{name}s": [answer[name] for answer in answers] for name in ("cost", "receipt")}
+        last = {name: answers[-1][name] for name in ("classes", "remaining")}
+        left = "costs nothing" if last["remaining"] is None else f"{last['remaining']['answers']} answers left"
+        pairs = zip(joined["labels"], map(max, joined["probabilities"]), strict=True)
+        rows = [(i, label, share) for i, (label, share) in enumerate(pairs)]
     columns = ("record", "label", "probability")
     output.answer(json, {"model": model, **last, **joined, **listed}, f"{model} ({left})", columns, rows)
 

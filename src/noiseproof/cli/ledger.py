@@ -50,10 +50,19 @@ def open_ledger(url: str, *, create: bool = False) -> Iterator[Database]:
 def check_no_password(url: str) -> None:
     """Refuse a password that was given on the command line, where everybody on the machine sees it."""
     import sys
+    from urllib.parse import urlsplit
 
     from noiseproof.serve.ledger.database import parse_url
 
-    if any(url in argument for argument in sys.argv[1:]) and parse_url(url).password:
+    if not any(url in argument for argument in sys.argv[1:]):
+        return
+    if url.startswith(("http://", "https://")):
+        secret = urlsplit(url).password is not None
+    else:
+        address = parse_url(url)
+        # libpq also takes passwords from behind the question mark.
+        secret = address.password is not None or not {"password", "sslpassword"}.isdisjoint(address.query)
+    if secret:
         raise SettingError(
             "a password on the command line is shown by `ps` to everybody; put the address into NOISEPROOF_LEDGER, or the "
             "password into ~/.pgpass (or ?passfile=FILE in the address)."
@@ -217,6 +226,7 @@ def sign(
 
         earlier = None
         if since is not None:
+            check_no_password(since)
             earlier = max(heads.fetch(since, who.public_key(), Ledger(database).id), key=lambda one: one.made_at)
         checkpoint = History(database).checkpoint(earlier)
         document = checkpoint.signed(who)

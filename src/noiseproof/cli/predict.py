@@ -56,7 +56,7 @@ def run(
             raise SettingError(f"predictions are written as .csv or .parquet, not {out.name}; rename --out.")
         check_out(out, force=force, inputs=(rows, bundle))
     release = bundles.load(bundle)
-    signed = signing.verify_bundle(bundle, None if key is None else read_public_key(key))
+    signed = signing.verify_bundle(bundle, None if key is None else read_public_key(key), release)
     if key is not None and not signed.valid:
         raise BundleError(f"{bundle}: {signed.findings[0]}")
     if not signed.valid:

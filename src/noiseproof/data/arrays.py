@@ -241,7 +241,10 @@ def _public_bounds(records: Array, low: Bound | None, high: Bound | None, name: 
         raise SettingError(f"give both low and high for {name}, or neither.")
     kind, shape = records.dtype, records.shape[1:]
     if low is not None and high is not None:
-        least, largest = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        try:
+            least, largest = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            raise SettingError(f"low and high of {name} must be numbers.") from None
         if any(bound.ndim and bound.shape != shape for bound in (least, largest)):
             raise SettingError(f"low and high of {name} must be single numbers or of the records' shape {shape}.")
         if not (np.isfinite(least).all() and np.isfinite(largest).all() and (least < largest).all()):

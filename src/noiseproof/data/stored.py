@@ -307,7 +307,7 @@ def _split(dataset: Dataset, path: Path, seed: int, test_fraction: float, relati
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise SettingError(f"{path} is not a file of JSON; correct it.") from None
     if not isinstance(document, dict):
         raise SettingError(f"{path} must be a JSON object.")

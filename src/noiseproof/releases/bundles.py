@@ -171,6 +171,7 @@ def load(path: str | Path, *, module: nn.Module | None = None) -> Release:
         )
         release = _find_class(settings["class"]).restore(saved)
         release.bundle, release.event_log = path, events_from_json(settings)
+        release.bundle_digests = {name: _digest(content) for name, content in contents.items()}
         release.margin = settings.get("margin")
     except NoiseproofError:
         raise
@@ -327,7 +328,10 @@ def read_file(path: Path, name: str) -> bytes:
             raise BundleError(f"{name} of the bundle {path} has {found.st_size:,} bytes, of {most:,} that may be.")
         if found.st_size > _HOLES_BYTES and found.st_blocks * 512 < found.st_size // 10:
             raise BundleError(f"{name} of the bundle {path} is mostly holes; it was not copied whole, make it again.")
-        return file.read()
+        content = file.read(found.st_size + 1)
+        if len(content) != found.st_size:
+            raise BundleError(f"{name} of the bundle {path} was changed while it was read; make it again.")
+        return content
 
 
 def _swap(staging: Path, path: Path) -> None:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import torch
@@ -63,6 +64,21 @@ class Saved:
         """The network's recipe."""
         return restore_network(self.description["network"], self.module)
 
+    def put_into(self, module: nn.Module) -> None:
+        """Make these tensors a module's weights; they are its own, by name, shape and kind of number.
+
+        Args:
+            module: The module, built from the network's recipe.
+
+        Raises:
+            RuntimeError: If names or shapes are others.
+            TypeError: If a weight is of whole numbers, which torch would take for others without a word.
+        """
+        for name, own in module.state_dict().items():
+            if name in self.tensors and self.tensors[name].is_floating_point() != own.is_floating_point():
+                raise TypeError(f"{name} is of another kind of number")
+        module.load_state_dict(dict(self.tensors))
+
 
 class Release(ABC):
     """A result with the card that says on what terms it may leave.
@@ -93,6 +109,8 @@ class Release(ABC):
 
     bundle: Path | None = None
     """The folder that it was loaded from, if it was."""
+    bundle_digests: Mapping[str, str] = MappingProxyType({})
+    """SHA-256 of the bundle's files as they were when it was loaded."""
 
     def __init__(self, card: Card, public: Public, settings: Mapping[str, Any]) -> None:
         self.card = card
@@ -291,7 +309,7 @@ class ModelRelease(Release):
     def restore(cls, saved: Saved) -> Self:
         """The same network with the same weights."""
         module = saved.network.build()
-        module.load_state_dict(dict(saved.tensors))
+        saved.put_into(module)
         return cls(module, saved.network, saved.card, saved.public, saved.settings)
 
 

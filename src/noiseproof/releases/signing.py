@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from noiseproof.errors import BundleError, NoiseproofError
 from noiseproof.files import strict_json, write_whole
@@ -23,6 +23,9 @@ from noiseproof.privacy import Card, accountants
 from noiseproof.privacy.events import DpEvent, EventLog, PoissonSampledDpEvent, SelfComposedDpEvent
 from noiseproof.releases import bundles
 from noiseproof.releases.signing_keys import PublicKey, Signer, holds, key_id
+
+if TYPE_CHECKING:
+    from noiseproof.releases.release import Release
 
 SIGNATURE = "signature.json"
 PAYLOAD = "application/vnd.in-toto+json"
@@ -41,6 +44,9 @@ UNCHECKED = "without the signer's public key a signature shows nothing; give --k
 
 LOCAL = {bundles.BINDING: "which ledger pays for its answers, noted by whoever serves it"}
 """Files that a bundle gets after it was signed, and what they hold; no signature covers them."""
+
+_MOST_FILES = 32
+"""Files that may lie in a bundle, for notes beside its own: each of them is read."""
 
 Status = Literal["signed", "not checked", "not signed", "changed"]
 
@@ -205,12 +211,13 @@ def _summary(card: Card) -> dict[str, Any]:
     return summary
 
 
-def verify_bundle(path: str | Path, key: PublicKey | None) -> Verdict:
+def verify_bundle(path: str | Path, key: PublicKey | None, loaded: Release | None = None) -> Verdict:
     """Who vouches for a bundle, and what is wrong with it.
 
     Args:
         path: The bundle's folder.
         key: The signer's public key, from a source that is trusted; None only tells whether there is a signature.
+        loaded: What was loaded from the folder before: it must be what is in the folder now.
 
     Returns:
         The verdict, whose findings name every file that is not as it was signed.
@@ -224,7 +231,12 @@ def verify_bundle(path: str | Path, key: PublicKey | None) -> Verdict:
     remarks = tuple(
         f"{name} is not signed: it tells {what}." for name, what in LOCAL.items() if (path / name).is_file()
     )
-    found = _verdict(path / SIGNATURE, _files(path), PREDICATE, key, findings)
+    files = _files(path)
+    if loaded is not None:
+        now = {name: _sha256(content) for name, content in files.items()}
+        changed = (name for name, digest in loaded.bundle_digests.items() if now.get(name) != digest)
+        findings += [f"{name} was changed after it was loaded." for name in changed]
+    found = _verdict(path / SIGNATURE, files, PREDICATE, key, findings)
     if card is not None and found.predicate and found.predicate != _summary(card):
         found = replace(found, findings=(*found.findings, "what the signature says of the card is not what it says."))
     return replace(found, remarks=remarks)
@@ -278,7 +290,11 @@ def _verdict(
         return Verdict(False, findings=(UNSIGNED, *findings), digests=digests, checked=key is not None)
     if key is None:
         return Verdict(True, findings=(*findings, UNCHECKED), digests=digests, checked=False)
-    found = verify(signature.read_bytes(), files, predicate_type, key)
+    try:
+        envelope = bundles.read_file(signature.parent, signature.name)
+    except BundleError as error:
+        return Verdict(False, findings=(str(error), *findings), digests=digests)
+    found = verify(envelope, files, predicate_type, key)
     return replace(found, findings=(*found.findings, *findings), digests=digests)
 
 
@@ -346,11 +362,18 @@ def _disagreement(card: Card, log: Iterable[tuple[DpEvent, int]]) -> str | None:
 
 
 def _files(path: Path) -> dict[str, bytes]:
-    """All of a bundle's files but the signature and what is added after it; links are not followed."""
-    found = (entry for entry in sorted(path.iterdir()) if entry.name != SIGNATURE and entry.name not in LOCAL)
-    return {
-        entry.name: bundles.read_file(path, entry.name) for entry in found if entry.is_file() and not entry.is_symlink()
-    }
+    """All of a bundle's files but the signature and what is added after it; links are not followed.
+
+    Raises:
+        BundleError: If there are more than can be meant: all of them are read.
+    """
+    entries = [entry for entry in sorted(path.iterdir()) if entry.name != SIGNATURE and entry.name not in LOCAL]
+    found = [entry.name for entry in entries if entry.is_file() and not entry.is_symlink()]
+    if len(found) > _MOST_FILES:
+        raise BundleError(
+            f"the bundle {path} has {len(found)} files, of {_MOST_FILES} that may be; take the others out."
+        )
+    return {name: bundles.read_file(path, name) for name in found}
 
 
 def _file(path: Path) -> dict[str, bytes]:

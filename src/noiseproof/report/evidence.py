@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
+from noiseproof.data.dataset import Public
 from noiseproof.errors import BundleError, DataError
 from noiseproof.privacy.card import Audit, Card, Claim, Proof
 from noiseproof.privacy.events import DpEvent
@@ -206,7 +209,9 @@ def of_bundle(path: Path, key: PublicKey | None = None, ledger: Sequence[str] | 
         card = Card.from_json((path / bundles.CARD).read_bytes())
         settings = dict(json.loads((path / bundles.SETTINGS).read_bytes()))
         events = bundles.events_from_json(settings)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        TypeAdapter(Public).validate_python(settings["public"])
+        TypeAdapter(str).validate_python(settings["kind"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise BundleError(f"{path} holds no bundle that can be read; nothing can be said of it.") from error
     return Evidence(path.resolve().name, "bundle", card, signature, settings, events, recomputed, problem, ledger)
 
@@ -215,7 +220,7 @@ def is_card(path: Path) -> bool:
     """Whether a file is a card rather than an audit's document."""
     try:
         return {"method", "place", "randomness"} <= set(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 
@@ -305,6 +310,6 @@ def of_audit(path: Path, key: PublicKey | None = None) -> AuditEvidence:
         found = AuditEvidence(path.name, document, signing.verify_file(path, key))
         if found.promises["audited"] is None:
             raise ValueError
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise DataError(f"{path} is not the JSON of an audit; `noiseproof audit ... --json` prints it.") from None
     return found

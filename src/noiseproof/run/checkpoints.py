@@ -223,13 +223,14 @@ def unpack(content: bytes, name: str) -> tuple[dict[str, torch.Tensor], dict[str
         metadata = json.loads(content[8 : 8 + size])["__metadata__"]
         tensors = load_tensors(content)
         text, digest, version = metadata["values"], metadata["digest"], metadata["format"]
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError, SafetensorError):
+        values = dict(json.loads(text))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError):
         raise DamagedError(f"the checkpoint {name} is truncated or is none.") from None
     if version != FORMAT:
         raise DamagedError(f"the checkpoint {name} has format {version}; this version reads format {FORMAT}.")
     if digest != _digest(tensors, text):
         raise DamagedError(f"the checkpoint {name} was changed or is damaged.")
-    return tensors, json.loads(text)
+    return tensors, values
 
 
 def _digest(tensors: Mapping[str, torch.Tensor], text: str) -> str:

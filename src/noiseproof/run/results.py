@@ -275,7 +275,7 @@ class Comparison(Result):
             raise DataError(f"{folder} holds no {RESULTS}; `noiseproof compare --out {folder}` makes one.") from None
         except ValidationError:
             raise DataError(f"{path} is not the result of a comparison.") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise DataError(f"{path} cannot be read; run the comparison again with --resume.") from None
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 
-from noiseproof.errors import NoiseproofError
+from noiseproof.errors import DataError, NoiseproofError
 
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses of requests that are sent again: a prediction has an idempotency key, so that it costs once."""
+_LONGEST_WAIT = 60.0
+"""Seconds that a service may ask for before the next try."""
 
 
 class ServiceError(NoiseproofError):
@@ -65,7 +68,8 @@ class Client:
 
     def models(self) -> list[dict[str, Any]]:
         """What is served."""
-        return list(self._ask("GET", "/v1/models")["models"])
+        with understood():
+            return list(self._ask("GET", "/v1/models")["models"])
 
     def card(self, model: str) -> dict[str, Any]:
         """A model with its card."""
@@ -86,29 +90,54 @@ class Client:
         self.close()
 
     def _ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> dict[str, Any]:
+        try:
+            request = self._http.build_request(method, path, json=body, headers=headers)
+        except (ValueError, TypeError):
+            raise DataError("inputs are nested lists of finite numbers, or records by the names of columns.") from None
         for attempt in range(self._retries + 1):
             wait = 0.1 * 2**attempt
             try:
-                response = self._http.request(method, path, json=body, headers=headers)
-            except httpx.TransportError as error:
+                response = self._http.send(request)
+            except httpx.RequestError as error:
                 failure = ServiceError(f"the service cannot be reached ({type(error).__name__}); is the address right?")
             else:
-                if response.is_success:
-                    return dict(response.json())
-                failure = _failure(response)
+                document = _document(response)
+                if response.is_success and document is not None:
+                    return document
+                failure = _failure(response.status_code, document or {})
                 if response.status_code not in _RETRIED:
                     raise failure
                 after = response.headers.get("Retry-After", "")
-                wait = float(after) if after.isdecimal() else wait
+                wait = min(float(after), _LONGEST_WAIT) if after.isdecimal() else wait
             if attempt < self._retries:
                 time.sleep(wait)
         raise failure
 
 
-def _failure(response: httpx.Response) -> ServiceError:
+def _document(response: httpx.Response) -> dict[str, Any] | None:
+    """The JSON object of an answer; None where it is anything else, as of a proxy or of another service."""
     try:
-        problem = dict(response.json())
-    except (ValueError, TypeError):
-        problem = {}
-    detail = problem.get("detail") or f"the service answered {response.status_code}, and not as noiseproof does."
-    return ServiceError(str(detail), response.status_code, problem)
+        document = response.json()
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Tell in one sentence that an answer has not what a service of ours puts there.
+
+    Raises:
+        ServiceError: If it has not.
+    """
+    try:
+        yield
+    except NoiseproofError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise _failure(200, {}) from None
+
+
+def _failure(status: int, problem: dict[str, Any]) -> ServiceError:
+    detail = problem.get("detail") or f"the service answered {status}, and not as noiseproof does."
+    return ServiceError(" ".join(str(detail).split()), status, problem)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 from annotated_types import Ge
@@ -102,14 +103,14 @@ class Settings:
 
         return {name: bundles.load(folder) for name, folder in self.bundles.items()}
 
-    def signatures(self) -> dict[str, signing.Verdict]:
-        """Who vouches for each bundle.
+    def signatures(self, releases: Mapping[str, Release] = MappingProxyType({})) -> dict[str, signing.Verdict]:
+        """Who vouches for each bundle, as it was when these releases were loaded from them.
 
         Raises:
             BundleError: If one is not signed with the key that was asked for, or was changed since.
         """
         key = None if self.key is None else read_public_key(self.key)
-        found = {name: signing.verify_bundle(folder, key) for name, folder in self.bundles.items()}
+        found = {name: signing.verify_bundle(folder, key, releases.get(name)) for name, folder in self.bundles.items()}
         for name, signature in found.items():
             if key is not None and not signature.valid:
                 raise BundleError(f"{name} is not served: {signature.findings[0]}")
@@ -140,7 +141,7 @@ class Service:
     def __init__(self, settings: Settings, releases: Mapping[str, Release], rng: Randomness | None = None) -> None:
         self.settings = settings
         named = settings.data_sets
-        signatures = settings.signatures()
+        signatures = settings.signatures(releases)
         self.models = {
             name: ServedModel(
                 name,

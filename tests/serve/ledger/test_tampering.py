@@ -24,6 +24,7 @@ from noiseproof.serve.ledger import (
 from noiseproof.serve.ledger.database import parse_url
 from noiseproof.serve.ledger.records import Entry
 from noiseproof.serve.ledger.tables import clients, entries, keys, models
+from tests import untrusted
 
 EACH = Amount.cost("pure", 0.01)
 
@@ -246,3 +247,34 @@ def test_the_chain_of_grants_holds_no_secret_of_a_key(ledger, database):
         kept = connection.execute(text("SELECT salt, hash FROM keys")).all()
     assert kept
     assert not any(part in chained for row in kept for part in row)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_whatever_cell_is_changed_and_whatever_row_is_taken_out_something_is_found(ledger, database, tmp_path):
+    """Of every table that a chain tells of: the first and the last row, each of its cells, and the row as a whole."""
+    database.into_one_file()
+    file = tmp_path / "ledger.db"
+    right = json.loads(untrusted.rows_of(file))
+    missed, refused = [], []
+    for table in right.keys() - untrusted.UNCHAINED:
+        for place in {0, len(right[table]) - 1} if right[table] else ():
+            row = right[table][place]
+            others = [[*row[:at], another(cell), *row[at + 1 :]] for at, cell in enumerate(row)]
+            for other in [*others, None]:
+                rows = [*right[table][:place], *([] if other is None else [other]), *right[table][place + 1 :]]
+                copy = untrusted.with_rows(file, json.dumps({**right, table: rows}).encode())
+                try:
+                    with Database(str(copy), create=False) as opened:
+                        if not problems(opened):
+                            missed.append((table, place, other))
+                except LedgerError as error:
+                    refused.append(str(error))
+    assert missed == []
+    assert not [sentence for sentence in refused if "try again" in sentence]
+
+
+def another(cell):
+    """A value of the same type, or a number for none."""
+    if cell is None:
+        return 7
+    return cell + "x" if isinstance(cell, str) else cell + 1

@@ -395,5 +395,5 @@ class BoundedRelease(ModelRelease):
     def restore(cls, saved: Saved) -> Self:
         """The same network with the same weights; bundles from before there were readings have the paper's bounds."""
         module = bounded(saved.network.build(), saved.settings.get("bound", "local-response"))
-        module.load_state_dict(dict(saved.tensors))
+        saved.put_into(module)
         return cls(module, saved.network, saved.card, saved.public, saved.settings)

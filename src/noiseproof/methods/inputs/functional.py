@@ -110,7 +110,7 @@ class FunctionalRelease(ModelRelease):
         """The same weights on the same map."""
         public = saved.public
         module = FunctionalLinear(public.shape, public.outputs, **saved.description["embedding"])
-        module.load_state_dict(dict(saved.tensors))
+        saved.put_into(module)
         return cls(module, saved.card, public, saved.settings)
 
 

@@ -178,7 +178,7 @@ class Collection:
             if header["parameters"]["dtype"] != "F32" or path.stat().st_size != begin + size + models:
                 raise ValueError("truncated")
             theirs = header["__metadata__"]["belongs"]
-        except (OSError, struct.error, ValueError, KeyError, TypeError):
+        except (OSError, struct.error, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise NoiseproofError(f"{path} is not a whole collection of networks; delete it and train again.") from None
         if belongs is not None and theirs != json.dumps(belongs, sort_keys=True):
             raise SettingError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from noiseproof.data.dataset import Dataset, Public
@@ -137,7 +135,7 @@ def read_network(path: Path) -> dict[str, torch.Tensor]:
                 # torch warns of pickles that it then refuses or reads all the same.
                 warnings.simplefilter("ignore", UserWarning)
                 state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, OSError):
+    except Exception:  # whatever it is: torch does not say what it raises on bytes that somebody made up
         raise DataError(
             f"{path} is neither a safetensors file nor a state dict that torch reads with weights_only; save "
             "`module.state_dict()`."

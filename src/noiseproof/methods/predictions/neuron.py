@@ -180,7 +180,7 @@ class NeuronRelease(PredictionRelease):
     def restore(cls, saved: Saved) -> NeuronRelease:
         """The same answers, with as many queries left as when it was saved."""
         module = saved.network.build()
-        module.load_state_dict(dict(saved.tensors))
+        saved.put_into(module)
         noise = NeuronNoise(**saved.description["noise"])
         return cls(module, saved.network, noise, saved.card, saved.public, saved.settings, **cls._spent(saved))
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from sqlalchemy import Connection, select
 
-from noiseproof.errors import LedgerError
+from noiseproof.errors import BundleError, LedgerError
 from noiseproof.files import write_whole
-from noiseproof.releases.bundles import BINDING
+from noiseproof.releases.bundles import BINDING, read_file
 from noiseproof.serve.ledger.records import Balance
 from noiseproof.serve.ledger.tables import entries
 
@@ -40,8 +40,10 @@ class Noted:
     @classmethod
     def read(cls, file: Path) -> Noted | None:
         """What is noted in a file; None if there is none."""
+        if not os.path.lexists(file):
+            return None
         try:
-            document = json.loads(file.read_bytes())
+            document = json.loads(read_file(file.parent, file.name))
             found = cls(**{**document, "at_most": tuple(document.get("at_most", ()))})
             texts = [found.ledger, found.head, *(() if found.model is None else (found.model,))]
             numbers = [found.sequence, *found.at_most]
@@ -50,9 +52,7 @@ class Noted:
             ):
                 raise ValueError
             "".join(texts).encode()  # which half a character cannot be, and no database takes one
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, AttributeError, RecursionError):
+        except (BundleError, ValueError, TypeError, AttributeError, RecursionError):
             raise LedgerError(
                 f"{file} cannot be read, so that nobody knows which ledger pays for this bundle; it was changed."
             ) from None

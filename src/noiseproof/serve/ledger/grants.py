@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, and_, insert, select, text
 
+from noiseproof.errors import LedgerError
 from noiseproof.serve.ledger.records import digest
 from noiseproof.serve.ledger.tables import GRANTING, RIGHTS, grants, keys, properties, upsert
 
@@ -82,7 +83,9 @@ def mark(connection: Connection) -> str | None:
 
 def origin(connection: Connection) -> str:
     """The hash that the first grant follows."""
-    id = connection.execute(select(properties.c.value).where(properties.c.name == "id")).scalar_one()
+    id = connection.execute(select(properties.c.value).where(properties.c.name == "id")).scalar_one_or_none()
+    if id is None:
+        raise LedgerError("the ledger's id was taken out of it: nobody should rely on it; restore a backup that holds.")
     return digest({"ledger": id})
 
 

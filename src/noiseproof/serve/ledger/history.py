@@ -165,7 +165,7 @@ class _Check:
 
     def __init__(self, connection: Connection, kept: Sequence[Checkpoint], since: Checkpoint | None) -> None:
         own = dict(map(tuple, connection.execute(select(properties.c.name, properties.c.value))))
-        self.ledger = str(own["id"])
+        self.ledger = str(own.get("id"))
         granted = grants.replay(connection, {one.grants[0]: one.grants[1] for one in kept if one.grants[0] > 0})
         problems = [*granted.problems, *grants.check_tables(connection, granted)]
         problems += [f"the guard {name} of the history is missing." for name in missing_guards(connection)]

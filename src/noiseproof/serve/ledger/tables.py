@@ -240,7 +240,12 @@ def version(database: Engine | Connection) -> int:
     if not sa.inspect(database).has_table("version"):
         return 0
     with database.connect() if isinstance(database, Engine) else nullcontext(database) as connection:
-        return int(connection.execute(select(version_table.c.version)).scalar_one())
+        found = connection.execute(select(version_table.c.version)).scalars().all()
+    if len(found) != 1 or type(found[0]) is not int:
+        raise LedgerError(
+            "the ledger does not say its tables' version: somebody changed it; restore a backup that holds."
+        )
+    return found[0]
 
 
 def migrate(engine: Engine, *, create: bool = True) -> None:
