@@ -1,11 +1,12 @@
-"""Synthetic tables: ours beside private-pgm's AIM and MST and dpmm's, on six tables, at five budgets, over three seeds.
+"""Synthetic tables: ours beside private-pgm's, dpmm's and smartnoise-synth's, on six tables, at five budgets, three seeds.
 
 Every run is kept as a small file in `bench/synthetic/results`, so that what is there is never run again; a file that is
 deleted is. `noiseproof bench --only synthetic` runs what is missing and says how all of it compares; `python -m
 bench.synthetic run` does so for a part of it or for some minutes, and `python -m bench.synthetic page` writes the page.
 The peers run in environments of their own: `NOISEPROOF_PEERS` names the Python of dpmm's (`pip install dpmm`),
-`NOISEPROOF_PGM_PYTHON` that of private-pgm's (`pgm.py` says which) and `NOISEPROOF_PGM` its folder; without them, what was
-kept of them is read and nothing of theirs is run.
+`NOISEPROOF_PGM_PYTHON` that of private-pgm's and `NOISEPROOF_PGM` its folder, `NOISEPROOF_SMARTNOISE` that of
+smartnoise-synth's (`docs/synthetic.md` has the versions); without them, what was kept of them is read and nothing of theirs
+is run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ EPSILONS = (0.1, 0.5, 1.0, 3.0, 10.0)
 OURS = ("marginals", "dp-gan")
 DPMM = ("mst", "mst-tree", "privbayes", "privbayes-tree", "aim", "aim-tree")
 PGM = ("pgm-mst", "pgm-mst-halved", "pgm-aim", "pgm-aim-halved")
-PEERS = (*PGM, *DPMM)
+SMARTNOISE = ("dp-ctgan", "pate-gan")
+PEERS = (*PGM, *DPMM, *SMARTNOISE)
 SEEDS = (0, 1, 2)
 SHOWN = ("tv2", "trees_auc", "seconds")
 HIGHER = ("trees_auc", "trees_accuracy", "logistic_auc", "logistic_accuracy")
@@ -98,6 +100,8 @@ def _program(way: str) -> tuple[str | None, str]:
     """The Python that a method runs with, None where there is none, and the program."""
     if way in PGM:
         return os.environ.get("NOISEPROOF_PGM_PYTHON"), "pgm.py"
+    if way in SMARTNOISE:
+        return os.environ.get("NOISEPROOF_SMARTNOISE"), "smartnoise.py"
     return (os.environ.get("NOISEPROOF_PEERS"), "peer.py") if way in DPMM else (sys.executable, "ours.py")
 
 

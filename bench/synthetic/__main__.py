@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import mean, stdev, variance
 
 from bench.synthetic import EPSILONS, HIGHER, OURS, PATIENCE, PEERS, RESULTS, SEEDS, SHOWN, Runs, best, kept, seeds
+from bench.synthetic.pictures import told
 from bench.synthetic.tables import TABLES
 from noiseproof.files import write_whole
 
@@ -115,6 +116,17 @@ def everything(found: Kept, epsilon: float) -> str:
     return "\n".join(lines)
 
 
+def coverage(found: Kept) -> str:
+    """How many runs of each method there are on each table, of one for every epsilon and seed."""
+    tables = list(dict.fromkeys(name for name, _ in found))
+    lines = [f"| method | {' | '.join(tables)} |", "| --- " * (len(tables) + 1) + "|"]
+    for way in (*OURS, *PEERS):
+        counts = [sum(len(found[name, epsilon][way]) for epsilon in EPSILONS) for name in tables]
+        if any(counts):
+            lines.append(f"| {way} | {' | '.join(str(count or '—') for count in counts)} |")
+    return "\n".join(lines)
+
+
 def given_up(folder: Path) -> str:
     """Runs that did not end within the processor time that they were given."""
     cells = [
@@ -172,6 +184,8 @@ def page(folder: Path, page: Path, picture: Path) -> None:
         "compared": compared(found),
         "given up": given_up(folder),
         "everything": everything(found, 1.0),
+        "coverage": coverage(found),
+        "pictures": told(),
     }
     for name, part in parts.items():
         start, end = f"<!-- synthetic: {name} -->\n", "<!-- end of synthetic -->"

@@ -12,6 +12,7 @@ import json
 import math
 import time
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ ROWS = 60_000
 EPOCHS = 3
 SAMPLE = 5_000
 HELD_OUT = 10_000
+FOLDER = Path(__file__).with_name("results") / "pictures"
 
 
 def classifier(kind: str) -> nn.Module:
@@ -66,11 +68,11 @@ def distance(one: Dataset, other: Dataset) -> float:
         parts = [ScatteringMap()(part).flatten(2).mean(2).double() for part in dataset.features[:SAMPLE].split(500)]
         found = torch.cat(parts)
         moments.append((found.mean(0), found.T.cov()))
-    (mean, cov), (mean_other, cov_other) = moments
+    (center, cov), (center_other, cov_other) = moments
     values, vectors = torch.linalg.eigh(cov)
     root = vectors * values.clamp_min(0).sqrt() @ vectors.T
     shared = torch.linalg.eigvalsh(root @ cov_other @ root).clamp_min(0).sqrt().sum()
-    return float((mean - mean_other).square().sum() + cov.trace() + cov_other.trace() - 2 * shared)
+    return float((center - center_other).square().sum() + cov.trace() + cov_other.trace() - 2 * shared)
 
 
 def _asked(split: Split, *, held_out: bool) -> tuple[Dataset, Dataset]:
@@ -79,6 +81,33 @@ def _asked(split: Split, *, held_out: bool) -> tuple[Dataset, Dataset]:
         return split.train, split.test
     order = torch.randperm(len(split.train), generator=torch.Generator().manual_seed(0))
     return split.train.take(order[HELD_OUT:]), split.train.take(order[:HELD_OUT])
+
+
+def told(folder: Path = FOLDER) -> str:
+    """What was kept as a table: means over seeds, and standard deviations where there are several."""
+    runs: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text())
+        runs.setdefault((found["method"], found["settings"], found["epsilon"]), []).append(found)
+    columns = ("logistic regression", "dense network", "convolutional network", "distance", "convolutional, held out")
+    lines = [f"| method | proven ε | seeds | {' | '.join(columns)} |", "| --- " * 8 + "|"]
+    for (method, settings, _), some in sorted(runs.items()):
+        tested = [found for found in some if not found["held out"]]
+        held = [found for found in some if found["held out"]]
+        proven = max(found.get("proven", math.inf) for found in some)
+        cells = [_shown([100 * found[kind] for found in tested], "%", 1) for kind in ("logistic", "mlp", "cnn")]
+        cells.append(_shown([found["distance"] for found in tested], "", 4))
+        cells.append(_shown([100 * found["cnn"] for found in held], "%", 1))
+        name = f"{method} ({settings.replace('_', '-')})" if settings else method
+        lines.append(f"| {name} | {proven:.3g} | {len(tested)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _shown(values: list[float], unit: str, digits: int) -> str:
+    if not values:
+        return "—"
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{spread}{unit}"
 
 
 def main() -> None:
@@ -93,7 +122,7 @@ def main() -> None:
     parser.add_argument("seed", type=int)
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--held-out", action="store_true")
-    parser.add_argument("--folder", type=Path, default=Path(__file__).with_name("results") / "pictures")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     given = parser.parse_args()
     parts = (["mnist", "held"] if given.held_out else ["mnist"]) + [given.method, f"{given.epsilon:g}", str(given.seed)]
     path = given.folder / f"{'-'.join([*parts, *given.settings])}.json"
@@ -101,7 +130,13 @@ def main() -> None:
         learned, asked = _asked(load("mnist"), held_out=given.held_out)
         started = time.perf_counter()
         made: Dataset = learned
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {
+            "method": given.method,
+            "settings": " ".join(given.settings),
+            "held out": given.held_out,
+            "epsilon": given.epsilon,
+            "seed": given.seed,
+        }
         if given.method != "real":
             settings: dict[str, Any] = dict(setting.split("=", 1) for setting in given.settings)
             release = train(given.method, learned, epsilon=given.epsilon, seed=given.seed, rows=ROWS, **settings)

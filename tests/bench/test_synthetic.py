@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bench.synthetic import RESULTS, best, kept, rows
-from bench.synthetic.__main__ import MEASURES, compared, everything, given_up, held, read
+from bench.synthetic.__main__ import MEASURES, compared, coverage, everything, given_up, held, read
 from bench.synthetic.measures import measure
 from bench.synthetic.tables import named
 
@@ -74,6 +74,11 @@ def test_the_best_of_ours_stands_beside_the_best_peer_and_what_was_given_up_is_l
     assert "| visits | mst | 1 |" in everything(found, 1.0)
     assert "| 1 | 1 of 1 | 0 of 1 | 1 of 1 | 0 of 1 | none |" in held(found)
     assert given_up(tmp_path) == "Given up: aim on visits at 1 (240 s)."
+    assert [line.split(" | ")[:4] for line in coverage(found).splitlines()[2:]] == [
+        ["| marginals", "—", "—", "3"],
+        ["| dp-gan", "—", "—", "3"],
+        ["| mst", "—", "—", "1"],
+    ]
 
 
 @pytest.mark.parametrize(

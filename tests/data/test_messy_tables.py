@@ -136,6 +136,18 @@ def test_a_draft_skips_ids_and_free_text_and_reads_dates(tmp_path):
     assert Schema.of(made.public).columns == schema.columns
 
 
+@pytest.mark.parametrize("mark", ["?", "n/a", "NA", "-"])
+def test_a_drafted_schema_reads_the_file_that_it_was_drafted_from_whatever_marks_its_gaps(tmp_path, mark):
+    doses = [mark, mark, *_frame()["dose [mg]"][2:]]
+    _frame().drop(columns="note").assign(**{"dose [mg]": doses}).to_csv(tmp_path / "a.csv", index=False)
+    drafted = draft(read_table(tmp_path / "a.csv"), "ill", name="a.csv")
+    made, _ = code(read_table(tmp_path / "a.csv", drafted), drafted, name="a.csv")
+    assert drafted.columns["dose [mg]"].missing
+    assert int((decode(made.public, made.features, made.labels)["dose [mg]"]).isna().sum()) == 2
+    with pytest.raises(DataError, match="has 2 missing numbers"):
+        load(tmp_path / "a.csv", target="ill")
+
+
 def test_skipped_columns_are_no_features_and_are_named(tmp_path):
     _frame().to_csv(tmp_path / "a.csv", index=False)
     found = load(tmp_path / "a.csv", target="ill", skip=["note", "patient_id"])

@@ -108,7 +108,7 @@ def draft(
             elif columns[column].missing and not gaps and not columns[column].categories:
                 # Whether a number is missing would be one more thing read off the records: the user is to say it.
                 raise DataError(
-                    f"column {column!r} has {int(frame[column].isna().sum())} missing numbers; fill them, drop those rows, "
+                    f"column {column!r} has {int(series.isna().sum())} missing numbers; fill them, drop those rows, "
                     "or give a schema that says the column may be missing."
                 )
     with problems.noted():

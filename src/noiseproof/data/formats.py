@@ -294,7 +294,9 @@ def _read_csv_table(path: Path, schema: Schema | None, encoding: str) -> pd.Data
 
 def _csv_options(path: Path, encoding: str, schema: Schema | None) -> dict[str, Any]:
     names = column_names(path, encoding)
-    types = {} if schema is None else csv_types(schema)
+    # Without a schema the same texts are missing values as with one, not all that pandas would take for one.
+    usual = {"keep_default_na": False, "na_values": list(MISSING_VALUES)}
+    types = usual if schema is None else csv_types(schema)
     return {"encoding": encoding, "names": list(names), "header": 0, **types}
 
 

@@ -279,11 +279,31 @@ def test_a_number_of_which_noise_hides_everything_lies_evenly_and_not_where_nois
 def test_categories_that_are_about_as_common_lend_each_other_their_counts_and_others_stay():
     true = torch.cat([torch.full((99,), 20.0), torch.full((1,), 5000.0)]).double()
     noisy = true + 30 * torch.randn(100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = denoised(noisy, 30.0)
+    found = denoised(noisy, 30.0, 6980)
     assert found[99] == pytest.approx(noisy[99], abs=1)
     assert (found - true)[:99].abs().mean() < (noisy - true)[:99].abs().mean() / 3
-    assert torch.allclose(denoised(noisy, 1e-3), noisy.clamp_min(0), atol=0.01)
-    assert torch.equal(denoised(noisy[:3], 30.0), noisy[:3])
+    assert torch.allclose(denoised(noisy, 1e-3, 6980), noisy.clamp_min(0), atol=0.01)
+    assert torch.equal(denoised(noisy[:3], 30.0, 6980), noisy[:3])
+
+
+def test_a_few_categories_that_noise_hides_are_about_as_common():
+    noise = 1200 * torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    fine = torch.stack(
+        [Groups([torch.tensor([240.0, 160.0]) + one], (None,), (None,), (1200.0,), 400, 24).fine[0] for one in noise]
+    )
+    assert float((fine - 0.5).abs().max()) < 0.3
+    torch.testing.assert_close(fine.sum(1), torch.ones(50, dtype=torch.float64))
+
+
+def test_where_noise_would_hide_every_pair_columns_have_the_whole_budget():
+    sizes, budget = (*[64] * 10, 2), Budget(0.1, 1e-5)
+    plan = Marginals().plan(sizes, 300, budget)
+    assert (plan.pairs, plan.chosen, plan.triples) == (0, 0, 0)
+    assert 0.099 < plan.spent(plan.event, 1e-5).epsilon <= 0.1
+    assert Marginals().plan(sizes, 3000, budget).pairs == 10
+    assert Marginals(pairs=10).plan(sizes, 300, budget).pairs == 10
+    with_pairs = Marginals(pairs=10).plan(sizes, 300, budget).one_way
+    assert all(noise < less / 2 for noise, less in zip(plan.one_way, with_pairs, strict=True))
 
 
 def test_exchanging_two_records_moves_counts_by_no_more_than_the_event_says(table):

@@ -121,7 +121,7 @@ class Groups:
             floor = _NOISE_FLOOR * sigma
             covariance: torch.Tensor | None = None
             if width is None:
-                found = denoised(counts, sigma)
+                found = denoised(counts, sigma, records)
                 groups = _rare_joined(found, floor)
             else:
                 if adds is None:
@@ -159,14 +159,15 @@ class Groups:
         return order[torch.searchsorted(ends, drawn.clamp(max=float(ends[-1]))).clamp(max=len(order) - 1)]
 
 
-def denoised(counts: torch.Tensor, sigma: float) -> torch.Tensor:
+def denoised(counts: torch.Tensor, sigma: float, records: int) -> torch.Tensor:
     """Noisy counts of categories, each nearer to those that are about as common: what all of them say that it likely is.
 
     How common categories are is estimated from all counts (the nonparametric maximum likelihood of Kiefer and Wolfowitz,
-    by expectation-maximization), and each count becomes its posterior mean. Few categories tell too little of each other.
+    by expectation-maximization), and each count becomes its posterior mean. Few categories tell too little of each other:
+    theirs are only made as even as noise explains, where it hides them.
     """
     if len(counts) < _TELLING:
-        return counts
+        return _evened(counts, sigma, records) if sigma * len(counts) > records else counts
     grid = counts.clamp_min(0).unique()
     if len(grid) > _GRID:
         grid = grid.quantile(torch.linspace(0, 1, _GRID, dtype=grid.dtype))
@@ -176,6 +177,14 @@ def denoised(counts: torch.Tensor, sigma: float) -> torch.Tensor:
     for _ in range(100):
         common = (fits + common).log_softmax(1).logsumexp(0) - math.log(len(counts))
     return (fits + common).softmax(1) @ grid
+
+
+def _evened(counts: torch.Tensor, sigma: float, records: int) -> torch.Tensor:
+    """As much nearer to even counts as noise makes up of the difference (James and Stein), or of one of half the records."""
+    noise, more = (len(counts) - 1) * sigma**2, counts - counts.mean()
+    seen = max(0.0, 1 - noise / max(float(more.square().sum()), 1e-300))
+    likely = (records / 2) ** 2 / ((records / 2) ** 2 + noise)
+    return records / len(counts) + min(seen, likely) * more
 
 
 def _neighbours_joined(counts: torch.Tensor, numbers: int, floor: float) -> torch.Tensor:

@@ -39,6 +39,8 @@ _MANY = 1 << 17
 """Synthetic rows of which chance makes no odds: their target is drawn with the rest."""
 _FEW, _CELLS = 4, 1 << 23
 """Values of a target that is counted in triples, and cells of pairs of slots with it, at most: fitting looks at all of them."""
+_HALVES = 4
+"""Cells of halves of a column by halves of the target."""
 _FEWEST_COMPONENTS, _MOST_COMPONENTS, _RECORDS_A_COMPONENT = 256, 1024, 8
 
 
@@ -232,6 +234,9 @@ class Marginals(Synthesizer):
         # So many that the noise alone moves a pair's shares by a fifth or less: the mixture evens most of it out.
         affordable = 2 * rho * (1 - self.one_way - self.choice) * (records / (2 * cells)) ** 2
         pairs = min(everything, self.pairs or max(columns - 1, math.floor(min(affordable, 1e9))))
+        if self.pairs is None and (columns - 1) / (1 - self.one_way) > 2 * rho * (records / _HALVES) ** 2:
+            # Noise would hide even which half of a column goes with which class: columns have the whole budget.
+            pairs = 0
         chosen = 0 if pairs == everything else max(0, pairs - (columns - 1))
         choice = self.choice if chosen else 0.0
         # All or no triples, by the same measure: then noise is all there is, which composes exactly.
@@ -241,7 +246,8 @@ class Marginals(Synthesizer):
         if triples > 2 * rho * self.three_way * (records / (2 * wide)) ** 2:
             triples = 0
         three_way = self.three_way if triples else 0.0
-        two_way = 1 - self.one_way - choice - three_way
+        one_way = self.one_way if pairs else 1.0
+        two_way = 1 - one_way - choice - three_way if pairs else 1.0
         # Pairs with the target are what classifiers learn from: each has the budget of several others.
         shares = pairs + (self.emphasis - 1) * min(pairs, columns - 1)
 
@@ -253,9 +259,9 @@ class Marginals(Synthesizer):
                 columns,
                 pairs,
                 chosen,
-                one_way=tuple(noise * math.sqrt(sum(weights) / weight / self.one_way) for weight in weights),
-                pair=noise * math.sqrt(max(1, shares) / two_way),
-                target=noise * math.sqrt(max(1, shares) / two_way / self.emphasis),
+                one_way=tuple(noise * math.sqrt(sum(weights) / weight / one_way) for weight in weights),
+                pair=noise * math.sqrt(shares / two_way) if pairs else 0.0,
+                target=noise * math.sqrt(shares / two_way / self.emphasis) if pairs else 0.0,
                 triples=triples,
                 triple=noise * math.sqrt(triples / three_way) if triples else 0.0,
                 choice=2 / noise * math.sqrt(choice / max(1, chosen)),
