@@ -8,6 +8,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -287,6 +288,34 @@ def test_a_users_own_purchase_and_texas_files_are_taken_before_what_stands_in_fo
         "purchase-10",
         "texas",
     ]
+
+
+@pytest.mark.parametrize(
+    ("row", "file", "shape", "classes"),
+    [
+        ("Purchase-100", "purchase", (600,), 100),
+        ("Purchase-10", "purchase", (600,), 10),
+        ("Texas Hospital", "texas", (6169,), 100),
+        ("CIFAR-100", "cifar100", (32, 32, 3), 100),
+    ],
+)
+def test_a_users_own_file_is_run_as_the_papers_row(tmp_path, monkeypatch, row, file, shape, classes):
+    """What is not here to be run (docs/studies.md) needs the file alone."""
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rng, labels = np.random.default_rng(0), np.arange(200) % 100
+    if len(shape) == 1:
+        np.savez(tmp_path / f"{file}.npz", x=rng.integers(0, 2, (200, *shape)), y=labels)
+    else:
+        parts = {part: rng.integers(0, 256, (100, *shape)).astype(np.uint8) for part in ("x_train", "x_test")}
+        np.savez(tmp_path / f"{file}.npz", y_train=labels[:100], y_test=labels[100:], **parts)
+    plans.everyone.cache_clear()
+    (repeat,) = papers.get("lu").only([row]).cells(dataclasses.replace(TINY, repeats=1))
+    plan = dataclasses.replace(TINY, siblings=False, accountings=(), epsilons=(1.0,), most_records=50)
+    found = run.run(*repeat, plan, seed=0)
+    plans.everyone.cache_clear()
+    assert (found.records, found.features, found.classes) == (50, math.prod(shape), classes)
+    assert {point.curve for point in found.points} == {"neuron-laplace", "neuron-gaussian"}
 
 
 @pytest.mark.parametrize("layout", ["csv", "uci"])
