@@ -229,6 +229,18 @@ def test_a_single_teacher_is_several_networks_on_the_loss_that_suits_few_records
         assert not torch.equal(value, trained["cross-entropy"][name])
 
 
+def test_a_short_training_on_a_shard_gets_longer_steps():
+    """At 0.001 a network of 30 numbers was hardly trained after one step an epoch."""
+    data = dataset(0, 1_200)
+    rates = [
+        Teachers(teachers=count, epochs=100, **given)._training(count, data.public, len(data)).lr
+        for count, given in ((1, {}), (2, {}), (60, {}), (60, {"lr": 1e-3}))
+    ]
+    assert rates == [1e-3, 1e-2, 1e-2, 1e-3]
+    release = Teachers(teachers=60, epochs=1).fit(LINEAR, data, Budget(1.0), rng=Reproducible(0))
+    assert (release.card.ran["lr"], release.training().lr) == (1e-2, 1e-2)
+
+
 def test_the_regularisation_keeps_the_noise_on_a_logit_as_stated():
     for epsilon in (0.5, 1.0, 10.0):
         regularisation, answer = Logits(noise=0.25).planned(Budget(epsilon), 10)
