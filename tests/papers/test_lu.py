@@ -394,6 +394,25 @@ def test_the_range_over_which_a_loss_falls_is_the_paper_s_for_each_set():
         assert gaussian[4] is (row == "Purchase-10")
 
 
+@pytest.mark.parametrize(
+    ("data", "classes", "apart"), [("Purchase-2", 2, 2.0), ("Purchase-2", 2, 8.0), ("Purchase-10", 10, 8.0)]
+)
+def test_finding_4_is_judged_by_how_far_the_curves_lie_apart_in_epsilon(data, classes, apart):
+    """Losses of 1 / (2 (1 + epsilon)) and the same at a multiple of epsilon; the noises' ratio is the paper's own."""
+    epsilons = tuple(10 ** (step / 4) for step in range(-8, 13))
+    points = tuple(
+        Point(curve, epsilon, 0.8 * (1 - 0.5 / (1 + epsilon / late)), 0.1)
+        for curve, late in (("neuron-gaussian", 1.0), ("neuron-laplace", apart))
+        for epsilon in epsilons
+    )
+    one = dataclasses.replace(invented(data, "x", 0, TINY, 0), points=points, classes=classes)
+    (fourth,) = (row for row in findings_table(summaries([one])).rows if row[0] == "4")
+    found, noise = (float(str(fourth[3]).split(word)[0].split()[-1]) for word in (" times the", " times as"))
+    assert found == pytest.approx(apart, rel=0.05)
+    assert noise == pytest.approx(math.sqrt(2) * (2 * classes + 1) / math.sqrt(4 * classes + 1), abs=0.05)
+    assert fourth[4] is (classes > 2 or apart < 3)
+
+
 def test_finding_3_has_an_answer_for_each_form_of_the_loss():
     found = invented("Purchase-10", "x", 0, TINY, 0)
     more = tuple(dataclasses.replace(p, curve="dp-sgd-rdp-program") for p in found.points if p.curve == "dp-sgd-rdp")
