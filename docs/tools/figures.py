@@ -3,7 +3,7 @@
     noiseproof compare --out runs/demo && python docs/tools/figures.py compare runs/demo
     noiseproof bench --against opacus --json > bench.json && python docs/tools/figures.py bench bench.json
     python -m bench.correlated errors && python docs/tools/figures.py errors bench/results/runs/errors.json
-    noiseproof study lin --out runs/lin && python docs/tools/figures.py study:lin runs/lin
+    noiseproof study lu --out runs/lu && python docs/tools/figures.py study:lu runs/lu
 
 replace what stands between `<!-- figures: NAME -->` and `<!-- end of figures -->` in README.md and docs.
 """
@@ -151,7 +151,7 @@ def errors(file: Path) -> None:
 
 
 def study(name: str, folder: Path) -> None:
-    """Every table that a study wrote, each where a page asks for it by name: `study:lin:table-12`."""
+    """Every table that a study wrote, each where a page asks for it by name: `study:lu:table-6`."""
     for table_name, text in written(folder).items():
         replace(f"{name}:{table_name}", text)
 

@@ -8,6 +8,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -289,6 +290,36 @@ def test_a_users_own_purchase_and_texas_files_are_taken_before_what_stands_in_fo
     ]
 
 
+@pytest.mark.parametrize(
+    ("row", "file", "shape", "classes"),
+    [
+        ("Purchase-100", "purchase", (600,), 100),
+        ("Purchase-10", "purchase", (600,), 10),
+        ("Texas Hospital", "texas", (6169,), 100),
+        ("CIFAR-100", "cifar100", (32, 32, 3), 100),
+    ],
+)
+def test_a_users_own_file_is_run_as_the_papers_row(tmp_path, monkeypatch, row, file, shape, classes):
+    """What is not here to be run (docs/studies.md) needs the file alone."""
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rng, labels = np.random.default_rng(0), np.arange(200) % 100
+    if len(shape) == 1:
+        np.savez(tmp_path / f"{file}.npz", x=rng.integers(0, 2, (200, *shape)), y=labels)
+    else:
+        parts = {part: rng.integers(0, 256, (100, *shape)).astype(np.uint8) for part in ("x_train", "x_test")}
+        np.savez(tmp_path / f"{file}.npz", y_train=labels[:100], y_test=labels[100:], **parts)
+    plans.everyone.cache_clear()
+    (repeat,) = papers.get("lu").only([row]).cells(dataclasses.replace(TINY, repeats=1))
+    plan = dataclasses.replace(
+        TINY, siblings=False, accountings=("rdp",), epsilons=(1.0,), batch_size=25, most_records=50
+    )
+    found = run.run(*repeat, plan, seed=0)
+    plans.everyone.cache_clear()
+    assert (found.records, found.features, found.classes) == (50, math.prod(shape), classes)
+    assert {point.curve for point in found.points} == {"neuron-laplace", "neuron-gaussian", "dp-sgd-rdp"}
+
+
 @pytest.mark.parametrize("layout", ["csv", "uci"])
 def test_adult_has_the_papers_14_features_with_the_survey_weight_in_either_layout(tmp_path, monkeypatch, layout):
     monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
@@ -359,8 +390,27 @@ def test_the_range_over_which_a_loss_falls_is_the_paper_s_for_each_set():
         gaussian, laplace = (row for row in rows if "from its maximum to 0" in str(row[1]))
         assert said in gaussian[1]
         assert "between epsilon 1 and 100" in laplace[1]
-        # 1 - loss is epsilon / (1 + epsilon): at 1 it has fallen to half, so that only the range from .1 holds.
+        # 1 - loss is epsilon / (1 + epsilon): at 1 it has fallen to half, so that most of the fall is in the range from .1 alone.
         assert gaussian[4] is (row == "Purchase-10")
+
+
+@pytest.mark.parametrize(
+    ("data", "classes", "apart"), [("Purchase-2", 2, 2.0), ("Purchase-2", 2, 8.0), ("Purchase-10", 10, 8.0)]
+)
+def test_finding_4_is_judged_by_how_far_the_curves_lie_apart_in_epsilon(data, classes, apart):
+    """Losses of 1 / (2 (1 + epsilon)) and the same at a multiple of epsilon; the noises' ratio is the paper's own."""
+    epsilons = tuple(10 ** (step / 4) for step in range(-8, 13))
+    points = tuple(
+        Point(curve, epsilon, 0.8 * (1 - 0.5 / (1 + epsilon / late)), 0.1)
+        for curve, late in (("neuron-gaussian", 1.0), ("neuron-laplace", apart))
+        for epsilon in epsilons
+    )
+    one = dataclasses.replace(invented(data, "x", 0, TINY, 0), points=points, classes=classes)
+    (fourth,) = (row for row in findings_table(summaries([one])).rows if row[0] == "4")
+    found, noise = (float(str(fourth[3]).split(word)[0].split()[-1]) for word in (" times the", " times as"))
+    assert found == pytest.approx(apart, rel=0.05)
+    assert noise == pytest.approx(math.sqrt(2) * (2 * classes + 1) / math.sqrt(4 * classes + 1), abs=0.05)
+    assert fourth[4] is (classes > 2 or apart < 3)
 
 
 def test_finding_3_has_an_answer_for_each_form_of_the_loss():

@@ -42,6 +42,19 @@ def test_the_commonest_class_always_is_accurate_and_worth_nothing():
     assert found.average_precision == pytest.approx(0.03)
     assert (found.ranked_by, found.only_class, found.positive) == ("roc_auc", "a", "b")
     assert found.remark == "predicts a for every record"
+    assert found.guesses
+
+
+def test_five_points_above_a_constant_answer_is_still_a_guess():
+    def measures(ranked_by, value, **more):
+        return Measures(ranked_by=ranked_by, records=100, **{ranked_by: value, **more})
+
+    assert measures("accuracy", 0.15, majority=0.11).guesses
+    assert not measures("accuracy", 0.17, majority=0.11).guesses
+    assert measures("roc_auc", 0.55, majority=0.9).guesses
+    assert not measures("roc_auc", 0.56, majority=0.9).guesses
+    assert measures("r2", -3.0).guesses
+    assert not measures("r2", 0.06).guesses
 
 
 @given(st.integers(0, 10_000), st.sampled_from([2, 3, 5]))

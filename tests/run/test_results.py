@@ -75,6 +75,23 @@ def test_where_classes_are_rare_the_auc_ranks_and_what_names_one_class_is_named(
     ]
 
 
+def test_what_hardly_beats_a_guess_says_so_in_its_row_and_under_the_table():
+    answers = {"kind": "prediction", "queries": 100}
+    rows = (
+        row("none", proven=None, **measured(0.86)),
+        row("a", **answers, **measured(0.54)),
+        row("b", **answers, **measured(0.47)),
+        row("c", **answers, **measured(0.56)),
+        row("d", **measured(0.55)),
+        row("e", "data", **measured(0.5, only_class="no")),
+    )
+    assert [bool(one.remark) for one in rows] == [False, True, True, False, True, True]
+    assert comparison(*rows).remarks[2:] == [
+        "a, b: near guessing with the noise of 100 answers; fewer get less each (--queries).",
+        "d: near guessing with the noise that epsilon 3 asks for of so many records.",
+    ]
+
+
 def test_differences_within_the_standard_error_are_said_to_be_ties():
     rows = (row("a", **measured(0.80)), row("b", **measured(0.81)), row("c", **measured(0.70)))
     found = recommend(rows, BUDGET)[0]

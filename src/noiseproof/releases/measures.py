@@ -50,6 +50,7 @@ PERCENT = ("accuracy", "majority", "balanced_accuracy", "coverage")
 EVEN = 1.5
 """Declared shares are about even where none is more than so many times what it would be if all were alike."""
 
+_NEAR = 0.05
 _BINS = 15
 _LEAST = 1e-15
 
@@ -139,6 +140,13 @@ class Measures(BaseModel):
     def shown(self) -> dict[str, float]:
         """The measures that are defined, by what they are called."""
         return {name: getattr(self, field) for field, name in NAMES.items() if getattr(self, field) is not None}
+
+    @property
+    def guesses(self) -> bool:
+        """Whether the measure that ranks is at most five points above that of a constant answer."""
+        constant = {"accuracy": self.majority, "roc_auc": 0.5, "r2": 0.0}[self.ranked_by]
+        found = getattr(self, self.ranked_by)
+        return None not in (constant, found) and found <= constant + _NEAR
 
     @property
     def remark(self) -> str | None:

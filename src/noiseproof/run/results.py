@@ -139,7 +139,7 @@ class Comparison(Result):
 
     @property
     def remarks(self) -> list[str]:
-        """What the measures alone do not tell: how accurate it is to name one class always, and which methods do."""
+        """What the measures alone do not tell: how accurate it is to name one class always, and which methods do or guess."""
         plain = next((row.measures for row in self.rows if row.measures and row.measures.majority), None)
         constant = [row for row in self.rows if row.measures and row.measures.only_class is not None]
         found = []
@@ -148,6 +148,10 @@ class Comparison(Result):
         for one_class in dict.fromkeys(row.measures.only_class for row in constant if row.measures):
             names = [row.method for row in constant if row.measures and row.measures.only_class == one_class]
             found.append(f"{', '.join(dict.fromkeys(names))}: {one_class} is predicted for every record.")
+        guessing = [(row.remark, row.method) for row in self.rows if row.remark and row not in constant]
+        for remark in dict.fromkeys(remark for remark, _ in guessing):
+            names = [method for said, method in guessing if said == remark]
+            found.append(f"{', '.join(dict.fromkeys(names))}: {remark}.")
         return found
 
     @property

@@ -144,6 +144,17 @@ class Row(Result):
         """That measure: the larger, the better."""
         return self.measures.value if self.measures else self.accuracy
 
+    @property
+    def remark(self) -> str | None:
+        """Said of answers that are hardly better than guesses: under what noise; None of all others."""
+        if self.measures is None or not self.measures.guesses:
+            return None
+        if self.method == BASELINE:
+            return "near guessing, though without noise: these records teach the network little"
+        if self.queries and self.queries > 1:
+            return f"near guessing with the noise of {self.queries} answers; fewer get less each (--queries)"
+        return f"near guessing with the noise that epsilon {self.epsilon:g} asks for of so many records"
+
     @field_validator("card", mode="before")
     @classmethod
     def _without_verdict(cls, card: Any) -> Any:

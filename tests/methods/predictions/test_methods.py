@@ -201,6 +201,20 @@ def test_neuron_cards_claim_the_paper_s_arithmetic_and_prove_nothing(method, cla
         assert release.noise.epsilon == pytest.approx(3 / 3)
 
 
+@pytest.mark.parametrize(("classes", "left"), [(2, "a guess"), (3, "about half of the network's accuracy")])
+def test_a_neuron_card_says_what_noise_that_drowns_every_logit_leaves(classes, left):
+    labels = torch.arange(120) % classes
+    data = Dataset("d", records().features, labels, Public((FEATURES,), tuple("abc"[:classes])))
+    network = Network("lu-mlp", (FEATURES,), classes)
+    many, one = (
+        NeuronLaplace(epochs=1).fit(network, data, Budget(epsilon, queries=queries), rng=Reproducible(0)).card
+        for epsilon, queries in ((3.0, 100), (3000.0, 1))
+    )
+    assert many.ran["scale"] > 100 > one.ran["scale"]
+    assert any(f"what is left is {left}" in note for note in many.notes)
+    assert not any("what is left" in note for note in one.notes)
+
+
 def test_a_huge_epsilon_still_has_a_card():
     card = NeuronGaussian(epochs=1).fit(NETWORK, records(), Budget(1000.0), rng=Reproducible(0)).card
     assert card.claimed.delta < 1

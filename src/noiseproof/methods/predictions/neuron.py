@@ -190,6 +190,8 @@ PAPER = (
     "functions. IEEE Transactions on Information Forensics and Security 17, 2022"
 )
 
+_DROWNED = 100.0
+"""Noise of a scale that no difference of two logits comes near."""
 _MANY = (
     "With three classes and more no finite epsilon holds: the classes that got no noise keep their exact ratios, so that "
     "one answer can tell two trainings apart. Besides, "
@@ -262,6 +264,12 @@ class NeuronMethod(Method):
             module, len(dataset), l2=self.l2, seen=dataset.features if self.peaks == "seen" else None
         )
         noise = self.noise(sensitivity, budget)
+        if noise.scale > _DROWNED:
+            left = "a guess" if dataset.classes == 2 else "about half of the network's accuracy"
+            notes += (
+                f"The noise on a neuron has scale {noise.scale:.3g}, far beyond any logit, so that it comes first or last of "
+                f"all: what is left is {left}. Fewer queries or more records make it less.",
+            )
         card = self.card(
             dataset,
             budget,

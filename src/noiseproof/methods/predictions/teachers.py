@@ -30,6 +30,8 @@ _MOST = 200
 """More teachers than this are not worth their memory."""
 _EXACT = 0.05
 """The noise on a predicted number, as a share of its range, that enough teachers bring it down to."""
+_STEPS, _SHORT, _LONG = 1000, 1e-2, 1e-3
+"""Trainings of fewer steps get the first of the two learning rates."""
 _FEW = 100
 """With fewer records of each class, a teacher that has all of them is trained on the convexified loss."""
 
@@ -99,7 +101,7 @@ class Teachers(ScoreMethod):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "count")
     assumptions: ClassVar[tuple[str, ...]] = (
         "a teacher's answer depends on its own shard alone, also in its last bits, though all are trained as one batch",
-        "the number of teachers and their loss are settings: where they are derived from the number of records, that is public",
+        "the teachers' number, loss and learning rate are settings: where derived from the number of records, that is public",
     )
 
     teachers: Count | None = None
@@ -108,8 +110,8 @@ class Teachers(ScoreMethod):
     """Passes of each network over its shard, in shuffled batches."""
     batch_size: Count = 100
     """Records of a network's step, or all of its shard where that has fewer."""
-    lr: Positive = 1e-3
-    """Adam's learning rate."""
+    lr: Positive | None = None
+    """Adam's learning rate; None takes 0.001, and 0.01 for a training of fewer than 1,000 steps."""
     l2: NonNegative = 1e-3
     """Keras's factor: l2 * ||W||^2 over the kernels is added to the loss."""
     loss: LossName = "auto"
@@ -118,7 +120,11 @@ class Teachers(ScoreMethod):
     """Networks whose mean is a teacher, all on its shard; None takes 5 for a single teacher and 1 for several."""
 
     def _training(self, teachers: int, public: Public, records: int) -> Training:
-        plain = Training(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, l2=self.l2)
+        lr = self.lr
+        if lr is None:
+            steps = self.epochs * math.ceil(records / teachers / self.batch_size)
+            lr = _SHORT if steps < _STEPS else _LONG
+        plain = Training(epochs=self.epochs, batch_size=self.batch_size, lr=lr, l2=self.l2)
         if public.task != "classification":
             return replace(plain, loss=Objective.of(public, {}).stacked)
         few = teachers == 1 and records < _FEW * len(public.classes)
@@ -170,12 +176,13 @@ class Teachers(ScoreMethod):
         taught = [index for index in range(count * members) if len(shards[index // members])]
         device = default_device()
         everyone = StackedNetwork.of(network, seeds)
+        training = self._training(count, dataset.public, records)
         trained = fit_stacks(
             network,
             dataset.features.to(device),
             dataset.labels.to(device),
             [shards[index // members] for index in taught],
-            self._training(count, dataset.public, records),
+            training,
             seeds=[seeds[index] for index in taught],
             progress=progress,
         ).to("cpu")
@@ -186,6 +193,7 @@ class Teachers(ScoreMethod):
             "networks a teacher": members,
             "standard deviation": answer.spread,
             "epochs": self.epochs,
+            "lr": training.lr,
         }
         facts, weights = {"teachers": count}, everyone.parameters
         return self._release(weights, answer, dataset, budget, rng, ran, network=network, facts=facts)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 import torch
 from torch.nn import functional
 
-from noiseproof.data import Dataset
-from noiseproof.data.dataset import Kind as RecordKind
+from noiseproof.data import Dataset, Public
 from noiseproof.errors import BundleError, SettingError
 from noiseproof.methods import register
 from noiseproof.methods.common import Share
@@ -20,6 +19,10 @@ from noiseproof.privacy import Budget, Game, Neighbours, Randomness
 from noiseproof.progress import SILENT, Progress
 from noiseproof.releases.release import Saved
 
+_RAMPS = {"numbers": (0.35, 0.45), "categories": (0.45, 0.6), "pictures": (0.5, 0.7)}
+"""Where votes are 0, and 1, for what kinds of records; for vectors and rows of numbers, rows with categories, pictures."""
+_WIDE = 128
+"""Vectors of so many features and more are taken for bits, most of them 0."""
 _ENTRIES = 1 << 24
 """Similarities that are in memory at once."""
 
@@ -29,8 +32,8 @@ class VotesRelease(ScoreRelease):
 
     @classmethod
     def restore(cls, saved: Saved) -> Self:
-        """The same answers, if the votes can be counted; older bundles took rows of tables as they are."""
-        saved = replace(saved, settings={"centred": saved.public.kind == "image", **saved.settings})
+        """The same answers, if the votes can be counted; older bundles left their ramp open, and whether records are centred."""
+        saved = replace(saved, settings=_of_older(saved))
         Votes(**saved.settings)  # which checks them
         records, labels = saved.tensors["records"], saved.tensors["labels"]
         if labels.dtype != torch.long or not ((labels >= 0) & (labels < len(saved.public.classes))).all():
@@ -41,8 +44,8 @@ class VotesRelease(ScoreRelease):
 
     def _scores(self, features: torch.Tensor) -> torch.Tensor:
         method, classes = Votes(**self.settings), len(self.public.classes)
-        low, high = method.ramp(self.public.kind)
-        queries = unit(features, centred=method.centres(self.public.kind))
+        low, high = method.ramp(self.public)
+        queries = unit(features, centred=method.centres(self.public))
         scores = torch.zeros(len(queries), classes, dtype=torch.float64)
         rows = max(1, _ENTRIES // max(1, len(queries)))
         names = [name for name in ("records", "labels", "weights") if name in self._tensors]
@@ -59,11 +62,11 @@ class VotesRelease(ScoreRelease):
 class Votes(ScoreMethod):
     """Every record votes for its class with a public similarity to the query: few records, many classes, small epsilon.
 
-    The vote is the cosine of the two records (pictures and rows of a table: of their deviations from their own mean),
+    The vote is the cosine of the two records (of all but long vectors: of their deviations from their own mean),
     read on a ramp: 1 from `high` on, 0 at `low`, and down to `against` below, so that large classes do not win by their
-    size. Nothing is trained, the records themselves are kept inside, and the network is not used. The defaults suit sparse
-    binary records: they were set with Location, a published set, in view. For private records choose them by what is known
-    of such records, not by trying.
+    size. Nothing is trained, the records themselves are kept inside, and the network is not used. The defaults for long
+    vectors suit sparse bits: they were set with Location, a published set, in view. For private records choose them by what
+    is known of such records, not by trying.
 
     Formal guarantee
     ----------------
@@ -94,30 +97,35 @@ class Votes(ScoreMethod):
     )
 
     low: float | None = None
-    """The similarity, a cosine, at which a vote is 0; None takes 0.35, for pictures 0.5."""
+    """The similarity, a cosine, at which a vote is 0; None takes 0.35, for tables with categories, in which people have much in
+    common, 0.45, for pictures 0.5."""
     high: float | None = None
-    """The similarity from which on it is 1; None takes 0.45, for pictures 0.7."""
+    """The similarity from which on it is 1; None takes 0.45, for tables with categories 0.6, for pictures 0.7."""
     against: Share = 0.2
     """How much a record that is not similar votes against its class, at most."""
     centred: bool | None = None
-    """Whether a record's own mean is taken off it first; None does so for pictures and rows of a table, whose features are
-    all positive and seldom 0, so that any two of them are similar."""
+    """Whether a record's own mean is taken off it first; None does so for all but vectors of 128 features and more, which are
+    taken for bits, most of them 0: of others the features are positive and seldom 0, so that any two are similar."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for kind in get_args(RecordKind):
-            low, high = self.ramp(kind)
+        for suited in _RAMPS.values():
+            low, high = self._given(*suited)
             if not -1 <= low < high <= 1:
                 raise SettingError(f"votes needs -1 <= low < high <= 1, not {low} and {high}.")
 
-    def ramp(self, kind: RecordKind) -> tuple[float, float]:
-        """Where a vote is 0, and where it is 1, for records of that kind."""
-        low, high = (0.5, 0.7) if kind == "image" else (0.35, 0.45)
+    def ramp(self, public: Public) -> tuple[float, float]:
+        """Where a vote is 0, and where it is 1, for such records."""
+        mixed = any(not column.numeric for column in public.columns)
+        return self._given(*_RAMPS["categories" if mixed else "pictures" if public.kind == "image" else "numbers"])
+
+    def _given(self, low: float, high: float) -> tuple[float, float]:
         return low if self.low is None else self.low, high if self.high is None else self.high
 
-    def centres(self, kind: RecordKind) -> bool:
-        """Whether records of that kind lose their own mean."""
-        return kind != "vector" if self.centred is None else self.centred
+    def centres(self, public: Public) -> bool:
+        """Whether such records lose their own mean."""
+        bits = public.kind == "vector" and math.prod(public.shape) >= _WIDE
+        return not bits if self.centred is None else self.centred
 
     def score_change(self, neighbours: Neighbours) -> ScoreChange:
         """How far one record, or person, moves a query's scores: by 1 at most in all, or by two such changes."""
@@ -130,17 +138,27 @@ class Votes(ScoreMethod):
         self, network: object, dataset: Dataset, budget: Budget, *, rng: Randomness, progress: Progress = SILENT
     ) -> VotesRelease:
         """Keep the records, and calibrate the noise."""
-        kind = dataset.public.kind
+        (low, high), centred = self.ramp(dataset.public), self.centres(dataset.public)
         answer = least_noise(self.score_change(budget.neighbours), self.answer, budget)
-        ran = {"standard deviation": answer.spread, "ramp": list(self.ramp(kind))}
-        voters = {"records": unit(dataset.features, centred=self.centres(kind)), "labels": dataset.labels}
+        ran = {"standard deviation": answer.spread, "ramp": [low, high]}
+        voters = {"records": unit(dataset.features, centred=centred), "labels": dataset.labels}
         if dataset.weights is not None:
             voters["weights"] = dataset.weights
-        return self._release(voters, answer, dataset, budget, rng, ran)
+        # What was taken for what was left open is kept: a later version may take something else.
+        taken = replace(self, low=low, high=high, centred=centred)
+        return taken._release(voters, answer, dataset, budget, rng, ran)
 
     def _game(self, budget: Budget, canaries: int) -> Game:
         """A record equal to the query, beside two that are not."""
         return self._record_game("a record equal to the query", torch.eye(2), budget, canaries)
+
+
+def _of_older(saved: Saved) -> dict[str, Any]:
+    """A bundle's settings, with what was meant by those that were left open before they were kept as they were taken."""
+    kind, given = saved.public.kind, saved.settings
+    low, high = _RAMPS["pictures" if kind == "image" else "numbers"]
+    meant = {"low": low, "high": high, "centred": kind != "vector" if "centred" in given else kind == "image"}
+    return {**given, **{name: value for name, value in meant.items() if given.get(name) is None}}
 
 
 def unit(features: torch.Tensor, *, centred: bool) -> torch.Tensor:
