@@ -95,9 +95,7 @@ def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
             for epsilon in setting.epsilons
             for repeat in seeds
             for curve in noised
-            if _repeated(curve)
-            and not (curve in EXPLAINING and epsilon != setting.epsilons[0])
-            and not (curve in LONGER and repeat)
+            if _repeated(curve) and epsilon in _epsilons(curve, setting)
         ]
         exact = [curve for curve in setting.curves if curve not in noised]
         found += [Cell(setting.data, curve, None, repeat) for curve in exact for repeat in seeds]
@@ -108,6 +106,13 @@ def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
             if not _repeated(curve)
         ]
     return found
+
+
+def _epsilons(curve: str, setting: Setting) -> tuple[float, ...]:
+    """At which epsilons a curve is trained: one of them, where the curve is to explain another."""
+    if curve in LONGER and setting.longer_at is not None:
+        return (setting.longer_at,)
+    return setting.epsilons[:1] if curve in (*EXPLAINING, *LONGER) else setting.epsilons
 
 
 def _repeated(curve: str) -> bool:

@@ -57,9 +57,9 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
     """Figure 4: accuracy against epsilon, and against epochs at the epsilons that the plan names."""
     figure, axes = pictures.figure(1 + len(setting.over_epochs))
     there = [curve for curve in _LOOKS if any((p.data, p.curve) == (setting.data, curve) for p in points)]
+    epsilons = sorted(setting.epsilons)
     for curve in there:
-        values = [last(points, setting.data, curve, epsilon) for epsilon in setting.epsilons]
-        _plot(axes[0], setting.epsilons, values, curve)
+        _plot(axes[0], epsilons, [last(points, setting.data, curve, epsilon) for epsilon in epsilons], curve)
     for method, marker in (("adlm", "o"), ("ilm", "s"), ("dp-sgd", "x")):
         theirs = [(e, value) for e in setting.epsilons if (value := printed_accuracy(setting.data, e, method))]
         if theirs:
@@ -68,7 +68,7 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
             )
     axes[0].axhline(baseline, color=GREEN, linewidth=0.8, linestyle="--", label="without privacy")
     axes[0].set(xscale="log", xlabel="stated ε", ylabel="accuracy", ylim=(0, 1))
-    axes[0].set_xticks(setting.epsilons, [f"{epsilon:g}" for epsilon in setting.epsilons])
+    axes[0].set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
     axes[0].minorticks_off()
     for axis, epsilon in zip(axes[1:], setting.over_epochs, strict=True):
         for curve in (*PROGRAMS, *LONGER, "dp-sgd"):
