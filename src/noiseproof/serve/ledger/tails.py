@@ -23,8 +23,8 @@ from noiseproof.serve.ledger.tables import EVERYONE
 _Units = tuple[int, ...]
 
 _SINCE = Statement(
-    "SELECT sequence, client, kind, units FROM entries WHERE model = :model AND sequence > :after "
-    "AND sequence > (SELECT folded FROM models WHERE model = :model) ORDER BY sequence"
+    "SELECT sequence, client, kind, units FROM entries WHERE model = :model AND sequence > "
+    "(SELECT CASE WHEN folded > :after THEN folded ELSE :after END FROM models WHERE model = :model) ORDER BY sequence"
 )
 _SINCE_OF = Statement(
     "SELECT sequence, client, kind, units FROM entries WHERE model = :model AND client = ANY(:clients) "
