@@ -141,7 +141,11 @@ class AccountTransaction:
             found = _balances(chains, (row[:4] for row in balances))
             for name, since in asked.items():
                 tail, known = since(chains[name], rows[name][6]), found[name]
-                known.update((one, now) for one in clients if (now := tail.balance(one, known.get(one))) is not None)
+                known.update(
+                    (one, now)
+                    for one in clients
+                    if (now := tail.balance(chains[name], one, known.get(one))) is not None
+                )
             return {
                 name: cls(chain, rows[name][4], rows[name][5], found[name], granted) for name, chain in chains.items()
             }
@@ -340,9 +344,13 @@ def balances_of(
         found = _balances(named, _BALANCES.run(connection, names=list(named)))
     else:
         found = _balances(named, _SOME_BALANCES.run(connection, names=list(named), clients=list(clients)))
+    if clients is not None and not set(clients) - {EVERYONE}:
+        return found  # which is always up to date
     for chain in chains:
         tail, known = tail_of(connection, chain, clients), found[chain.model]
-        known.update((one, now) for one in tail.clients if (now := tail.balance(one, known.get(one))) is not None)
+        known.update(
+            (one, now) for one in tail.clients if (now := tail.balance(chain, one, known.get(one))) is not None
+        )
     return found
 
 

@@ -7,6 +7,7 @@ import hmac
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from sqlalchemy import Connection, bindparam, select
@@ -254,9 +255,10 @@ class Ledger:
             answers.promise(connection, promised)
         self._saw(accounts.values())
         for name, account in accounts.items():
-            self._tails[name].follow(account.chain, account.added)
+            self._tails[name].follow(account.added)
         if any(len(self._tails[name]) > _LONGEST_TAIL for name in accounts):
-            spending.sum_up(self.database)  # where no service does
+            with suppress(LedgerError):  # what was paid for is paid for
+                spending.sum_up(self.database)  # where no service does
         return outcomes
 
     def close(self, model: str) -> Balance:

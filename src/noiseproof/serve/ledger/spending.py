@@ -15,7 +15,7 @@ from noiseproof.serve.ledger.database import Database
 from noiseproof.serve.ledger.statements import Statement
 from noiseproof.serve.ledger.tables import EVERYONE, SPANS, SUMMED, lock
 
-_AT_ONCE = 16384
+_AT_ONCE = 4096
 """Entries that one transaction sums up: the more at once, the fewer pages are written for each, and the longer a spend waits."""
 _MINUTES_KEPT = 2 * 86_400_000_000
 

@@ -7,6 +7,7 @@ the spend: these are added up later, thousands at a time. Until then a client's 
 from __future__ import annotations
 
 import json
+import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -15,14 +16,15 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from noiseproof.errors import LedgerError
-from noiseproof.serve.ledger.amounts import Amount
 from noiseproof.serve.ledger.records import Balance, Chain, Entry
 from noiseproof.serve.ledger.statements import Statement
 from noiseproof.serve.ledger.tables import EVERYONE
 
+_Units = tuple[int, ...]
+
 _SINCE = Statement(
-    "SELECT sequence, client, kind, units FROM entries WHERE model = :model AND sequence > :after "
-    "AND sequence > (SELECT folded FROM models WHERE model = :model) ORDER BY sequence"
+    "SELECT sequence, client, kind, units FROM entries WHERE model = :model AND sequence > "
+    "(SELECT CASE WHEN folded > :after THEN folded ELSE :after END FROM models WHERE model = :model) ORDER BY sequence"
 )
 _SINCE_OF = Statement(
     "SELECT sequence, client, kind, units FROM entries WHERE model = :model AND client = ANY(:clients) "
@@ -40,7 +42,7 @@ class Tail:
     def __init__(self) -> None:
         self._upto = 0
         self._entries: deque[_Known] = deque()
-        self._sums: dict[str, tuple[Amount | None, Amount]] = {}
+        self._sums: dict[str, tuple[_Units | None, _Units]] = {}
         """By client: its last limit, if there is one, and what it spent."""
         self._lock = threading.Lock()
 
@@ -60,28 +62,27 @@ class Tail:
                         self._entries.popleft()
                     self._sums = {}
                     for entry in self._entries:
-                        self._add_up(chain, entry)
+                        self._add_up(entry)
                 self._upto = max(self._upto, folded)
                 for entry in found:
-                    self._append(chain, entry)
+                    self._append(entry)
             return self
 
         return read
 
-    def follow(self, chain: Chain, made: Iterable[Entry]) -> None:
+    def follow(self, made: Iterable[Entry]) -> None:
         """Add entries that this process has committed, if they come right behind the last that is known."""
         with self._lock:
             for entry in made:
                 if entry.sequence == self._upto + 1:
-                    known = _Known(entry.sequence, entry.client, entry.kind, chain.known(entry.units))
-                    self._append(chain, known)
+                    self._append(_Known(entry.sequence, entry.client, entry.kind, entry.units))
 
-    def balance(self, client: str, before: Balance | None) -> Balance | None:
+    def balance(self, chain: Chain, client: str, before: Balance | None) -> Balance | None:
         """A client's balance, of the one that is added up."""
         found = self._sums.get(client)
         if found is None:
             return before
-        limit, spent = found
+        limit, spent = None if found[0] is None else chain.known(found[0]), chain.known(found[1])
         if before is None:
             return None if limit is None else Balance(limit, spent)
         return Balance(before.capacity if limit is None else limit, before.spent + spent)
@@ -91,17 +92,20 @@ class Tail:
         """Whose entries are in it."""
         return self._sums.keys()
 
-    def _append(self, chain: Chain, entry: _Known) -> None:
+    def _append(self, entry: _Known) -> None:
         if entry.sequence > self._upto:
             self._upto = entry.sequence
             if entry.client != EVERYONE:
                 self._entries.append(entry)
-                self._add_up(chain, entry)
+                self._add_up(entry)
 
-    def _add_up(self, chain: Chain, entry: _Known) -> None:
-        limit, spent = self._sums.get(entry.client) or (None, chain.nothing)
-        limits = entry.kind == "limit"
-        self._sums[entry.client] = (entry.amount, spent) if limits else (limit, spent + entry.amount)
+    def _add_up(self, entry: _Known) -> None:
+        limit, spent = self._sums.get(entry.client) or (None, (0,) * len(entry.units))
+        if entry.kind == "limit":
+            limit = entry.units
+        else:
+            spent = tuple(map(operator.add, spent, entry.units))
+        self._sums[entry.client] = limit, spent
 
 
 def tail_of(connection: Connection, chain: Chain, clients: Collection[str] | None = None) -> Tail:
@@ -110,7 +114,7 @@ def tail_of(connection: Connection, chain: Chain, clients: Collection[str] | Non
         return Tail().ask(connection, chain.model)(chain, 0)
     tail = Tail()
     for row in _SINCE_OF.run(connection, model=chain.model, clients=list(clients)):
-        tail._append(chain, _known(chain, *row))
+        tail._append(_known(chain, *row))
     return tail
 
 
@@ -120,11 +124,11 @@ class _Known(NamedTuple):
     sequence: int
     client: str
     kind: str
-    amount: Amount
+    units: _Units
 
 
 def _known(chain: Chain, sequence: int, client: str, kind: str, units: str) -> _Known:
     try:
-        return _Known(sequence, client, kind, chain.known(tuple(json.loads(units))))
+        return _Known(sequence, client, kind, chain.known(tuple(json.loads(units))).units)
     except (ValueError, TypeError, RecursionError):
         raise LedgerError("a row of the ledger is malformed; `noiseproof ledger verify` says which.") from None
