@@ -102,7 +102,7 @@ def storm(
         "troubles": dict(troubles.made),
         "attackers' requests": dict(troubles.attacks),
         "answered": sum(len(one.answers) for one in told.values()),
-        "spent": sum(line["answers"] for line in lines.values()),
+        "spent": sum(line["answers"] for line in lines.values() if line["client"] in told),
         "error rate with retries": sum(one.failed for one in careful) / sum(one.requests for one in careful),
         "error rate of single tries": sum(one.failed for one in single) / sum(one.requests for one in single),
         "longest recovery in seconds": troubles.recoveries,
