@@ -226,6 +226,7 @@ class Service:
         return self.settings.client_answers if caller.answers is None else caller.answers
 
     def _look(self) -> None:
+        self.connection.ledger.note()
         database = self.connection.database
         self.retired = retirement.retired(database)
         with database.reading() as connection:
