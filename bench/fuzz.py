@@ -22,8 +22,8 @@ from pathlib import Path
 
 HTTP = "HTTP"
 """What is sent to a service over its connections, beside the parsers of `tests/untrusted.py`."""
-_SLOW_SECONDS, _MEGABYTES = 20, 4096
-"""What one input may take before it counts as an attack that worked."""
+_SLOW_SECONDS, _MEGABYTES = 300, 4096
+"""What one input may take before it counts as an attack that worked; a process that is stopped for a while takes its time."""
 
 
 def fuzz(name: str, seconds: float) -> None:

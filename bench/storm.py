@@ -102,10 +102,10 @@ def storm(
         "troubles": dict(troubles.made),
         "attackers' requests": dict(troubles.attacks),
         "answered": sum(len(one.answers) for one in told.values()),
-        "spent": sum(line["answers"] for line in lines.values()),
+        "spent": sum(line["answers"] for line in lines.values() if line["client"] in told),
         "error rate with retries": sum(one.failed for one in careful) / sum(one.requests for one in careful),
         "error rate of single tries": sum(one.failed for one in single) / sum(one.requests for one in single),
-        "longest recovery in seconds": round(max(troubles.recoveries, default=0.0), 1),
+        "longest recovery in seconds": troubles.recoveries,
         "problems": [
             *(f"{result.model}: {result.problems[0]}" for result in found),
             *_problems(told, lines),
@@ -224,7 +224,8 @@ class _Troubles:
         self._threads = [threading.Thread(target=work) for work in works]
         self.made: Counter[str] = Counter()
         self.attacks: Counter[int] = Counter()
-        self.recoveries: list[float] = []
+        self.recoveries: dict[str, float] = {}
+        """The longest, by what was before it; of a kill, by how many workers were left."""
         self.problems: list[str] = []
 
     def __enter__(self) -> _Troubles:
@@ -242,9 +243,11 @@ class _Troubles:
             kinds = ["kill", "kill", "full disk", *(() if self._server is None else ("database",))]
             trouble = self._chance.choice(kinds)
             self.made[trouble] += 1
+            what = trouble
             if trouble == "kill" and (pids := self._service.pids):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._chance.choice(pids), signal.SIGKILL)
+                what = f"kill, {len(pids) - 1} left"
             elif trouble == "full disk":
                 with _filled(self._disk):
                     time.sleep(1)
@@ -258,7 +261,8 @@ class _Troubles:
                 if self._server is not None:
                     self._server.start()  # as a supervisor does: PostgreSQL ends itself where its log finds no room
                 time.sleep(0.1)
-            self.recoveries.append(time.monotonic() - began)
+            took = round(time.monotonic() - began, 1)
+            self.recoveries[what] = max(took, self.recoveries.get(what, 0.0))
 
     def _answers(self) -> bool:
         body = self._service.request("private", 1).partition(b"\r\n\r\n")[2]

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from noiseproof.cli.ledger import shown_address
 from noiseproof.serve.ledger import Amount, Database, Keys, Ledger, Spend, heads
 
 EACH = Amount.cost("gdp", 0.01)
@@ -97,6 +98,9 @@ def test_a_password_on_the_command_line_is_refused_where_ps_would_show_it(run, m
     monkeypatch.setattr("sys.argv", ["noiseproof", "ledger", "show"])
     monkeypatch.setenv("NOISEPROOF_LEDGER", url)
     assert "ps" not in run("ledger", "show")[2]
+    assert shown_address("budgets.db") == "budgets.db"
+    assert "secret" not in shown_address(url)
+    assert shown_address(url).startswith("postgresql://user")
 
 
 def test_a_head_is_fetched_from_an_address_that_stands_on_the_command_line(run, ledger, tmp_path, monkeypatch):

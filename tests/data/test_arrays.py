@@ -182,3 +182,9 @@ def test_a_torch_dataset_may_have_texts_for_labels_and_arrays_for_features():
 def test_torch_datasets_that_do_not_fit_are_refused(items, message):
     with pytest.raises(DataError, match=message):
         from_torch(_Items(items))
+
+
+def test_more_classes_than_can_be_meant_are_refused_before_they_are_named():
+    for many in (10**9, 10**400):
+        with pytest.raises(SettingError, match="more classes than"):
+            from_arrays(_vectors(), LABELS, classes=many, low=0, high=1)

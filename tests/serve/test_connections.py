@@ -138,6 +138,25 @@ def test_headers_behind_a_body_are_not_kept(service, monkeypatch):
     assert len(kept) == 2
 
 
+def test_a_client_that_sends_many_large_bodies_at_once_is_held_to_its_share_and_others_are_not(start, rows):
+    service = start(body=1000, body_seconds=5.0)
+    head = f"POST /v1/models/paid/predictions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.ann}\r\n"
+    begun = f"{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{".encode()
+    held = [connect(service, begun) for _ in range(8)]
+    until = time.monotonic() + 5
+    while service.service.room._taken["ann"] < 8000 and time.monotonic() < until:
+        time.sleep(0.01)
+    refused = service.ask(rows(1))
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+    assert service.ask(rows(1), service.bob).status_code == 200
+    for one in held:
+        one.close()
+    while service.ask(rows(1)).status_code == 429 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert service.ask(rows(1)).status_code == 200
+    assert service.service.room._taken == {}
+
+
 def test_whatever_bytes_arrive_they_are_answered_or_refused_and_nothing_fails_inside(start, caplog):
     service = start(**untrusted.HASTE)
     right, send = untrusted.of_connections(service)

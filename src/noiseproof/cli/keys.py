@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -136,16 +136,22 @@ def list_keys(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False)
         from noiseproof.serve.ledger import Keys
 
         found = [key.to_json() for key in Keys(database).list()]
-    shown = [
-        (
-            *(key[name] for name in ("id", "client", "operator", "answers", "period")),
-            *(key[name] and key[name][:10] for name in ("made_at", "revoked_at", "expires_at")),
-        )
-        for key in found
-    ]
-    output.answer(
-        json, found, None, ("id|", "client", "operator", "answers", "per", "made", "revoked", "expires"), shown
-    )
+    shown = [(key["id"], key["client"], _rights(key), key["made_at"][:10], _end(key)) for key in found]
+    output.answer(json, found, None, ("id|", "client", "answers", "made|", "ends"), shown, narrow=True)
+
+
+def _rights(key: dict[str, Any]) -> str:
+    """What a key may have, in a few words."""
+    answers = "all" if key["answers"] is None else str(key["answers"])
+    period = "" if key["period"] is None else f" a {key['period']}"
+    return f"{answers}{period}{' (operator)' if key['operator'] else ''}"
+
+
+def _end(key: dict[str, Any]) -> str | None:
+    """When a key was revoked, or expires."""
+    if key["revoked_at"]:
+        return f"revoked {key['revoked_at'][:10]}"
+    return key["expires_at"] and f"expires {key['expires_at'][:10]}"
 
 
 @app.command(epilog="Example: noiseproof keys signing vendor.pem")

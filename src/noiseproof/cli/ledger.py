@@ -47,22 +47,40 @@ def open_ledger(url: str, *, create: bool = False) -> Iterator[Database]:
         yield database
 
 
-def check_no_password(url: str) -> None:
-    """Refuse a password that was given on the command line, where everybody on the machine sees it."""
-    import sys
+_SECRET = {"password", "sslpassword"}
+"""What libpq takes from behind the question mark and nobody should see."""
+
+
+def shown_address(url: str) -> str:
+    """A ledger's address for people and logs: as it was given, but for passwords."""
+    from noiseproof.serve.ledger.database import parse_url
+
+    if not _holds_a_secret(url):
+        return url
+    return (
+        parse_url(url)
+        .difference_update_query(_SECRET)
+        .set(drivername="postgresql")
+        .render_as_string(hide_password=True)
+    )
+
+
+def _holds_a_secret(url: str) -> bool:
     from urllib.parse import urlsplit
 
     from noiseproof.serve.ledger.database import parse_url
 
-    if not any(url in argument for argument in sys.argv[1:]):
-        return
     if url.startswith(("http://", "https://")):
-        secret = urlsplit(url).password is not None
-    else:
-        address = parse_url(url)
-        # libpq also takes passwords from behind the question mark.
-        secret = address.password is not None or not {"password", "sslpassword"}.isdisjoint(address.query)
-    if secret:
+        return bool(urlsplit(url).password)
+    address = parse_url(url)
+    return bool(address.password) or not _SECRET.isdisjoint(address.query)
+
+
+def check_no_password(url: str) -> None:
+    """Refuse a password that was given on the command line, where everybody on the machine sees it."""
+    import sys
+
+    if any(url in argument for argument in sys.argv[1:]) and _holds_a_secret(url):
         raise SettingError(
             "a password on the command line is shown by `ps` to everybody; put the address into NOISEPROOF_LEDGER, or the "
             "password into ~/.pgpass (or ?passfile=FILE in the address)."
@@ -76,7 +94,8 @@ def init(ledger: LedgerOption = "noiseproof-ledger.db", json: Json = False) -> N
         from noiseproof.serve.ledger import Ledger
 
         id = Ledger(database).id
-    output.tell(json, {"id": id, "ledger": ledger}, f"The ledger {ledger} has the id {id}.")
+    shown = shown_address(ledger)
+    output.tell(json, {"id": id, "ledger": shown}, f"The ledger {shown} has the id {id}.")
 
 
 @app.command(epilog="Example: noiseproof ledger limit hospital --epsilon 5 --delta 1e-5")
@@ -322,8 +341,9 @@ def _tell_counted(json: bool, ledger: str, counted: dict[str, list[str]], revoke
     lines = [
         f"{model}: {', '.join(lost) if lost else 'nothing'} was counted as spent." for model, lost in counted.items()
     ]
-    document = {"ledger": ledger, "counted": counted, "keys_revoked": revoked}
-    output.tell(json, document, "\n".join([f"The ledger {ledger} can be used.", *lines]))
+    shown = shown_address(ledger)
+    document = {"ledger": shown, "counted": counted, "keys_revoked": revoked}
+    output.tell(json, document, "\n".join([f"The ledger {shown} can be used.", *lines]))
 
 
 @app.command("close", epilog="Example: noiseproof ledger close model")

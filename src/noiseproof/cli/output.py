@@ -42,12 +42,14 @@ def answer(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],
     caption: str | None = None,
+    *,
+    narrow: bool = False,
 ) -> None:
     """Print a command's result: the document with `--json`, else the table."""
     if as_json:
         emit(document)
     else:
-        show(title, columns, rows, caption)
+        show(title, columns, rows, caption, narrow=narrow)
 
 
 def tell(as_json: bool, document: Any, sentence: str) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from noiseproof.cli import options as o
 from noiseproof.cli import output
-from noiseproof.cli.ledger import check_no_password
+from noiseproof.cli.ledger import check_no_password, shown_address
 from noiseproof.cli.registry import command
 from noiseproof.errors import BundleError, SettingError, UnsupportedError
 
@@ -104,5 +104,5 @@ def _answer(release: Release, features: torch.Tensor, bundle: Path, ledger: str)
     from noiseproof.serve.server import pay
 
     left = pay(bundle, release, ledger, answers=len(features), client="predict")
-    output.note(f"{len(features)} answers were paid for from {ledger}; {left} are left.")
+    output.note(f"{len(features)} answers were paid for from {shown_address(ledger)}; {left} are left.")
     return release.answer_paid(features, Secure())

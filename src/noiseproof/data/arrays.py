@@ -17,6 +17,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 ArrayLike: TypeAlias = np.ndarray[Any, Any] | torch.Tensor | Sequence[Any]
 Bound: TypeAlias = float | Sequence[float] | np.ndarray[Any, Any]
 
+_MOST_CLASSES = 1 << 20
+"""Classes that may be counted: their names are made."""
+
 READ_BOUNDS = (
     "the bounds of the features were read off the records, which no guarantee accounts for; give low and high to make "
     "them public."
@@ -224,6 +227,8 @@ def _code_classes(
     if classes is None:
         known, names = present, tuple(str(label) for label in present)
     else:
+        if isinstance(classes, int) and classes > _MOST_CLASSES:
+            raise SettingError(f"{name} has more classes than the {_MOST_CLASSES:,} that may be.")
         names = tuple(str(label) for label in (range(classes) if isinstance(classes, int) else classes))
         if len(names) < 2 or len(set(names)) < len(names):
             raise SettingError(f"{name} needs at least two different classes.")

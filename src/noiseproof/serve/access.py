@@ -11,8 +11,9 @@ import struct
 import tempfile
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +293,29 @@ class RateLimits:
         """Let go of the file."""
         self._numbers.close()
         self._file.close()
+
+
+class Room:
+    """Bytes of bodies that each client may have on the way to this worker, so that none fills the memory of all."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, client: str, size: int) -> Iterator[None]:
+        """Hold room for a body while it is read.
+
+        Raises:
+            Problem: If the client has too much on the way; nothing of the body was read.
+        """
+        if self._taken[client] + size > self._most:
+            detail = "Too much of this client is on the way at once; send less at the same time."
+            raise Problem("too-many-requests", detail, headers={"Retry-After": "1"})
+        self._taken[client] += size
+        try:
+            yield
+        finally:
+            self._taken[client] -= size
+            if not self._taken[client]:
+                del self._taken[client]

@@ -9,6 +9,7 @@ import math
 import re
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ from safetensors.torch import save as save_tensors
 
 from noiseproof.data.dataset import Public
 from noiseproof.data.tables import code_rows, listed
-from noiseproof.errors import DataError, SettingError, UnsupportedError
+from noiseproof.errors import DataError, LedgerError, SettingError, UnsupportedError
 from noiseproof.privacy import Card, Randomness, Reproducible
 from noiseproof.releases.release import ModelRelease, PredictionRelease, Release, check_features
 from noiseproof.releases.signing import Verdict
@@ -342,6 +343,8 @@ class LedgerConnection:
         """Close the database if it is open."""
         with self._lock:
             if self._opened is not None:
+                with suppress(LedgerError):  # it is away, and what was noted before stands
+                    self._opened.note()
                 self._opened.database.close()
                 self._opened = None
 

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 
 from noiseproof.errors import DataError
 from noiseproof.serve import documents
@@ -80,7 +81,7 @@ async def predict(request: Request) -> Response:
     retry_key = headers.get("idempotency-key")
     if retry_key is not None and not re.match(_RETRY_KEY, retry_key):
         raise Problem("unprocessable", "These parameters are not as documented: Idempotency-Key.")
-    with service.batcher.expecting():
+    with service.batcher.expecting(), service.room.taken(caller.client, _announced(headers, settings.body)):
         kind, body = await read_body(request, limit=settings.body, seconds=settings.body_seconds)
         try:
             features = model.read(body, kind) if len(body) < _LARGE else await run_in_threadpool(model.read, body, kind)
@@ -144,6 +145,12 @@ async def read_body(request: Request, *, limit: int, seconds: float) -> tuple[st
         detail = f"The body did not arrive within {seconds:g} seconds; nothing was answered and nothing spent."
         raise Problem("too-slow", detail) from None
     return kind, parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _announced(headers: Headers, limit: int) -> int:
+    """How many bytes of a body are to be expected; what is wrong with the number is told by whoever reads the body."""
+    length = headers.get("content-length", "")
+    return min(int(length), limit) if length.isdecimal() else limit
 
 
 def _refusal(asked: PredictionRequest, refused: Refused) -> Problem:

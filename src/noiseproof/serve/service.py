@@ -19,7 +19,7 @@ from noiseproof.privacy import Randomness, Secure
 from noiseproof.releases import signing
 from noiseproof.releases.release import Release
 from noiseproof.releases.signing_keys import read_public_key
-from noiseproof.serve.access import Authenticator, Problem, RateLimits
+from noiseproof.serve.access import Authenticator, Problem, RateLimits, Room
 from noiseproof.serve.batcher import Batcher
 from noiseproof.serve.health import Health
 from noiseproof.serve.ledger import Answers, Caller, Keys, grants, retirement, spending
@@ -33,6 +33,8 @@ VARIABLE = "NOISEPROOF_SERVE"
 """The environment variable by which worker processes are given the settings."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_BODIES = 8
+"""Bodies of the largest size that a client may have on the way to one worker."""
 _SWEEP_SECONDS = 3600.0
 """Seconds between two sweeps of answers that are kept for retries."""
 _SUM_SECONDS = 15.0
@@ -163,6 +165,7 @@ class Service:
         self.rates = RateLimits(settings.rate, burst=2 * settings.rate, file=settings.shared)
         wrong = None if settings.shared is None else f"{settings.shared}-wrong-keys"
         self.wrong_keys = RateLimits(settings.wrong_keys, burst=20 * settings.wrong_keys, file=wrong)
+        self.room = Room(_BODIES * settings.body)
         self.authenticator = Authenticator(
             lambda keys: Keys(self.connection.database).check_all(keys),
             self.rates,
@@ -226,6 +229,7 @@ class Service:
         return self.settings.client_answers if caller.answers is None else caller.answers
 
     def _look(self) -> None:
+        self.connection.ledger.note()
         database = self.connection.database
         self.retired = retirement.retired(database)
         with database.reading() as connection:

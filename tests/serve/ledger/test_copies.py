@@ -23,6 +23,7 @@ from noiseproof.serve.ledger import (
     recover,
     restore,
 )
+from noiseproof.serve.ledger.accounts import AccountTransaction
 from noiseproof.serve.ledger.copies import LOST
 
 EACH = Amount.cost("gdp", 0.01)
@@ -126,6 +127,40 @@ def test_a_ledger_put_back_by_other_means_is_refused_until_it_is_recovered(tmp_p
         assert open_bound(database, bundle).balance("m").spent.units[0] >= 45 * EACH.units[0]
         assert recover(database, [bundle])  # once more costs what is noted ahead, and no more
         assert open_bound(database, bundle).balance("m").spent.units[0] <= 49 * EACH.units[0]
+
+
+def test_an_older_copy_is_refused_also_where_all_that_was_spent_since_was_noted_ahead(tmp_path, bundle):
+    """Of a large budget thousands of answers are noted ahead: a service notes every few seconds, and at its end, where it is."""
+    file, kept = tmp_path / "ledger.db", tmp_path / "kept.db"
+    with Database(str(file)) as database:
+        spend(open_bound(database, bundle, EACH * 6400), 5)
+        database.into_one_file()
+    shutil.copy(file, kept)
+    with Database(str(file)) as database:
+        ledger = open_bound(database, bundle, EACH * 6400)
+        spend(ledger, 20)
+        ledger.note()
+        most = noted(bundle)["at_most"]
+        assert 25 * EACH.units[0] <= most[0]
+        database.into_one_file()
+    with Database(str(kept), create=False) as older, pytest.raises(LedgerError, match="it is an older copy"):
+        open_bound(older, bundle, EACH * 6400)
+    with Database(str(file), create=False) as database:
+        open_bound(database, bundle, EACH * 6400)
+    assert noted(bundle)["at_most"] == most
+
+
+def test_a_note_never_says_less_than_one_before_it(database, bundle):
+    """Workers note in turns, each what it knows, and one may be late."""
+    ledger = open_bound(database, bundle, EACH * 640)
+    binding = Binding(bundle, ledger.id)
+    with database.reading() as connection:
+        account = AccountTransaction.read(connection, ["m"])()["m"]
+    spend(ledger, 30)
+    ledger.note()
+    before = noted(bundle)
+    binding.keep_up("m", account.sequence, account.head, account.everyone)
+    assert noted(bundle) == before
 
 
 def test_a_ledger_moves_to_another_database_whole(database, tmp_path):

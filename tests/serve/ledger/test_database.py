@@ -300,3 +300,23 @@ def test_spends_whose_connection_is_cut_at_any_moment_are_made_once(postgres):
         kept = [line["receipt"] for line in History(database).export() if line["kind"] == "spend"]
         assert sorted(paid) == sorted(kept)
         assert all(result.holds for result in History(database).verify())
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("postgresql://someone@127.0.0.1:1/none", "nothing listens at its address"),
+        ("postgresql://someone@nowhere.invalid/none", "its host's name is not known"),
+    ],
+)
+def test_why_a_ledger_cannot_be_used_is_said_in_words_that_an_operator_can_act_on(address, reason):
+    with pytest.raises(LedgerAwayError, match=reason):
+        Database(address)
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_database_that_there_is_not_is_told_from_one_that_is_away(url):
+    elsewhere = url.replace("/postgres?", "/none?")
+    assert elsewhere != url
+    with pytest.raises(LedgerAwayError, match="there is no such database or role"):
+        Database(elsewhere)

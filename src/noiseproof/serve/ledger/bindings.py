@@ -23,7 +23,7 @@ from noiseproof.serve.ledger.records import Balance
 from noiseproof.serve.ledger.tables import entries
 
 _SHARE = 64
-"""How often, at most, the file is written while a budget is spent: what is noted ahead is a share of the budget."""
+"""How often, at most, a spend waits for the file while a budget is spent: what is noted ahead is a share of the budget."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,21 @@ class Binding:
             with _locked(self._file.parent):
                 noted = Noted.read(self._file) or self._noted
                 if not _within(everyone.spent.units, noted.at_most):  # another worker may have noted it
+                    noted = _ahead(noted.ledger, model, sequence, head, everyone)
+                    _write(self._file, noted)
+                self._noted = noted
+
+    def keep_up(self, model: str, sequence: int, head: str, everyone: Balance) -> None:
+        """Note where an account is, unless that is noted: a copy of the ledger from before is then known for one.
+
+        What is noted ahead is a share of the budget, in which an older copy would not be missed.
+        """
+        with self._threads:
+            if self._noted.model is not None and sequence <= self._noted.sequence:
+                return
+            with _locked(self._file.parent):
+                noted = Noted.read(self._file) or self._noted
+                if noted.model is None or noted.sequence < sequence:
                     noted = _ahead(noted.ledger, model, sequence, head, everyone)
                     _write(self._file, noted)
                 self._noted = noted

@@ -380,6 +380,28 @@ def _plain_errors() -> Iterator[None]:
         if "IntegrityError" in kinds:
             raise LedgerError("the ledger refused a change that breaks its rules; nothing was written.") from error
         away = kinds & {"OperationalError", "InterfaceError", "TimeoutError"}
+        why = _reason(error) if away else type(error).__name__
         raise (LedgerAwayError if away else LedgerError)(
-            f"the ledger cannot be used now ({type(error).__name__}); nothing was released, try again later."
+            f"the ledger cannot be used now ({why}); nothing was released, try again later."
         ) from error
+
+
+_REASONS = {
+    "no password supplied": "it wants a password; put one into the file that PGPASSFILE names, mode 0600",
+    "password authentication failed": "it refuses the role's password",
+    "pg_hba.conf": "it lets nobody in from here by this way; see its pg_hba.conf",
+    "could not translate host name": "its host's name is not known",
+    "failed to resolve host": "its host's name is not known",
+    "Connection refused": "nothing listens at its address",
+    "No such file or directory": "nothing listens at its address",
+    "does not exist": "there is no such database or role",
+    "disk is full": "its disk is full",
+    "No space left on device": "its disk is full",
+    "readonly database": "it may only be read",
+}
+"""What an operator can mend, told by words of drivers' messages; the messages themselves may hold statements and values."""
+
+
+def _reason(error: Exception) -> str:
+    said = str(getattr(error, "orig", error))
+    return next((reason for words, reason in _REASONS.items() if words in said), type(error).__name__)

@@ -323,10 +323,13 @@ class Ledger:
         return accounts
 
     def note(self) -> None:
-        """Note in the bundles how far their accounts are."""
+        """Note in the bundles how far their accounts are, so that older copies of this ledger are refused."""
         with self.database.reading() as connection:
             accounts = AccountTransaction.read(connection, self._bindings)()
         self._saw(accounts.values())
+        for name, account in accounts.items():
+            for binding in self._bindings[name]:
+                binding.keep_up(name, account.sequence, account.head, account.everyone)
 
     def _saw(self, accounts: Iterable[AccountTransaction]) -> None:
         """Remember what was committed, and note it in the bundles, before anything is released."""
