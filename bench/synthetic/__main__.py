@@ -13,9 +13,23 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
-from statistics import mean, stdev, variance
+from statistics import stdev, variance
 
-from bench.synthetic import EPSILONS, HIGHER, OURS, PATIENCE, PEERS, RESULTS, SEEDS, SHOWN, Runs, best, kept, seeds
+from bench.synthetic import (
+    EPSILONS,
+    HIGHER,
+    OURS,
+    PATIENCE,
+    PEERS,
+    RESULTS,
+    SEEDS,
+    SHOWN,
+    Runs,
+    best,
+    kept,
+    over_seeds,
+    seeds,
+)
 from bench.synthetic.pictures import told
 from bench.synthetic.tables import TABLES
 from noiseproof.files import write_whole
@@ -91,7 +105,7 @@ def _leads(runs: dict[str, Runs], what: str) -> bool:
     if ours is None or theirs is None:
         return False
     samples = [[run[what] for run in runs[way]] for way, _ in (ours, theirs)]
-    error = math.sqrt(sum(variance(some) / len(some) for some in samples if len(some) > 1))
+    error = math.sqrt(sum(variance(some) / len(some) for some in samples if len(some) > 1 and what != "seconds"))
     behind = theirs[1] - ours[1] if what in HIGHER else ours[1] - theirs[1]
     return behind <= 2 * error
 
@@ -106,12 +120,12 @@ def _told(found: tuple[str, float], what: str, runs: dict[str, Runs], *, bold: b
 
 
 def everything(found: Kept, epsilon: float) -> str:
-    """Every measure of every method that ran at one epsilon: means over the seeds."""
+    """Every measure of every method that ran at one epsilon, over its seeds."""
     lines = [f"| table | method | seeds | {' | '.join(MEASURES.values())} |", "| --- " * (len(MEASURES) + 3) + "|"]
     for (name, at), runs in found.items():
         for way, some in runs.items() if at == epsilon else ():
             if some:
-                cells = [f"{mean(run[what] for run in some):.3g}" for what in MEASURES]
+                cells = [f"{over_seeds(some, what):.3g}" for what in MEASURES]
                 lines.append(f"| {name} | {way} | {len(some)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -158,7 +172,7 @@ def draw(found: Kept, path: Path) -> None:
             axis = axes[row][column]
             for place, way in enumerate(methods):
                 points = [(epsilon, found[name, epsilon][way]) for epsilon in EPSILONS if found[name, epsilon][way]]
-                values = [mean(run[what] for run in runs) for _, runs in points]
+                values = [over_seeds(runs, what) for _, runs in points]
                 style = {"marker": "o", "ms": 3, "color": f"C{place}", "lw": 2 if way in OURS else 1}
                 axis.plot([epsilon for epsilon, _ in points], values, label=way, **style)
             axis.set_xscale("log")

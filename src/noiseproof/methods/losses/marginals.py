@@ -105,10 +105,10 @@ class NoiseLevels:
 class Marginals(Synthesizer):
     """Noisy counts of columns and of pairs of columns; a mixture of simple distributions is fitted to all of them.
 
-    Every column is counted by itself, and with the target. Which other pairs are counted is chosen in a few rounds, by the
-    exponential mechanism, where the model so far is most wrong; where the budget is ample, all are, and each with the target,
-    too. Values that are too rare for the noise are joined for counting pairs. What is fitted, sampled and joined follows from
-    noisy counts alone.
+    Every column is counted by itself, and with the target unless noise would hide all of that. Which other pairs are counted
+    is chosen in a few rounds, by the exponential mechanism, where the model so far is most wrong; where the budget is ample,
+    all are, and each with the target, too. Values that are too rare for the noise are joined for counting pairs. What is
+    fitted, sampled and joined follows from noisy counts alone.
 
     Formal guarantee
     ----------------
@@ -141,7 +141,7 @@ class Marginals(Synthesizer):
     """What every synthetic row must meet, such as `age >= 60 and discharge >= admission`: a condition or a public rule. A
     number or date that is to come after another is learned by how much it does."""
     pairs: Count | None = None
-    """Pairs of columns to count; None by the number of records, columns and the budget."""
+    """Pairs of columns to count; None by the number of records, columns and the budget: none where noise would hide all."""
     one_way: BelowOne = 0.15
     """The share of the budget (in zCDP) for counts of single columns."""
     choice: BelowOne = 0.1
