@@ -267,8 +267,8 @@ class NeuronMethod(Method):
         if noise.scale > _DROWNED:
             left = "a guess" if dataset.classes == 2 else "about half of the network's accuracy"
             notes += (
-                f"The noise on a neuron has scale {noise.scale:.3g}, more than logits differ by, so that it mostly comes first or "
-                f"last of all: what is left is hardly more than {left}. Fewer queries or more records make it less.",
+                f"The noise on a neuron has scale {noise.scale:.3g}, more than logits differ by, so that it mostly comes first "
+                f"or last of all: what is left is hardly more than {left}. Fewer queries or more records make it less.",
             )
         card = self.card(
             dataset,
