@@ -12,6 +12,7 @@ import gzip
 import io
 import itertools
 import json
+import math
 import os
 import re
 import tempfile
@@ -104,6 +105,8 @@ class Tape:
         self._paused = False
         self.events: list[DpEvent] = []
         """What each draw costs, from the pair of values."""
+        self.largest: list[float] = []
+        """The largest privacy loss of each, which add up: of a few choices that is less than what their ranges compose to."""
         self.differing: list[str] = []
         """Draws of the second world that are not the first's: of another shape or scale, one more or one fewer."""
 
@@ -159,26 +162,29 @@ class Tape:
             return drawn
         if not scale.equal(before_scale):
             self.differing.append(f"the scale of {kind}")
-        self.events += _costs(kind, before, given, scale)
+        for event, largest in _costs(kind, before, given, scale):
+            self.events.append(event)
+            self.largest.append(largest)
         return again
 
     def epsilon(self, delta: float) -> float:
         """What telling the worlds apart by everything that was drawn costs."""
-        return accountants.epsilon(ComposedDpEvent(self.events), delta).epsilon if self.events else 0.0
+        composed = accountants.epsilon(ComposedDpEvent(self.events), delta).epsilon if self.events else 0.0
+        return min(composed, sum(self.largest))
 
 
-def _costs(kind: str, one: torch.Tensor, other: torch.Tensor, scale: torch.Tensor) -> Iterator[DpEvent]:
+def _costs(kind: str, one: torch.Tensor, other: torch.Tensor, scale: torch.Tensor) -> Iterator[tuple[DpEvent, float]]:
     if kind == "choose":
         for ratio in (one.log_softmax(-1) - other.log_softmax(-1)).reshape(-1, one.shape[-1]):
             ratio = ratio[ratio.isfinite()]
             if ratio.abs().max() > 0:
-                yield PureDpEvent(float(ratio.max() - ratio.min()), bounded_range=True)
+                yield PureDpEvent(float(ratio.max() - ratio.min()), bounded_range=True), float(ratio.abs().max())
         return
     distance = (one - other).abs() / scale
     if kind == "add_gaussian" and distance.any():
-        yield GaussianDpEvent(1 / float(distance.norm()))
+        yield GaussianDpEvent(1 / float(distance.norm())), math.inf
     elif distance.any():
-        yield LaplaceDpEvent(1 / float(distance.sum()))
+        yield LaplaceDpEvent(1 / float(distance.sum())), float(distance.sum())
 
 
 def table(one: Record | None) -> pd.DataFrame:

@@ -146,7 +146,7 @@ class Measures(BaseModel):
         """Whether the measure that ranks is at most five points above that of a constant answer."""
         constant = {"accuracy": self.majority, "roc_auc": 0.5, "r2": 0.0}[self.ranked_by]
         found = getattr(self, self.ranked_by)
-        return None not in (constant, found) and found <= constant + _NEAR
+        return constant is not None and found is not None and bool(found <= constant + _NEAR)
 
     @property
     def remark(self) -> str | None:

@@ -210,8 +210,8 @@ def test_a_neuron_card_says_what_noise_that_drowns_every_logit_leaves(classes, l
         NeuronLaplace(epochs=1).fit(network, data, Budget(epsilon, queries=queries), rng=Reproducible(0)).card
         for epsilon, queries in ((3.0, 100), (3000.0, 1))
     )
-    assert many.ran["scale"] > 100 > one.ran["scale"]
-    assert any(f"what is left is {left}" in note for note in many.notes)
+    assert many.ran["scale"] > 10 > one.ran["scale"]
+    assert any(f"what is left is hardly more than {left}" in note for note in many.notes)
     assert not any("what is left" in note for note in one.notes)
 
 

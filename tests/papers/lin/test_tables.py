@@ -129,22 +129,26 @@ def test_the_tables_of_scale_effect_have_what_was_printed_beside_each_setting(ef
 
 
 def test_gains_are_by_seed_with_as_many_as_were_run(effect):
-    gains = columns(effect["sequences"], "data", "optimizer", "steps", "AC over CA, points of each seed")
+    gains = columns(effect["sequences"], "data", "C", "steps", "AC over CA, points of each seed")
     assert {data for data, *_ in gains} == {"mnist", "cifar10", "svhn"}
-    for _, _, steps, text in gains:
+    for data, clip, steps, text in gains:
         each = [float(gain) for gain in text.split(", ")]
-        assert len(each) == (1 if steps == design.LONG else 3)
+        assert len(each) == (3 if data == "mnist" or (data, steps, clip) == ("cifar10", 240, 1.4) else 1)
         assert all(10 <= gain <= 30 for gain in each)
 
 
-def test_more_steps_stand_beside_fewer_and_what_the_root_of_their_ratio_makes_of_the_distance(effect):
-    found = columns(effect["steps"], "start", "sequence", "steps", "TPVD", "TPVD before, by the root of the steps")
-    assert [row[:3] for row in found] == [
-        ("glorot", sequence, steps) for sequence in ("AC", "CA") for steps in (20, design.LONG)
-    ]
-    for few, many in (found[:2], found[2:]):
-        assert few[4] is None
-        assert many[4] == pytest.approx(few[3] * (design.LONG / 20) ** 0.5)
+def test_more_steps_stand_beside_fewer_with_what_the_root_of_their_ratio_makes_of_the_distance(effect):
+    names = ("data", "model", "C", "sequence", "more steps", "TPVD", "TPVD, by the root of the steps", "TPVD later")
+    found = {row[:4]: row[4:] for row in columns(effect["steps"], *names)}
+    assert ("mnist", "lstm", 1.4, "CA") in found
+    assert found["cifar10", "cnn", 1.4, "AC"][0] == 240
+    assert ("svhn", "cnn", 0.04, "CA") not in found  # which the factorial experiment has not
+    for steps, before, by_the_root, _ in found.values():
+        assert by_the_root == pytest.approx(before * (steps / design.SHORT) ** 0.5)
+    for theirs, later, steps, needed in columns(
+        effect["steps"], "TPVD, theirs", "TPVD later", "more steps", "steps to theirs"
+    ):
+        assert needed is None if theirs is None else needed == pytest.approx(steps * (theirs / later) ** 2, rel=0.05, abs=1)
 
 
 def test_curves_are_counted_over_every_look_of_every_seed_at_the_figures_own_settings_first(effect):

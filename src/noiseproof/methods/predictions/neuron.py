@@ -190,8 +190,8 @@ PAPER = (
     "functions. IEEE Transactions on Information Forensics and Security 17, 2022"
 )
 
-_DROWNED = 100.0
-"""Noise of a scale that no difference of two logits comes near."""
+_DROWNED = 10.0
+"""Noise of a scale that two logits of a network with an L2 term seldom differ by."""
 _MANY = (
     "With three classes and more no finite epsilon holds: the classes that got no noise keep their exact ratios, so that "
     "one answer can tell two trainings apart. Besides, "
@@ -267,8 +267,8 @@ class NeuronMethod(Method):
         if noise.scale > _DROWNED:
             left = "a guess" if dataset.classes == 2 else "about half of the network's accuracy"
             notes += (
-                f"The noise on a neuron has scale {noise.scale:.3g}, far beyond any logit, so that it comes first or last of "
-                f"all: what is left is {left}. Fewer queries or more records make it less.",
+                f"The noise on a neuron has scale {noise.scale:.3g}, more than logits differ by, so that it mostly comes first "
+                f"or last of all: what is left is hardly more than {left}. Fewer queries or more records make it less.",
             )
         card = self.card(
             dataset,
