@@ -268,11 +268,11 @@ PLANS: Mapping[Scale, Plan] = {
             "cifar10",
             "cifar-net",
             _NO_DROPOUT,
-            models=8,
+            models=6,
             members=1_000,
-            epochs=30,
+            epochs=25,
             batch_size=32,
-            shadows=4,
+            shadows=3,
             records=4_000,
             precision="bfloat16",
         ),
@@ -292,8 +292,8 @@ PLANS: Mapping[Scale, Plan] = {
             "bandwidths; one draw a point. Rates are compared with two networks each.",
             "Scale effect, CIFAR-10: 6 CIFAR-Nets (the paper: 50), each trained for six epochs (60) at a rate of .004 with a "
             "momentum of .9 on the records that are there, in bfloat16; Scott's bandwidths, Sheather and Jones's beside; one "
-            "draw a point, measured on 2,000 test records. Attacked are 8 CIFAR-Nets without dropout on 1,000 members, with "
-            "four shadow models on as many (the paper: 10,000 members and 100 epochs).",
+            "draw a point, measured on 2,000 test records. Attacked are 6 CIFAR-Nets without dropout on 1,000 members, with "
+            "three shadow models on as many (the paper: 10,000 members and 100 epochs).",
         ),
     ),
     "paper": Plan(

@@ -66,8 +66,10 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
             axes[0].plot(
                 *zip(*theirs, strict=True), marker, color="#999999", fillstyle="none", label=f"{method}, theirs"
             )
-    axes[0].axhline(baseline, color=GREEN, linewidth=0.8, linestyle="--", label="without privacy")
-    axes[0].set(xscale="log", xlabel="stated ε", ylabel="accuracy", ylim=(0, 1))
+    axes[0].axhline(baseline, color=GREEN, linewidth=0.8, linestyle="--", label="the relevances' network")
+    lowest = min((point.accuracy for point in points if point.data == setting.data), default=0.0)
+    shown = (max(0.0, lowest - 0.05), 1.0)
+    axes[0].set(xscale="log", xlabel="stated ε", ylabel="accuracy", ylim=shown)
     axes[0].set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
     axes[0].minorticks_off()
     for axis, epsilon in zip(axes[1:], setting.over_epochs, strict=True):
@@ -78,7 +80,7 @@ def accuracy_figure(points: Sequence[Point], setting: Setting, baseline: float, 
             epochs = sorted({point.epochs for point in these})
             means = [statistics.fmean(p.accuracy for p in these if p.epochs == epoch) for epoch in epochs]
             _plot(axis, epochs, means, curve)
-        axis.set(xlabel=f"epochs, ε = {epsilon:g}", ylabel="accuracy", ylim=(0, 1))
+        axis.set(xlabel=f"epochs, ε = {epsilon:g}", ylabel="accuracy", ylim=shown)
     pictures.legend_below(figure, axes[0], 4, fontsize=7)
     figure.suptitle(
         f"Accuracy on {setting.data}: published methods at the ε they claim, dotted where noise is per record"

@@ -71,7 +71,7 @@ def accuracy_table(points: Points, setting: Setting, plan: Plan, baseline: float
         rows.append((*row, *(last(points, setting.data, curve, epsilon) for curve in ours)))
     return Table(
         f"accuracy-{setting.data}",
-        f"Accuracy on {setting.data} against the stated epsilon (without privacy: {baseline:.4f})",
+        f"Accuracy on {setting.data} against the stated epsilon (the relevances' network: {baseline:.4f})",
         tuple(columns),
         tuple(rows),
         (

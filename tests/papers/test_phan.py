@@ -170,6 +170,14 @@ def test_gains_are_of_the_same_seeds_and_dp_sgd_stands_for_every_seed():
     assert dp_sgd[3] == pytest.approx(20)
 
 
+def test_longer_trainings_are_compared_with_longer_ones():
+    accuracies = {LONGER[0]: (0.9,), LONGER[1]: (0.8,), "ilm, first program": (0.5,), "dp-sgd": (0.7, 0.6)}
+    points = [Point("digits", curve, 0.5, 1.0, accuracy) for curve, found in accuracies.items() for accuracy in found]
+    ilm, dp_sgd = gains_table(points, DIGITS).rows
+    assert (ilm[0], ilm[3]) == (LONGER[1], pytest.approx(10))
+    assert (dp_sgd[0], dp_sgd[1], dp_sgd[3]) == ("dp-sgd, longer, first program", 1, pytest.approx(20))
+
+
 def test_the_programs_relevances_are_stretched_and_what_noise_made_negative_gets_the_floor(tmp_path):
     adlm = ProgramAdlm(relevance=str(tmp_path / "kept.json"), floor=1e-5)
     MeanRelevances(0.9, [0.2, 0.3, 0.4]).write(tmp_path / "kept.json")
@@ -199,9 +207,15 @@ def test_what_explains_runs_at_one_epsilon_and_dp_sgd_as_often_as_the_program():
     plan = PLANS["effect"]
     found = every_cell(plan, ["mnist"])
     assert {(cell.epsilon, cell.repeat) for cell in found if cell.curve == EXACT} == {(0.5, each) for each in range(3)}
-    assert [(cell.epsilon, cell.repeat) for cell in found if cell.curve == LONGER[1]] == [(0.5, 0)]
+    longer = [(cell.epsilon, cell.repeat) for cell in found if cell.curve == LONGER[1]]
+    assert longer == [(0.5, each) for each in range(3)]
     assert len([cell for cell in found if cell.curve == "dp-sgd"]) == 9
-    assert method(LONGER[1], plan.settings[0], None).steps(60_000) == 16_000
+    dense = PLANS["small"].settings[0]
+    # At an epsilon of their own, where the plan names one.
+    assert dense.epsilons[0] == 0.25
+    assert {cell.epsilon for cell in every_cell(PLANS["small"], ["mnist"]) if cell.curve in LONGER} == {0.5}
+    for setting in (plan.settings[0], dense):
+        assert method(LONGER[1], setting, None).steps(60_000) == 16_000
 
 
 def test_gains_over_a_dp_sgd_of_several_seeds_are_of_the_same_seeds():
@@ -217,14 +231,12 @@ def test_what_noise_on_relevances_costs_is_told_over_ilm_seed_by_seed():
         "ilm, first program": (0.8, 0.9),
         "adlm, first program": (0.7, 0.9),
         EXACT: (0.8, 0.91),
-        LONGER[0]: (0.95,),
     }
     points = [Point("digits", curve, 0.5, 1.0, accuracy) for curve, found in accuracies.items() for accuracy in found]
     rows = {row[0]: row[2:] for row in explaining_table(points, DIGITS).rows}
     assert rows["ilm, first program"] == (2, pytest.approx(0.85), None, None)
     assert rows["adlm, first program"] == (2, pytest.approx(0.8), pytest.approx(-5), pytest.approx(5))
     assert rows[EXACT][2:] == (pytest.approx(0.5), pytest.approx(0.5))
-    assert rows[LONGER[0]] == (1, pytest.approx(0.95), None, None)
 
 
 def test_one_pass_of_functional_serves_all_epsilons(tmp_path):
