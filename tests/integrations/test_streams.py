@@ -195,7 +195,7 @@ def test_a_stream_that_is_not_what_was_stated_is_stopped_before_anything_of_it_i
             assert engine.steps > before
             before = engine.steps
             seen(*loop)
-    assert engine.steps <= 5
+    assert engine.steps < 10
 
 
 @pytest.mark.parametrize(

@@ -160,10 +160,8 @@ class StreamSampler(Sampler[list[int]]):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on with what `state` gave."""
-        if self._marks is not None and "marks" in state:
-            self._known = max(self._known, len(state["marks"]))
+        if "marks" in state:
             self._compare(0, state["marks"])
-            self._marks[: len(state["marks"])] = state["marks"]
 
 
 class Marked:
