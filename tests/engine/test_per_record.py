@@ -71,6 +71,13 @@ def test_one_record_and_none():
     assert [rows.shape for rows in none.materialise()] == [(0, *parameter.shape) for parameter in module.parameters()]
 
 
+def test_no_record_in_another_dimension_than_the_first():
+    module = network()
+    with PerRecordGradients(module) as engine:
+        gradients = engine.backward(module(torch.empty(3, 0, 4, dtype=torch.float64)).sum((0, 2)))
+    assert [tuple(part.shape) for part in gradients.materialise()] == [(0, 5, 4), (0, 5), (0, 3, 5), (0, 3)]
+
+
 @pytest.mark.parametrize(
     "module",
     [nn.Conv2d(2, 3, 3, padding=1), nn.GRU(6, 4, batch_first=True), nn.LayerNorm(6), nn.GroupNorm(1, 2)],
