@@ -256,6 +256,9 @@ def _take_turns(steps: dict[str, Step], repeats: int, warm: int = FIRST + 1) -> 
         for name, step in steps.items():
             times[name] = [_milliseconds(step)]
     if warm:
+        for name, step in steps.items():
+            if times[name][-1] < 4 * TURN:  # a short step's first without checks is longer than those that follow
+                times[name] = [min(_milliseconds(step) for _ in range(5))]
         fastest = min(values[-1] for values in times.values())
         pauses = {name: 5 if values[-1] > 5 * fastest else 1 for name, values in times.items()}
         rows = {name: max(1, int(TURN / values[-1])) for name, values in times.items()}
