@@ -34,7 +34,7 @@ from noiseproof.privacy import Randomness, Reproducible, Secure
 Step = Callable[[], Any]
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.01
 OURS = ("ours", "ours, secure")
-ENOUGH, DISTURBED = 30.0, 0.1
+LEAST, ENOUGH, DISTURBED = 8.0, 30.0, 0.1
 TURN = 15.0
 """Milliseconds of a turn: shorter steps are taken several times, and the last two thirds of them measured."""
 
@@ -246,8 +246,9 @@ def _take_turns(steps: dict[str, Step], repeats: int, warm: int = FIRST + 1) -> 
     """The median milliseconds of every step, measured in turns after warming up; slow ones join every fifth turn.
 
     The engine checks its first steps, which then take some two to four times as long: they are part of the warming up.
-    Where steps are long, fewer turns are enough: five, and as many as half a minute has room for. A turn during which other
-    processes used a tenth of a core or more is taken again, for two minutes at most.
+    Where steps are long, fewer turns are enough: five, and as many as half a minute has room for. Where they are short, more are
+    taken, for eight seconds: thirty turns of the small MLP last two, and one burst of other work then makes a median. A turn
+    during which other processes used a tenth of a core or more is taken again, for two minutes at most.
     """
     times: dict[str, list[float]] = {name: [] for name in steps}
     pauses, rows = dict.fromkeys(steps, 1), dict.fromkeys(steps, 1)
@@ -255,12 +256,15 @@ def _take_turns(steps: dict[str, Step], repeats: int, warm: int = FIRST + 1) -> 
         for name, step in steps.items():
             times[name] = [_milliseconds(step)]
     if warm:
+        for name, step in steps.items():
+            if times[name][-1] < 4 * TURN:  # a short step's first without checks is longer than those that follow
+                times[name] = [min(_milliseconds(step) for _ in range(5))]
         fastest = min(values[-1] for values in times.values())
         pauses = {name: 5 if values[-1] > 5 * fastest else 1 for name, values in times.items()}
         rows = {name: max(1, int(TURN / values[-1])) for name, values in times.items()}
         times = {name: [] for name in steps}
-    begun, turn = time.monotonic(), 0
-    while turn < repeats and (turn < 5 or time.monotonic() - begun < ENOUGH):
+    begun, turn, least = time.monotonic(), 0, LEAST if repeats >= 5 else 0.0
+    while turn < min(repeats, 5) or (time.monotonic() - begun < (ENOUGH if turn < repeats else least)):
         found: dict[str, list[float]] = {}
         before, start = _others(), time.monotonic()
         for name, step in steps.items():

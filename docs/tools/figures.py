@@ -101,8 +101,11 @@ def compare(folder: Path) -> None:
 
 
 def bench(name: str, file: Path) -> None:
-    """The table of benchmarks, or of one kind (`bench:steps`)."""
+    """The table of benchmarks, or of one kind (`bench:steps`, `bench:batches`)."""
     rows = json.loads(file.read_text())["rows"]
+    if name == "bench:batches":
+        replace(name, _batches(rows))
+        return
     cells = [
         [row["what"], *(_short(row[key]) for key in ("ours", "theirs", "ratio")), row.get("unit", "ms")] for row in rows
     ]
@@ -140,6 +143,22 @@ def _steps_in_short(rows: list[dict[str, Any]]) -> str:
         ]
         lines.append([line, *shown, "1.3" if cells[4] else ""])
     return table(["network, batch", "seeded", "asked", "secure", "asked", "memory", "of checked steps", "asked"], lines)
+
+
+def _batches(rows: list[dict[str, Any]]) -> str:
+    """Ratios to plain torch at growing sizes, a line a network: seeded / secure."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        match = re.fullmatch(r"(batch|length): (.+) at (\d+), .*", row["what"])
+        assert match is not None, row["what"]
+        kind, network, size = match.groups()
+        of = found.setdefault(f"{network}, {kind}", {})
+        of.setdefault(size, []).append(f"{row['ratio']:.2f}")
+    lines = [
+        [line, ", ".join(sizes), ", ".join(" / ".join(pair) for pair in sizes.values())]
+        for line, sizes in found.items()
+    ]
+    return table(["network, what grows", "sizes", "ratio to plain torch, seeded / secure"], lines)
 
 
 def errors(file: Path) -> None:

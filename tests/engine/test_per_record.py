@@ -71,6 +71,21 @@ def test_one_record_and_none():
     assert [rows.shape for rows in none.materialise()] == [(0, *parameter.shape) for parameter in module.parameters()]
 
 
+def test_no_record_in_another_dimension_than_the_first():
+    module = network()
+    with PerRecordGradients(module) as engine:
+        gradients = engine.backward(module(torch.empty(3, 0, 4, dtype=torch.float64)).sum((0, 2)))
+    assert [tuple(part.shape) for part in gradients.materialise()] == [(0, 5, 4), (0, 5), (0, 3, 5), (0, 3)]
+
+
+def test_records_of_nothing_have_gradients_of_nothing():
+    table = nn.Embedding(7, 5)
+    words = torch.empty(0, 3, dtype=torch.long)  # three sentences of no words, in dimension 1
+    with PerRecordGradients(table) as engine:
+        (found,) = engine.backward(table(words).abs().transpose(0, 1).flatten(1).sum(1)).materialise()
+    assert torch.equal(found, torch.zeros(3, 7, 5))
+
+
 @pytest.mark.parametrize(
     "module",
     [nn.Conv2d(2, 3, 3, padding=1), nn.GRU(6, 4, batch_first=True), nn.LayerNorm(6), nn.GroupNorm(1, 2)],

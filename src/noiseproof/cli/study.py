@@ -75,8 +75,8 @@ def bench(
     only: Annotated[
         str | None,
         typer.Option(
-            help="One of steps, noise, shadows, predictions, parameters, generators, inputs, scaling, growth, serve, soak, "
-            "synthetic."
+            help="One of steps, noise, shadows, predictions, parameters, generators, inputs, scaling, growth, batches, "
+            "serve, soak, synthetic."
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Repetitions that each median is taken over.")] = 30,

@@ -187,7 +187,7 @@ class PerRecordGradients:
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
-        records = len(given[0]) if given else 0
+        records = len(given[0]) if given and given[0].numel() else 0  # none may lie in another dimension
         if self._unchecked and self._recorder.recording and records > 1:
             twin = TwinBatch([tensor for tensor in given if len(tensor) == records], records, 0, module)
             self._mixed = records if twin.tells_apart(args, kwargs) else None

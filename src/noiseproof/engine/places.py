@@ -99,6 +99,8 @@ class Place:
         behind = 1
         for dim in range(len(before) - 1, -1, -1):
             size = before[dim]
+            if not behind:
+                break  # records of no numbers, whose gradients are nothing wherever they lie
             inner, left = divmod(stride, behind)
             if not left and inner and size >= self.records * inner and size % (self.records * inner) == 0:
                 return Place(self.records, dim, size // (self.records * inner), inner)
