@@ -181,16 +181,21 @@ _POSTGRESQL_BODY = " BEGIN RAISE EXCEPTION 'the history of a ledger is append-on
 
 # Workers remember rights until this number changes, whoever changed them, and how.
 RIGHTS = "rights"
-"""The property that counts changes of keys and rights."""
+"""The property that is another after every transaction that changes keys or rights."""
 _WATCHED = ("clients", "allowances", "keys")
 _COUNT = f"UPDATE properties SET value = CAST(CAST(value AS bigint) + 1 AS text) WHERE name = '{RIGHTS}'"
+# PostgreSQL keeps every version of a row until its transaction ends: the transaction's own number is written once.
+_NUMBER = (
+    f"UPDATE properties SET value = CAST(txid_current() AS text) WHERE name = '{RIGHTS}' "
+    "AND value <> CAST(txid_current() AS text)"
+)
 _SQLITE_GUARDS |= {
     f"{table}_{verb.lower()}_counted": f"CREATE TRIGGER {table}_{verb.lower()}_counted AFTER {verb} ON {table} "
     f"BEGIN {_COUNT}; END"
     for table in _WATCHED
     for verb in ("INSERT", "UPDATE", "DELETE")
 }
-_POSTGRESQL_COUNT = f" BEGIN {_COUNT}; RETURN NULL; END "
+_POSTGRESQL_COUNT = f" BEGIN {_NUMBER}; RETURN NULL; END "
 _POSTGRESQL_GUARDS = {
     f"{table}_no_change": ("BEFORE UPDATE OR DELETE OR TRUNCATE", table, "keep_history") for table in _SAME
 }
