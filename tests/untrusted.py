@@ -1,6 +1,6 @@
 """Every parser of bytes that a stranger may have sent or left in a file, with something right for each, and ways to spoil it.
 
-`python -m bench.fuzz` gives them to a fuzzer; `test_untrusted_bytes.py` tries each some times.
+`python -m tests.fuzz` gives them to a fuzzer; `test_untrusted_bytes.py` tries each some times.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from noiseproof.serve.ledger import (
 )
 from noiseproof.serve.ledger.database import parse_url
 from noiseproof.serve.ledger.records import Entry
-from noiseproof.serve.ledger.tables import clients, entries, keys, models
+from noiseproof.serve.ledger.tables import clients, entries, keys, metadata, models
 from tests import untrusted
 
 EACH = Amount.cost("pure", 0.01)
@@ -249,6 +249,10 @@ def test_the_chain_of_grants_holds_no_secret_of_a_key(ledger, database):
     assert not any(part in chained for row in kept for part in row)
 
 
+COUNTED = ("folded", "rights")
+"""How far balances were added up, which tells something only where they do not add up; and how often rights changed."""
+
+
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_whatever_cell_is_changed_and_whatever_row_is_taken_out_something_is_found(ledger, database, tmp_path):
     """Of every table that a chain tells of: the first and the last row, each of its cells, and the row as a whole."""
@@ -259,7 +263,12 @@ def test_whatever_cell_is_changed_and_whatever_row_is_taken_out_something_is_fou
     for table in right.keys() - untrusted.UNCHAINED:
         for place in {0, len(right[table]) - 1} if right[table] else ():
             row = right[table][place]
-            others = [[*row[:at], another(cell), *row[at + 1 :]] for at, cell in enumerate(row)]
+            if row[0] in COUNTED:
+                continue
+            names = metadata.tables[table].columns.keys()
+            others = [
+                [*row[:at], another(cell), *row[at + 1 :]] for at, cell in enumerate(row) if names[at] not in COUNTED
+            ]
             for other in [*others, None]:
                 rows = [*right[table][:place], *([] if other is None else [other]), *right[table][place + 1 :]]
                 copy = untrusted.with_rows(file, json.dumps({**right, table: rows}).encode())

@@ -1,4 +1,4 @@
-"""Fuzz the parsers of bytes that strangers may have made: `python -m bench.fuzz SECONDS [NAME...]`, each for so many seconds.
+"""Fuzz the parsers of bytes that strangers may have made: `python -m tests.fuzz SECONDS [NAME...]`, each for so many seconds.
 
 Inputs are made by atheris, which looks at what the package's code does with them, and by changes of right documents in
 turns; atheris (`pip install atheris`) is no part of the package's environment. What a parser raises that is none of the
@@ -104,7 +104,7 @@ def main() -> None:
         names = [*untrusted.parsers(Path(tempfile.mkdtemp(prefix="fuzz-"))), HTTP]
     for name in names:
         ended = subprocess.run(
-            [sys.executable, "-m", "bench.fuzz", seconds, name], check=False, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.fuzz", seconds, name], check=False, stderr=subprocess.PIPE, text=True
         )
         if ended.returncode:
             print(json.dumps({"parser": name, "ended": ended.returncode, "said": ended.stderr[-2000:]}), flush=True)
