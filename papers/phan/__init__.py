@@ -57,7 +57,7 @@ class _Cells(Store[Cell, CellResult]):
 
     def belongs(self, cell: Cell) -> dict[str, Any]:
         setting = next(one for one in self._setup.plan.settings if one.data == cell.data)
-        aside = ["curves", "maps", "longer_at"]
+        aside = ["curves", "maps"]
         if cell.curve not in LONGER:
             aside.append("longer")
         if cell.curve in TRAINED or cell.curve.endswith(PROGRAM):

@@ -110,8 +110,6 @@ def every_cell(plan: Plan, data: list[str]) -> list[Cell]:
 
 def _epsilons(curve: str, setting: Setting) -> tuple[float, ...]:
     """At which epsilons a curve is trained: one of them, where the curve is to explain another."""
-    if curve in LONGER and setting.longer_at is not None:
-        return (setting.longer_at,)
     return setting.epsilons[:1] if curve in (*EXPLAINING, *LONGER) else setting.epsilons
 
 
