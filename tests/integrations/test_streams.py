@@ -162,6 +162,13 @@ def test_a_pass_that_was_left_goes_on_in_the_next_also_in_another_process(tmp_pa
     engine.close()
 
 
+def test_a_last_batch_that_is_shorter_than_stated_moves_nobody():
+    loop = parts(Stream(most=50))
+    engine = private(loop)
+    assert [len(batch) for batch in seen(*loop) + seen(*loop)] == [12, 12, 12, 12, 2] * 2
+    assert engine.steps == 10
+
+
 def test_workers_that_share_a_stream_are_told_apart_by_ids():
     loop = parts(num_workers=2, batch_size=8)
     engine = private(loop, ids=ids)
@@ -179,7 +186,7 @@ def test_workers_that_share_a_stream_are_told_apart_by_ids():
         ({"shuffled": True}, {}, {}, "other records, or others in their places"),
         ({"most": 80}, {}, {}, "more than the 60 records"),
         ({"most": 80}, {}, {"ids": ids}, "came again"),
-        ({"most": 50}, {}, {}, "ended after 50 of the 60"),
+        ({"most": 40}, {}, {}, "ended after 40 of the 60"),
         ({"most": 40}, {}, {"ids": ids}, "came again"),
         ({}, {}, {"ids": ids, "records": 50}, "from 0 to 49"),
     ],

@@ -166,19 +166,17 @@ def _pairs(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list
 def _gradients(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], parameters: Sequence[nn.Parameter]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """What the same errors in both give to every parameter, folded; nothing if a number of them is not finite."""
+    """What the same errors in both give to every parameter, folded, where all its numbers are finite."""
     there = [pair for pair in pairs if pair[0].requires_grad and pair[1].requires_grad]
     if not there:
         return []
-    seed = _SECRET.getrandbits(62)
-    generator = torch.Generator().manual_seed(seed)
+    generator, seed = torch.Generator().manual_seed(_SECRET.getrandbits(63)), _SECRET.getrandbits(62)
     errors = [torch.randn(one.shape, generator=generator).to(one) for one, _ in there]
     one, other = (_folded(rows, errors, parameters, seed) for rows in zip(*there, strict=True))
-    # Another record that is not finite spoils the sum, though its errors are nothing.
-    if not all(bool(part.isfinite().all()) for part in (*one.values(), *other.values())):
-        return []
     nothing = torch.zeros(())
-    return [(one.get(index, nothing), other.get(index, nothing)) for index in one.keys() | other.keys()]
+    found = [(one.get(index, nothing), other.get(index, nothing)) for index in one.keys() | other.keys()]
+    # Another record that is not finite spoils the sum, though its errors are nothing.
+    return [pair for pair in found if all(bool(part.isfinite().all()) for part in pair)]
 
 
 def _folded(

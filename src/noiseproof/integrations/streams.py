@@ -96,6 +96,8 @@ class StreamSampler(Sampler[list[int]]):
         self._marks = None if ids is not None or passes == 1 else torch.zeros(records, dtype=torch.int64)
         self._known = 0
         """Of how many records the mark is known."""
+        self._ended: int | None = None
+        """After how many records a pass was over too early."""
         loader.collate_fn = Marked(SeparateCollate(loader.collate_fn), marking=self._marks is not None)
         gradients.follow_visits(records)
 
@@ -114,6 +116,11 @@ class StreamSampler(Sampler[list[int]]):
         Raises:
             NoiseproofError: If the stream is not what was stated.
         """
+        if self._ended is not None and self._ids is None:
+            raise NoiseproofError(
+                f"the stream has ended after {self._ended} of the {self._records} records that were stated, so that another pass "
+                "would have each come too early for the noise."
+            )
         self.drawn.clear()
         left = 0 if self._ids is not None else self._gradients.position % self._plan.steps * self._pieces
         place, number = 0, 0
@@ -134,11 +141,8 @@ class StreamSampler(Sampler[list[int]]):
                 yield batch
             if last:
                 coming = next(batches, None)
-        if self._ids is None and place < self._records and self.steps:
-            raise NoiseproofError(
-                f"the stream has ended after {place} of the {self._records} records that were stated; a next pass would have "
-                "each come too early for the noise."
-            )
+        if math.ceil(number / self._pieces) < self._plan.steps and self.steps:
+            self._ended = place
 
     def _compare(self, place: int, marks: torch.Tensor | None) -> None:
         if self._marks is None or marks is None:
