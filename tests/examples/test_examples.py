@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def test_every_script_is_run_here():
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_does_what_it_is_for(name, capsys, monkeypatch):
     monkeypatch.delenv("NOISEPROOF_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", [name])  # a script's own: pytest's would be read as the name of a data set
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     printed = capsys.readouterr().out
     for words in LOOPS[name]:
@@ -48,6 +50,7 @@ def test_a_loop_does_what_it_is_for(name, capsys, monkeypatch):
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_does_what_it_is_for(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     printed = capsys.readouterr().out
     for words in SAID[name]:
