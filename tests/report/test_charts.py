@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from noiseproof.privacy import Claim
 from noiseproof.report.charts import Axis, Chart, Drawing, Point, Series, matter, spread
+from noiseproof.report.intervals import three
 
 SOME = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -38,6 +40,11 @@ def test_values_beyond_an_end_are_drawn_at_it():
     axis = Axis("", 0.1, 10, log=True)
     assert axis.at(0) == 0
     assert axis.at(100) == 1
+
+
+def test_an_epsilon_beyond_all_axes_is_drawn_at_the_end_of_one():
+    drawn = three({"claimed": Claim(epsilon=1e308, delta=0.0, source="a stranger's card")}, "claimed")
+    assert drawn is not None
 
 
 def test_shares_end_at_one():

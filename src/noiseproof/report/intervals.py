@@ -118,6 +118,10 @@ _NAMES = {"claimed": "claimed", "proven": "proven", "audited": "audited, at leas
 _MISSING = {"claimed": "nothing is claimed", "proven": "nothing is proven", "audited": "no attack has been tried"}
 
 
+_HIGHEST = 1e300
+"""Where an axis ends, whatever a card says: beyond it numbers have no double."""
+
+
 def three(promises: Promises, verdict: str) -> Three:
     """The picture of one promise.
 
@@ -129,7 +133,8 @@ def three(promises: Promises, verdict: str) -> Three:
         What to draw.
     """
     finite = [one.epsilon for one in promises.values() if one is not None and math.isfinite(one.epsilon)]
-    axis = Axis("epsilon", 0.1, max(100.0, *(2 * value for value in finite)) if finite else 100.0, log=True)
+    highest = max([50.0, *finite])
+    axis = Axis("epsilon", 0.1, 2 * min(highest, _HIGHEST), log=True)
     shown, rows = interval(promises, verdict, axis), []
     for kind, name in _NAMES.items():
         one, share = promises.get(kind), shown.marks.get(kind)
