@@ -10,6 +10,7 @@ import pytest
 
 from bench.synthetic import RESULTS, best, kept, rows
 from bench.synthetic.__main__ import MEASURES, compared, coverage, everything, given_up, held, read
+from bench.synthetic.bins import left
 from bench.synthetic.measures import measure
 from bench.synthetic.tables import named
 
@@ -48,6 +49,13 @@ def test_shuffled_columns_keep_their_shares_and_lose_pairs_and_classifiers(table
     assert found["tv1"] == 0
     assert found["tv2"] > 0.1
     assert found["logistic_auc"] < 0.7
+
+
+def test_the_finer_the_bins_of_numbers_the_less_variation_they_leave_and_categories_have_none(table):
+    coarse, fine = (left(table, bins, halved=False) for bins in (8, 64))
+    assert 0 < fine < coarse / 2
+    categories = {name: about for name, about in table.schema["columns"].items() if "categories" in about}
+    assert left(replace(table, schema={**table.schema, "columns": categories}), 8, halved=False) == 0
 
 
 def _keep(folder, name, way, epsilon, seed, **values):
