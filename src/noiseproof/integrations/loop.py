@@ -193,7 +193,7 @@ def make_private(
                 "take mechanism='sgd', or dp-mf by `train` or by `CorrelatedGradients.batches(groups=)`, which place persons."
             )
         assert epochs is not None
-        pieces = {"pieces": accumulation_steps, "most": max_physical_batch_size}
+        pieces: dict[str, Any] = {"pieces": accumulation_steps, "most": max_physical_batch_size}
         if planned is None:
             steps = math.ceil(len(inner.batch_sampler) / accumulation_steps)  # type: ignore[arg-type]
             planned = Plan(steps, steps)
