@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from noiseproof.engine import PrivateGradients
+from noiseproof.engine.company import folded
 from noiseproof.errors import UnsupportedError
 from noiseproof.privacy import Reproducible
 
@@ -119,6 +120,60 @@ NETWORKS = {
 def test_a_network_whose_records_depend_on_their_company_is_refused(kind):
     with pytest.raises(UnsupportedError, match="other records"):
         train(Network(**NETWORKS[kind]))
+
+
+class Mixed(torch.autograd.Function):
+    """A linear layer that gives its weight, and nothing else, something of all records."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, errors):
+        x, weight = ctx.saved_tensors
+        return errors @ weight, errors.T @ (x + x.mean(0))
+
+
+def test_of_many_parameters_none_may_depend_on_others():
+    """All are compared at every check: one that is spoiled is found at the first, however many there are beside."""
+    torch.manual_seed(0)
+
+    class Many(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(6, 300) for _ in range(40))
+            self.weight, self.last = nn.Parameter(torch.randn(300, 300) / 20), nn.Linear(300, 3)
+
+        def forward(self, x):
+            return self.last(Mixed.apply(sum(part(x) for part in self.parts), self.weight))
+
+    with pytest.raises(UnsupportedError, match="other records"):
+        train(Many(), steps=1)
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (5,), (1, 3), (9000,), (70, 200), (3, 40, 50), (1, 1, 5000), (200, 1, 5, 5), (0, 3)]
+)
+def test_folding_shows_every_number_that_differs(shape):
+    torch.manual_seed(0)
+    gradient = torch.randn(shape)
+    other = gradient.clone()
+    before = folded(gradient, 3)
+    assert torch.equal(before, folded(gradient, 3))
+    assert before.numel() <= max(4096, *shape[-1:], 0) * 2
+    for place in torch.randperm(gradient.numel())[:20].tolist():
+        other.view(-1)[place] += 1
+        off = (folded(other, 3) - before).abs().max()
+        assert 0.49 < float(off) < 1.51
+        other.view(-1)[place] -= 1
+
+
+def test_folding_takes_rows_that_are_looked_up_as_it_takes_the_whole_table():
+    torch.manual_seed(0)
+    table = torch.zeros(300, 40).index_add_(0, torch.randint(300, (50,)), torch.randn(50, 40))
+    torch.testing.assert_close(folded(table.to_sparse(1), 5), folded(table, 5))
 
 
 @pytest.mark.parametrize("write", [written, written_in_numpy], ids=["a parameter", "a buffer"])

@@ -67,10 +67,7 @@ class Tables(nn.Module):
 
 @pytest.mark.parametrize("kind", ["wide rows", "three layers", "a bag"])
 def test_nor_do_wide_rows_and_tables(kind, tmp_path):
-    """What a twin, a dense gradient and a bag's rows would take beside the batch, together.
-
-    A gradient of a few records that are run by themselves is all that comes to it: of a parameter drawn anew at every check.
-    """
+    """What a twin, a dense gradient, a bag's rows and what a few records give by themselves would take beside the batch."""
     torch.manual_seed(0)
     records = 512
     module, x, classes = {
@@ -103,4 +100,4 @@ def test_nor_do_wide_rows_and_tables(kind, tmp_path):
 
     peaks = [peak(step, tmp_path / "trace.json") for step in (plain_step, private_step)]
     assert gradients._checked == 1
-    assert peaks[1] < (4.5 if kind == "a bag" else 2.2) * peaks[0]  # where the drawn parameter is the bag's whole table
+    assert peaks[1] < 1.3 * peaks[0]

@@ -3,11 +3,15 @@
 A twin batch follows torch's operations in a batch of the same size. What it cannot see, this does: work done in numpy or
 on other threads, what depends on how many records there are or at which place a record stands, backward passes of one's own
 that bring other records in, what is remembered outside of torch, and parameters that are written past it.
+
+Compared are the record's outputs, in full, and what the same errors in them give to every parameter: in full where that is a few
+thousand numbers, else sums of some of its rows with secret signs and sizes. Each gradient is summed as soon as it is made, so
+that the check holds one parameter's at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from random import SystemRandom
@@ -20,6 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
+from noiseproof.engine.checks import AT_ONCE
 from noiseproof.engine.masks import random_states, set_random_states, told
 from noiseproof.engine.per_record import PerRecordGradients
 from noiseproof.engine.rules.rule import Hook, Replacing
@@ -29,8 +34,8 @@ from noiseproof.errors import UnsupportedError
 _SECRET = SystemRandom()
 _DROPPING = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 """Layers that do nothing else in training than drop."""
-_MOST = 2**16
-"""About so many coordinates of a gradient are compared at most."""
+_MOST, _SUMS = 2**12, 64
+"""Of a parameter's gradient about so many numbers are compared at most, and so many sums of rows where it has more."""
 _COMPANIES = (2, 3)
 """How many records are run by themselves: the one in question is the first of two, and the last of three."""
 
@@ -127,13 +132,17 @@ def _refusal(
         finally:
             set_random_states(before)
     allowed = 3 * _precision([*parameters, *(one for one, _ in pairs)]) ** 0.5
+    # Some gradients are nothing but rounding of the others' (softmax does not change with its keys' bias).
+    floor = max([allowed, *(0.1 * float(part.abs().max()) for part in tree_leaves(gradients) if part.numel())])
     if written != _sums(network) or not all(_close(one, other, 0.0) for one, other in zip(*kept, strict=True)):
         return (
             "the forward pass writes values of records into parameters or buffers, which are released without noise; keep "
             "nothing of the records there, and change parameters after the optimizer's step."
         )
-    compared = [*pairs, *zip(*gradients, strict=True)]
-    return "" if all(_close(one, other, allowed) for one, other in compared) else MIXED
+    same = all(_close(one, other, allowed) for one, other in pairs) and all(
+        _close(one, other, allowed, floor) for one, other in gradients
+    )
+    return "" if same else MIXED
 
 
 def _only(leaf: Any, dims: Mapping[int, int], company: Sequence[int]) -> Any:
@@ -156,34 +165,77 @@ def _pairs(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list
 
 def _gradients(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], parameters: Sequence[nn.Parameter]
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What the same errors in both give to some parameters, at most about `_MOST` numbers."""
-    some: list[nn.Parameter] = []
-    for parameter in _SECRET.sample(parameters, len(parameters)):
-        if not some or sum(other.numel() for other in some) + parameter.numel() <= _MOST:
-            some.append(parameter)
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What the same errors in both give to every parameter, folded, where all its numbers are finite."""
     there = [pair for pair in pairs if pair[0].requires_grad and pair[1].requires_grad]
     if not there:
-        return [], []
-    generator = torch.Generator().manual_seed(_SECRET.getrandbits(63))
+        return []
+    generator, seed = torch.Generator().manual_seed(_SECRET.getrandbits(63)), _SECRET.getrandbits(62)
     errors = [torch.randn(one.shape, generator=generator).to(one) for one, _ in there]
-
-    def gradient(rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """As one vector, since some of its parts may be nothing but rounding (keys' biases)."""
-        parts = torch.autograd.grad(rows, some, errors, allow_unused=True, materialize_grads=True)
-        return [torch.cat([(part.to_dense() if part.is_sparse else part).flatten().float() for part in parts])]
-
-    one, other = (gradient(rows) for rows in zip(*there, strict=True))
+    one, other = (_folded(rows, errors, parameters, seed) for rows in zip(*there, strict=True))
+    nothing = torch.zeros(())
+    found = [(one.get(index, nothing), other.get(index, nothing)) for index in one.keys() | other.keys()]
     # Another record that is not finite spoils the sum, though its errors are nothing.
-    return (one, other) if all(bool(part.isfinite().all()) for part in (*one, *other)) else ([], [])
+    return [pair for pair in found if all(bool(part.isfinite().all()) for part in pair)]
 
 
-def _close(one: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
-    one, other = one.detach().flatten().nan_to_num(), other.detach().flatten().nan_to_num()
-    if one.shape != other.shape or not allowed or not (one.is_floating_point() or one.is_complex()):
+def _folded(
+    rows: Sequence[torch.Tensor], errors: Sequence[torch.Tensor], parameters: Sequence[nn.Parameter], seed: int
+) -> dict[int, torch.Tensor]:
+    """The gradients by their parameters' places, each folded as soon as it is made and let go of."""
+    found: dict[int, torch.Tensor] = {}
+
+    def folding(index: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def fold(gradient: torch.Tensor) -> torch.Tensor:
+            found[index] = folded(gradient, seed + index)
+            return torch.zeros_like(gradient) if gradient.is_sparse else gradient.new_zeros(()).expand(gradient.shape)
+
+        return fold
+
+    handles = [parameter.register_hook(folding(index)) for index, parameter in enumerate(parameters)]
+    try:
+        torch.autograd.grad(rows, parameters, errors, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def folded(gradient: torch.Tensor, seed: int) -> torch.Tensor:
+    """A gradient's rows times random signs and sizes, of many rows the sums of some neighbours: about `_MOST` numbers at most.
+
+    Where two gradients differ so do these, by as much for their size: no row is in two sums or in none. Nothing as large as the
+    gradient is written out.
+    """
+    if not gradient.dim():
+        gradient = gradient.unsqueeze(0)
+    while len(gradient) == 1 and gradient.dim() > 1 and not gradient.is_sparse:
+        gradient = gradient[0]
+    rows, row = gradient.shape[0], gradient.shape[1:]
+    generator = torch.Generator().manual_seed(seed)
+    weights = (torch.rand(rows, generator=generator) + 0.5) * (torch.randint(2, (rows,), generator=generator) * 2 - 1)
+    weights = weights.to(gradient.device, torch.promote_types(gradient.dtype, torch.float32))
+    few = gradient.numel() <= _MOST
+    each = 1 if few else -(-rows // max(1, min(_SUMS, _MOST // row.numel())))
+    if gradient.is_sparse:
+        gradient = gradient.coalesce()
+        places, values = gradient.indices()[0], gradient.values().to(weights)
+        sums = values.new_zeros(-(-rows // each), *row)
+        return sums.index_add_(0, places // each, values * weights[places].view(-1, *[1] * len(row)))
+    if few:
+        return gradient.to(weights) * weights.view(-1, *[1] * len(row))
+    parts = zip(weights.split(each), gradient.split(each), strict=True)
+    return torch.stack([torch.tensordot(by, some.to(weights), dims=1) for by, some in parts])
+
+
+def _close(one: torch.Tensor, other: torch.Tensor, allowed: float, floor: float | None = None) -> bool:
+    """Whether two tensors differ by no more than is allowed of the larger one, or of `floor`, which is `allowed` if not given."""
+    one, other = one.detach().nan_to_num(), other.detach().nan_to_num()
+    if not allowed or not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)
     size = float(one.abs().max() + other.abs().max()) if one.numel() else 0.0
-    return not one.numel() or float((one - other).abs().max()) <= allowed * (size + allowed)
+    floor = allowed if floor is None else floor
+    return not one.numel() or float((one - other).abs().max()) <= allowed * (size + floor)
 
 
 def _precision(tensors: Sequence[torch.Tensor]) -> float:
@@ -195,9 +247,12 @@ def _precision(tensors: Sequence[torch.Tensor]) -> float:
     return max(torch.finfo(kind).eps for kind in kinds)
 
 
-def _sums(network: nn.Module) -> list[str]:
-    """What tells parameters from others."""
-    return [str(float(parameter.detach().sum(dtype=torch.float64))) for parameter in network.parameters()]
+def _sums(network: nn.Module) -> list[tuple[float, ...]]:
+    """What tells parameters from others; some numbers of them are widened at a time."""
+    return [
+        tuple(float(part.sum(dtype=torch.float64)) for part in parameter.detach().flatten().split(AT_ONCE))
+        for parameter in network.parameters()
+    ]
 
 
 def _released(network: nn.Module) -> list[torch.Tensor]:

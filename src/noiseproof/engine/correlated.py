@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -186,7 +187,10 @@ class CorrelatedGradients(PrivateGradients):
         self.own_order = False
         """Whether a loader's own order was taken, so that the guarantee is for replace-one."""
         self.visits: Visits | None = None
-        self._here: torch.Tensor | None = None
+        self._coming: deque[torch.Tensor] = deque()
+        """Of streams: whose records the batches are that were handed over, in order."""
+        self._here: list[torch.Tensor] = []
+        """Of a stream: whose records the step has had so far."""
         self._stream: Stream | None = None
         self.places: torch.Tensor | None = None
         """Each record's place in a round: drawn with the first batch, or its batch in a loader's own order. Private."""
@@ -292,13 +296,8 @@ class CorrelatedGradients(PrivateGradients):
             loader.__dict__["batch_sampler"] = rest  # a DataLoader forbids to change it; this copy has not begun
         elif records is None:
             raise SettingError("say how many `records` there are.")
-        elif self._stream is not None and self._stream.step < self.position:
-            raise NoiseproofError(
-                "steps were taken after this state that it does not know, so nobody can say whose records are due; go on "
-                "from the newest checkpoint, or train anew."
-            )
         else:
-            self.own_order, self.visits = True, self.visits or Visits(self.strategy.participation, records)
+            self.follow_visits(records)
             loader = copy.copy(loader)
         loader.collate_fn = SeparateCollate(loader.collate_fn)
         self.expected_batch = self.expected_batch or float(loader.batch_size or (records or 0) / self.blocks)
@@ -308,11 +307,60 @@ class CorrelatedGradients(PrivateGradients):
                 self.check_turn(len(order))
                 size = len(rest[number])
             else:
-                assert self.visits is not None
-                self._here = ids(batch).cpu()
-                self.visits.check(self._here, self.position)
-                size = len(self._here)
+                whose = ids(batch)
+                self.expect_visits(whose)
+                size = len(whose)
             yield from self._given(batch, Waiting(size, True, record_tensors(batch, size)))
+
+    def follow_visits(self, records: int) -> None:
+        """From now on every batch says whose records it has (`expect_visits`); those of a stream cannot be seen beforehand.
+
+        Raises:
+            NoiseproofError: If steps were taken that this object does not know, so that nobody can say who is due.
+        """
+        if self._stream is not None and self._stream.step < self.position:
+            raise NoiseproofError(
+                "steps were taken after this state that it does not know, so nobody can say whose records are due; go on "
+                "from the newest checkpoint, or train anew."
+            )
+        if self.visits is not None and len(self.visits.last) != records:
+            raise SettingError(f"this training has {len(self.visits.last)} records, and not {records}.")
+        self.own_order, self.visits = True, self.visits or Visits(self.strategy.participation, records)
+
+    def expect_visits(self, ids: torch.Tensor) -> None:
+        """Note whose records the batch has that is handed over next; they are checked when its losses come."""
+        if ids.dim() != 1:
+            raise NoiseproofError(f"the ids of a batch must be one a record, and not of the shape {tuple(ids.shape)}.")
+        self._coming.append(ids.detach().cpu())
+
+    def backward(self, losses: torch.Tensor | None) -> bool:
+        """See `BatchGradients.backward`; of a stream a record that comes too early or too often is refused here.
+
+        Raises:
+            NoiseproofError: If one does; nothing of the step is released.
+        """
+        waiting = self.pending
+        if self.visits is None or not waiting:
+            return super().backward(losses)
+        if not self._coming:
+            raise NoiseproofError(
+                "this training was told whose records a stream's batches have; say it of all of them."
+            )
+        self.visits.check(torch.cat([*self._here, self._coming[0]]), self.position)
+        self._here.append(self._coming[0])
+        try:
+            return super().backward(losses)
+        finally:
+            if self.pending < waiting:
+                self._coming.popleft()
+            else:
+                self._here.pop()  # these were not the batch's losses; others may come
+
+    def forget_waiting(self) -> None:
+        """See `BatchGradients.forget_waiting`."""
+        super().forget_waiting()
+        self._coming.clear()
+        self._here.clear()
 
     def declare(self, batches: Iterable[Sequence[int]], records: int) -> list[list[int]]:
         """Note the order in which records come in every epoch: the batches of one epoch, each a step.
@@ -394,9 +442,9 @@ class CorrelatedGradients(PrivateGradients):
         return sampled_gaussian(self.sample_rate, self.noise_multiplier) if first else NoOpDpEvent()
 
     def _finish(self) -> torch.Tensor:
-        if self.visits is not None and self._here is not None:
-            self.visits.add(self._here, self.position - 1)
-            self._here = None
+        if self.visits is not None:
+            self.visits.add(torch.cat(self._here), self.position - 1)
+            self._here.clear()
         total = self.ranks.summed(self._take_sum())
         if self._stream is None:
             self._stream = self.strategy.start(total.numel(), total)

@@ -104,8 +104,8 @@ class OrderSampler(Sampler[list[int]]):
                 yield piece.tolist()
 
 
-def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The DataLoader that draws, if it is one whose batches can be drawn as is accounted for.
+def inner_loader(loader: DataLoader[Any], *, as_they_come: bool = False) -> DataLoader[Any]:
+    """The DataLoader that draws, if it is one whose batches can be drawn as is accounted for, or taken `as_they_come`.
 
     Raises:
         UnsupportedError: If it is not; the message says what can be done.
@@ -113,11 +113,12 @@ def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
     inner = getattr(loader, "base_dataloader", loader)  # accelerate keeps it there
     if not isinstance(inner, DataLoader):
         raise UnsupportedError(f"a {type(loader).__name__} cannot be made private; give a torch DataLoader.")
-    if isinstance(inner.dataset, IterableDataset):
+    stream = isinstance(inner.dataset, IterableDataset)
+    if stream and not as_they_come:
         raise UnsupportedError(
             "the loader's data set is iterable, so that no record can be drawn by chance, as the accounted sampling needs; make "
             "it a map-style data set with __len__ and __getitem__ (datasets: without streaming), or take its batches as they "
-            "come, with correlated noise: CorrelatedGradients.load(loader, ids=..., records=...)."
+            "come, with correlated noise: mechanism='mf', neighbours='replace-one', records=..."
         )
     if not getattr(inner, "in_order", True):
         raise UnsupportedError(
@@ -126,6 +127,8 @@ def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
         )
     if inner.batch_sampler is None:
         raise UnsupportedError("the loader has no batch size, from which the sampling rate follows; give it one.")
+    if stream:
+        return inner
     sampler = getattr(inner.batch_sampler, "sampler", inner.batch_sampler)
     known = (RandomSampler, SequentialSampler, DistributedSampler)
     if not isinstance(sampler, known) and type(sampler).__name__ != "SeedableRandomSampler":
@@ -139,7 +142,7 @@ def inner_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
     return inner
 
 
-def convert_loader(loader: DataLoader[Any], sampler: LoopSampler | OrderSampler, training: Any) -> None:
+def convert_loader(loader: DataLoader[Any], sampler: Any, training: Any) -> None:
     """Let a loader draw by `sampler` and tell `training` what it hands over."""
     own = type(loader)
 
@@ -147,9 +150,17 @@ def convert_loader(loader: DataLoader[Any], sampler: LoopSampler | OrderSampler,
         def __iter__(self) -> Iterator[Any]:
             return training.hand_over(super().__iter__())
 
-    Private.__name__ = f"Private{own.__name__}"
+    class Streaming(own):  # type: ignore[misc, valid-type]
+        def __iter__(self) -> Iterator[Any]:
+            return training.hand_over(sampler.given(super().__iter__()))
+
+        def __len__(self) -> int:
+            return len(sampler)
+
+    stream = isinstance(loader.dataset, IterableDataset)
+    Private.__name__ = Streaming.__name__ = f"Private{own.__name__}"
     # DataLoader forbids to change these once it is made; its batches have not begun.
     loader.__dict__["batch_sampler"] = sampler
-    if loader.collate_fn is not default_collate:
+    if loader.collate_fn is not default_collate and not stream:  # whose sampler has put its own there
         loader.collate_fn = SeparateCollate(loader.collate_fn, ordered=getattr(sampler, "persons", None) is not None)
-    loader.__class__ = Private
+    loader.__class__ = Streaming if stream else Private

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from noiseproof.data.persons import Groups, group_array
 from noiseproof.engine import CorrelatedGradients, PrivateGradients
 from noiseproof.engine.ranks import ALONE, Ranks, is_sharded, shared_by_ranks
 from noiseproof.errors import SettingError, UnsupportedError
 from noiseproof.integrations.loader import LoopSampler, OrderSampler, convert_loader, inner_loader
+from noiseproof.integrations.streams import Ids, Plan, StreamSampler, plan
 from noiseproof.integrations.training import PrivateTraining
 from noiseproof.integrations.watch import Reduction
 from noiseproof.privacy import Budget, Neighbours, Reproducible, Secure, calibration
@@ -54,6 +55,8 @@ def make_private(
     groups: Groups | None = None,
     max_records_per_person: int = 8,
     mechanism: Mechanism = "sgd",
+    records: int | None = None,
+    ids: Ids | None = None,
 ) -> PrivateTraining:
     """Make an ordinary training loop private, which stays as it is: `for batch in loader`, `loss.backward()`, `step()`.
 
@@ -81,7 +84,7 @@ def make_private(
     Args:
         model: The network; also inside DistributedDataParallel or from `torch.compile` (training steps are then not compiled).
         optimizer: Its optimizer, or several; what they do to noised gradients is theirs.
-        loader: A `DataLoader` of a map-style data set with a batch size.
+        loader: A `DataLoader` with a batch size, of a map-style data set; with `mechanism="mf"` also of an iterable one.
         epsilon: What `epochs` epochs may spend at `delta`; further steps are refused. Instead of `noise_multiplier`.
         delta: See `epsilon`.
         epochs: How often the loader will be run through.
@@ -107,6 +110,10 @@ def make_private(
         mechanism: `mf` leaves the loader its own order (`shuffle=False`, or the shuffle that it draws now, in every epoch)
             and correlates the noise over the steps, see `CorrelatedGradients`; for `neighbours="replace-one"` and
             `epochs` known beforehand. Nothing rests on sampling then.
+        records: How many records an iterable data set gives in each of its `epochs` passes, each of them once.
+        ids: From a batch of an iterable data set to the ids of its records, 0 to `records` - 1. Without them a record's place
+            in the stream is its id: each pass must then give the same records in the same order (which is checked), by at
+            most one worker.
 
     Returns:
         The engine: `epsilon()`, `state_dict()`, `release()`.
@@ -144,7 +151,12 @@ def make_private(
         raise SettingError(
             "an optimizer has parameters that are not the model's, which would be updated without noise."
         )
-    inner = inner_loader(loader)
+    inner = inner_loader(loader, as_they_come=mechanism == "mf")
+    stream = isinstance(inner.dataset, IterableDataset)
+    if not stream and (records, ids) != (None, None):
+        raise SettingError(
+            "`records` and `ids` are for iterable data sets; those of a map-style one are seen by themselves."
+        )
     if ranks is None:
         ranks = _ranks_of(model)
     if max_physical_batch_size is not None and is_sharded(model):
@@ -152,7 +164,9 @@ def make_private(
             "the ranks of a sharded network must run it equally often, but a sample may come in more pieces on one than on "
             "another; bound what is in memory by accumulation_steps instead of max_physical_batch_size."
         )
-    records = len(inner.dataset)  # type: ignore[arg-type]
+    planned = plan(inner, records, ids, accumulation_steps) if stream else None
+    records = records if stream else len(inner.dataset)  # type: ignore[arg-type]
+    assert records is not None
     numbers = None if groups is None else group_array(groups, records, "the loader's data set")
     count = ranks.records(records if numbers is None else int(numbers.max()) + 1)
     batch_size = (inner.batch_size or 1) * accumulation_steps * ranks.size
@@ -167,7 +181,7 @@ def make_private(
     rng: Randomness = Secure() if seed is None else Reproducible(seed)
     clipped: dict[str, Any] = {"max_grad_norm": max_grad_norm, "noise_multiplier": noise_multiplier, "rng": rng}
     gradients: PrivateGradients
-    sampler: LoopSampler | OrderSampler
+    sampler: LoopSampler | OrderSampler | StreamSampler
     if mechanism == "mf":
         if ranks is not ALONE:
             raise UnsupportedError(
@@ -179,10 +193,17 @@ def make_private(
                 "take mechanism='sgd', or dp-mf by `train` or by `CorrelatedGradients.batches(groups=)`, which place persons."
             )
         assert epochs is not None
-        steps = math.ceil(len(inner.batch_sampler) / accumulation_steps)  # type: ignore[arg-type]
-        gradients = CorrelatedGradients(model, _strategy(optimizers, epochs, steps), sample_rate=1.0, **clipped)
+        pieces: dict[str, Any] = {"pieces": accumulation_steps, "most": max_physical_batch_size}
+        if planned is None:
+            steps = math.ceil(len(inner.batch_sampler) / accumulation_steps)  # type: ignore[arg-type]
+            planned = Plan(steps, steps)
+        participation = Participation(epochs * planned.most, epochs, planned.steps)
+        gradients = CorrelatedGradients(model, _strategy(optimizers, participation), sample_rate=1.0, **clipped)
         gradients.expected_batch = float(batch_size)
-        sampler = OrderSampler(inner, gradients, pieces=accumulation_steps, most=max_physical_batch_size)
+        if stream:
+            sampler = StreamSampler(inner, gradients, planned, records=records, ids=ids, passes=epochs, **pieces)
+        else:
+            sampler = OrderSampler(inner, gradients, **pieces)
     else:
         gradients = PrivateGradients(model, sample_rate=rate, **clipped)
         if ranks is not ALONE:
@@ -229,12 +250,12 @@ def make_private(
     return training
 
 
-def _strategy(optimizers: Sequence[torch.optim.Optimizer], epochs: int, steps: int) -> Strategy:
-    """Of dp-mf's default kind, for so many epochs of so many steps with the optimizer's momentum."""
+def _strategy(optimizers: Sequence[torch.optim.Optimizer], participation: Participation) -> Strategy:
+    """Of dp-mf's default kind, with the optimizer's momentum."""
     momenta = {group.get("momentum", 0.0) for optimizer in optimizers for group in optimizer.param_groups}
-    participation = Participation(epochs * steps, epochs, steps)
+    bands = min(16, participation.separation)
     return strategy(
-        "banded", participation, bands=min(16, steps), workload=Workload(momenta.pop() if len(momenta) == 1 else 0.0)
+        "banded", participation, bands=bands, workload=Workload(momenta.pop() if len(momenta) == 1 else 0.0)
     )
 
 

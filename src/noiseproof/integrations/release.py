@@ -51,7 +51,7 @@ def release_of(
     spent = accountants.epsilon(events.event, delta, neighbours=training.neighbours)
     # In a loader's own order nothing is assumed of samples, which is what the first of them is about.
     facts = gradients.facts if isinstance(gradients, CorrelatedGradients) else {}
-    proven = spent.proof(*(ASSUMPTIONS[1:] if facts else ASSUMPTIONS), *_OWN_LOOP, *rng.assumptions)
+    proven = spent.proof(*(ASSUMPTIONS[1:] if facts else ASSUMPTIONS), *_OWN_LOOP, *training.stated, *rng.assumptions)
     if training.unit == "person":
         proven = proven.for_persons
     why = None

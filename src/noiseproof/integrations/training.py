@@ -12,6 +12,7 @@ from torch import nn
 
 from noiseproof.engine.correlated import CorrelatedGradients
 from noiseproof.errors import NoiseproofError, SettingError
+from noiseproof.integrations.streams import STATED, StreamSampler
 from noiseproof.integrations.watch import WatchedLoop
 from noiseproof.privacy import Budget, EventLog, Neighbours, accountants
 from noiseproof.privacy.events import event_from_json, event_to_json
@@ -80,6 +81,11 @@ class PrivateTraining(WatchedLoop):
         return len(self.events)
 
     @property
+    def stated(self) -> tuple[str, ...]:
+        """What the guarantee takes from whoever began the training, besides what every loop's does."""
+        return (STATED,) if isinstance(self._sampler, StreamSampler) else ()
+
+    @property
     def events(self) -> EventLog:
         """All that was spent, here and by the processes whose states were loaded."""
         logs = (*self._elsewhere.values(), self.gradients.events)
@@ -106,7 +112,9 @@ class PrivateTraining(WatchedLoop):
         """
         logs = {**self._elsewhere, self._id: self.gradients.events}
         correlated = {"correlated": self.gradients.state()} if isinstance(self.gradients, CorrelatedGradients) else {}
+        stream = {"stream": self._sampler.state()} if isinstance(self._sampler, StreamSampler) else {}
         return {
+            **stream,
             **{name: {k: v for k, v in state.items() if k != "spent"} for name, state in correlated.items()},
             "spent": {
                 id: [[event_to_json(event), count] for event, count in log.runs] for id, log in logs.items() if len(log)
@@ -139,6 +147,8 @@ class PrivateTraining(WatchedLoop):
                 self._elsewhere[id] = log
         if isinstance(self.gradients, CorrelatedGradients):
             self.gradients.restore({**state["correlated"], "steps": self.gradients.steps})
+        if isinstance(self._sampler, StreamSampler):
+            self._sampler.restore(state["stream"])
         self._count_down()
 
     def _check_journal(self, spent: Mapping[str, Any]) -> None:

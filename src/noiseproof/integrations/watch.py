@@ -23,6 +23,7 @@ from noiseproof.engine.private_gradients import PrivateGradients
 from noiseproof.errors import NoiseproofError, UnsupportedError
 from noiseproof.integrations.loader import LoopSampler, OrderSampler
 from noiseproof.integrations.losses import HalfBatch, RecordLosses, differentiable
+from noiseproof.integrations.streams import StreamSampler
 
 Reduction = Literal["mean", "sum"]
 _HALF_CHECKS = 3
@@ -41,7 +42,7 @@ class WatchedLoop:
         gradients: PrivateGradients,
         optimizers: Sequence[torch.optim.Optimizer],
         loader: DataLoader[Any],
-        sampler: LoopSampler | OrderSampler,
+        sampler: LoopSampler | OrderSampler | StreamSampler,
         *,
         loss_reduction: Reduction,
         scaler: torch.amp.GradScaler | None,
