@@ -148,7 +148,11 @@ def test_more_steps_stand_beside_fewer_with_what_the_root_of_their_ratio_makes_o
     for theirs, later, steps, needed in columns(
         effect["steps"], "TPVD, theirs", "TPVD later", "more steps", "steps to theirs"
     ):
-        assert needed is None if theirs is None else needed == pytest.approx(steps * (theirs / later) ** 2, rel=0.05, abs=1)
+        assert (
+            needed is None
+            if theirs is None
+            else needed == pytest.approx(steps * (theirs / later) ** 2, rel=0.05, abs=1)
+        )
 
 
 def test_curves_are_counted_over_every_look_of_every_seed_at_the_figures_own_settings_first(effect):
