@@ -95,6 +95,7 @@ def _by_engine(
 
     def step() -> None:
         features, labels = next(batches)
+        optimizer.zero_grad()
         engine.backward(setting.losses(module, features, labels))
         optimizer.step()
 
