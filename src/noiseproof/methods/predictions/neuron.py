@@ -264,7 +264,7 @@ class NeuronMethod(Method):
             module, len(dataset), l2=self.l2, seen=dataset.features if self.peaks == "seen" else None
         )
         noise = self.noise(sensitivity, budget)
-        if noise.scale > _DROWNED:
+        if self.peaks == "one" and noise.scale > _DROWNED:  # from peaks of records the scale is for no note to tell
             left = "a guess" if dataset.classes == 2 else "about half of the network's accuracy"
             notes += (
                 f"The noise on a neuron has scale {noise.scale:.3g}, more than logits differ by, so that it mostly comes first "
