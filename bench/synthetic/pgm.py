@@ -2,7 +2,8 @@
 
 `python pgm.py METHOD EPSILON DELTA SEED TRAIN.csv SCHEMA.json OUT.csv`, with the folder of a checkout of
 github.com/ryan112358/private-pgm in `NOISEPROOF_PGM`. Its mechanisms take whole numbers, so that bins are made here, at no
-cost: equal parts of the public range as for dpmm (`peer.py`), or (`-halved`) halvings towards its lower end for heavy tails.
+cost: equal parts of the public range as for dpmm (`peer.py`), or (`-halved`) halvings towards its lower end for heavy tails;
+as many as for dpmm, or (`-64`) 64.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def main(method: str, epsilon: str, delta: str, seed: str, train: str, schema: s
     frame = pd.read_csv(train, keep_default_na=False, na_values=[""])
     np.random.seed(int(seed))  # noqa: NPY002 (what its mechanisms draw from)
     rng = np.random.default_rng(int(seed))
-    kind, _, halved = method.removeprefix("pgm-").partition("-")
-    bins = 32 if len(frame) >= SMALL else 16
+    kind, *options = method.removeprefix("pgm-").split("-")
+    halved = "halved" in options
+    bins = 64 if "64" in options else 32 if len(frame) >= SMALL else 16
     started = time.process_time()
     columns = {**about["columns"], about["target"]["name"]: {"categories": about["target"]["classes"]}}
     coded, sizes, ends = {}, {}, {}
@@ -57,7 +59,7 @@ def main(method: str, epsilon: str, delta: str, seed: str, train: str, schema: s
             values = pd.Categorical(frame[name].astype("string"), categories=column["categories"]).codes.astype(int)
             sizes[name] = len(column["categories"])
         else:
-            ends[name] = edges(column, bins, halved=bool(halved))
+            ends[name] = edges(column, bins, halved=halved)
             numbers = frame[name].astype(float).to_numpy()
             values = np.where(np.isnan(numbers), -1, np.searchsorted(ends[name][1:-1], numbers, side="right"))
             sizes[name] = len(ends[name]) - 1
@@ -78,7 +80,7 @@ def main(method: str, epsilon: str, delta: str, seed: str, train: str, schema: s
         if name in ends:
             there = places < len(ends[name]) - 1
             low, high = (ends[name][np.where(there, places, 0) + step] for step in (0, 1))
-            numbers = np.where((places == 0) & bool(halved), low, low + (high - low) * rng.random(len(places)))
+            numbers = np.where((places == 0) & halved, low, low + (high - low) * rng.random(len(places)))
             found[name] = np.where(there, numbers.round() if column.get("integer") else numbers, np.nan)
         else:
             found[name] = np.array([*column["categories"], None], dtype=object)[places]
