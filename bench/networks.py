@@ -128,16 +128,17 @@ class Vit(nn.Module):
 
 
 class Averaged(nn.Module):
-    """The mean of some tokens' rows to two classes."""
+    """The mean of some tokens' rows to two classes. With `offsets` a bag gets all records' tokens in one row, as Opacus asks."""
 
-    def __init__(self, bag: bool) -> None:
+    def __init__(self, bag: bool, *, offsets: bool = False) -> None:
         super().__init__()
         self.rows = nn.EmbeddingBag(ROWS, 64, mode="mean") if bag else nn.Embedding(ROWS, 64)
-        self.scores = nn.Linear(64, 2)
+        self.scores, self.offsets = nn.Linear(64, 2), offsets
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Class scores."""
-        rows = self.rows(tokens)
+        begins = (torch.arange(0, tokens.numel(), tokens.shape[1]),) if self.offsets else ()
+        rows = self.rows(tokens.flatten() if self.offsets else tokens, *begins)
         return self.scores(rows if rows.ndim == 2 else rows.mean(1))
 
 
@@ -160,8 +161,8 @@ class Measured:
     classes: int
     batch: int = 128
     peers: tuple[str, ...] = ("Opacus, hooks", "Opacus, ghost")
-    """Which of Opacus' modes can train it here: hooks write every record's gradient out, and ghost clipping fails on errors
-    that lie apart in memory, as attention's do, and on losses of several tokens."""
+    """Which of Opacus' modes can train it here: hooks write every record's gradient out, which ghost clipping does too for raw
+    parameters and bags; it fails on errors that lie apart in memory, as attention's do, and on losses of several tokens."""
     larger: int | None = None
     """A batch at which time is measured too."""
 
@@ -180,9 +181,9 @@ NETWORKS: dict[str, Measured] = {
     "cnn": Measured(cnn, numbers(1, 28, 28), 10),
     "lstm": Measured(Lstm, numbers(28, 28), 10),
     "resnet": Measured(resnet, numbers(3, 32, 32), 10, 32, ("Opacus, ghost",)),
-    "vit": Measured(Vit, numbers(3, 32, 32), 10, 32, (), larger=512),
+    "vit": Measured(Vit, numbers(3, 32, 32), 10, 32, ("Opacus, hooks",), larger=512),
     "bert": Measured(lambda: Text(causal=False), tokens(TOKENS, VOCABULARY), 2, 16, ("Opacus, hooks",)),
     "gpt2": Measured(lambda: Text(causal=True), tokens(TOKENS, VOCABULARY), VOCABULARY, 16, ("Opacus, hooks",)),
     "embedding": Measured(lambda: Averaged(bag=False), tokens(32, ROWS), 2, 128, ("Opacus, ghost",)),
-    "bag": Measured(lambda: Averaged(bag=True), tokens(32, ROWS), 2, 128, ()),
+    "bag": Measured(lambda: Averaged(bag=True), tokens(32, ROWS), 2, 128, ("Opacus, hooks",)),
 }

@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench import memory
-from bench.networks import NETWORKS, Lstm, Measured
+from bench.networks import NETWORKS, Averaged, Lstm, Measured
 from noiseproof.engine import checks
 from noiseproof.engine.checks import FIRST
 from noiseproof.engine.private_gradients import PrivateGradients
@@ -138,14 +138,15 @@ def vmapped(setting: Setting) -> Step:
 
 
 def opacus(setting: Setting, mode: str) -> Step:
-    """Opacus' step by its `hooks` or by `ghost` clipping, with its own LSTM where torch's is not supported."""
+    """Opacus' step by its `hooks` or by `ghost` clipping, with its own LSTM and with offsets where nothing else is supported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus import PrivacyEngine
         from opacus.layers import DPLSTM
     module, optimizer = setting.copy()
-    if setting.name == "lstm":
-        module = Lstm(DPLSTM)
+    supported = {"lstm": lambda: Lstm(DPLSTM), "bag": lambda: Averaged(bag=True, offsets=True)}
+    if setting.name in supported:
+        module = supported[setting.name]()
         optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     dataset = torch.utils.data.TensorDataset(setting.features, setting.labels)
     loader = torch.utils.data.DataLoader(dataset, batch_size=len(dataset))
