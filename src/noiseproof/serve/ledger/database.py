@@ -351,7 +351,7 @@ def _pinged(connection: Any, record: Any, _: object) -> None:
         return
     try:
         connection.execute("SELECT 1")
-        connection.commit()  # at a rollback psycopg forgets what it has prepared
+        connection.commit()
     except psycopg.Error as error:
         raise InvalidatePoolError from error
 
