@@ -98,7 +98,9 @@ def stay(number: int, workers: int) -> None:
     tenth slower. With fewer workers than processors a forward pass may have another one than the requests that come meanwhile.
     """
     processors = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if processors and workers >= len(processors):
+    if not processors or workers < len(processors):
+        return
+    with suppress(OSError):  # it cannot be seen which threads there are
         for thread in os.listdir("/proc/self/task"):
             with suppress(OSError):  # it has ended, or the system forbids it
                 os.sched_setaffinity(int(thread), {processors[number % len(processors)]})
