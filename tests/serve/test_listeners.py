@@ -178,3 +178,29 @@ def test_a_worker_collects_no_garbage_of_what_it_has_loaded(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ}, timeout=120
     )
     assert run.stdout == "True\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processors are given by Linux")
+def test_workers_have_a_processor_each_where_they_are_enough_for_all_and_else_any(tmp_path):
+    code = (
+        "import os, threading\n"
+        "from noiseproof.serve.listeners import stay\n"
+        "waiting = threading.Event()\n"
+        "threading.Thread(target=waiting.wait, daemon=True).start()\n"
+        "all = os.sched_getaffinity(0)\n"
+        "def where():\n"
+        "    return [sorted(os.sched_getaffinity(int(thread))) for thread in os.listdir('/proc/self/task')]\n"
+        "stay(0, len(all) - 1)\n"
+        "assert where() == [sorted(all)] * 2\n"
+        "stay(len(all) + 1, len(all))\n"
+        "assert where() == [sorted(all)[1 % len(all):][:1]] * 2\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={**os.environ}, timeout=120)
+
+
+def test_workers_that_live_have_different_numbers(other, tmp_path):
+    other(3)
+    other(4)
+    counts = Counts(tmp_path / "counts")
+    assert counts.number == 2
+    counts.close()

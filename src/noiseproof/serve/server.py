@@ -112,6 +112,7 @@ def run(
         os.environ[VARIABLE] = json.dumps({**asdict(settings), "shared": str(rates)})
         os.environ[monitoring.FOLDER] = str(metrics)
         os.environ[listeners.FILE] = str(Path(folder) / "connections")
+        os.environ[listeners.WORKERS] = str(workers)
         config = Config(
             "noiseproof.serve.app:from_environment",
             factory=True,

@@ -263,6 +263,27 @@ def test_a_flush_that_fails_leaves_no_connection_that_commits_half_of_a_transact
             assert not connection.execute(text("SELECT name FROM properties WHERE name = 'half'")).all()
 
 
+def test_statements_sent_together_are_prepared_once_also_where_one_fails_or_a_transaction_is_undone(postgres):
+    prepared = Statement("SELECT COUNT(*) FROM pg_prepared_statements")
+
+    def count():
+        with database.writing(together=True) as connection:
+            ((found,),) = prepared.run(connection)
+        return found
+
+    with Database(postgres.get_uri()) as database:
+        first = [count() for _ in range(3)][1:]
+        for name in ("a\0b", "a", "b"):
+            with pytest.raises(LedgerError), database.writing(together=True) as connection:
+                Statement("INSERT INTO properties VALUES (:name, NULL)").run(connection, name=name)
+        with pytest.raises(ZeroDivisionError), database.reading():
+            raise ZeroDivisionError
+        assert [count() for _ in range(3)][1:] == first
+        assert first[0] == first[1]
+        with database._writer.connect() as connection:
+            assert not connection.connection.driver_connection.closed
+
+
 @pytest.mark.slow
 def test_spends_whose_connection_is_cut_at_any_moment_are_made_once(postgres):
     schema = "cut"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,11 +35,12 @@ TEXTS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 
 
+@pytest.mark.parametrize("together", [False, True])
 @QUICK
-@given(st.lists(TEXTS, unique=True, min_size=1, max_size=6), NUMBERS)
-def test_rows_are_read_back_as_they_were_written_and_found_by_a_list_of_names(database, names, number):
+@given(names=st.lists(TEXTS, unique=True, min_size=1, max_size=6), number=NUMBERS)
+def test_rows_are_read_back_as_they_were_written_and_found_by_a_list_of_names(database, together, names, number):
     kept = {"release": "r", "measure": "gdp", "orders": "[]", "sequence": number}
-    with database.writing() as connection:
+    with database.writing(together=together) as connection:
         Statement("DELETE FROM models").run(connection)
         Insertion(models).run(connection, [{"model": name, **kept, "head": name[::-1], "folded": 0} for name in names])
         read = Statement("SELECT model, sequence, head FROM models WHERE model = ANY(:names) ORDER BY model")

@@ -107,6 +107,29 @@ def test_a_budget_is_read_by_as_few_rows_with_many_clients_as_with_few(database,
             assert len(read) == 1 + bool(client)
 
 
+def test_the_row_of_a_client_that_was_seen_is_not_read_again(database, monkeypatch):
+    read = []
+    stored = accounts._balances
+    monkeypatch.setattr(
+        accounts, "_balances", lambda chains, rows: stored(chains, [read.append(row) or row for row in rows])
+    )
+    one, other = Ledger(database), Ledger(database)
+    one.open("m", release="r", capacity=GAUSSIAN * 1000)
+    clients = [f"c{number}" for number in range(20)]
+    for process in (one, one, other):
+        process.spend_together([Spend("m", client, GAUSSIAN) for client in clients])
+        while spending.sum_up(database):
+            pass
+    read.clear()
+    other.spend_together([Spend("m", client, GAUSSIAN) for client in clients])
+    assert [row[1] for row in read] == [""]
+    read.clear()
+    # What another process entered was added up before this one saw it.
+    outcomes = one.spend_together([Spend("m", client, GAUSSIAN, limit=GAUSSIAN * 5) for client in [*clients, *clients]])
+    assert len(read) == 1 + len(clients)
+    assert [isinstance(outcome, Paid) for outcome in outcomes] == [True] * 20 + [False] * 20
+
+
 def test_a_ledger_that_no_service_sums_up_does_so_itself(database, monkeypatch):
     monkeypatch.setattr(ledger, "_LONGEST_TAIL", 10)
     one = Ledger(database)

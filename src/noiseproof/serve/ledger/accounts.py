@@ -126,8 +126,9 @@ class AccountTransaction:
     ) -> Callable[[], dict[str, AccountTransaction]]:
         """Ask for some models with the balances of some clients, as they are now; what is returned reads them."""
         cursor = statement.run(connection, names=list(names))
-        stored = _BALANCES_AND_GRANTS.run(connection, names=list(names), clients=[EVERYONE, *clients])
         kept = {name: Tail() for name in names} if tails is None else tails
+        new = set().union(*(kept[name].unknown(clients) for name in names))
+        stored = _BALANCES_AND_GRANTS.run(connection, names=list(names), clients=[EVERYONE, *new])
         asked = {name: kept[name].ask(connection, name) for name in names if clients}
 
         def read() -> dict[str, AccountTransaction]:
@@ -138,9 +139,13 @@ class AccountTransaction:
             chains = {name: Chain.of(*row[:4]) for name, row in rows.items()}
             balances = stored.fetchall()
             granted = balances[0][4] if balances else None
-            found = _balances(chains, (row[:4] for row in balances))
-            for name, since in asked.items():
-                tail, known = since(chains[name], rows[name][6]), found[name]
+            up_to_date = {name: since(chains[name], rows[name][6]) for name, since in asked.items()}
+            # What was known may have been forgotten just now.
+            late = set().union(*(tail.unknown(clients) for tail in up_to_date.values())) - new
+            more = _SOME_BALANCES.run(connection, names=list(names), clients=list(late)) if late else ()
+            found = _balances(chains, (*(row[:4] for row in balances), *more))
+            for name, tail in up_to_date.items():
+                known = found[name]
                 known.update(
                     (one, now)
                     for one in clients
@@ -151,6 +156,11 @@ class AccountTransaction:
             }
 
         return read
+
+    @property
+    def balances(self) -> Mapping[str, Balance]:
+        """Balances by client, as far as they were asked for, with what this transaction adds."""
+        return self._now
 
     @property
     def everyone(self) -> Balance:

@@ -21,10 +21,12 @@ from sqlalchemy.exc import ArgumentError, InvalidatePoolError, SQLAlchemyError
 
 from noiseproof.errors import LedgerError, MissingPartError, SettingError
 from noiseproof.serve.ledger.deadlines import Deadlines
+from noiseproof.serve.ledger.statements import TOGETHER
 from noiseproof.serve.ledger.tables import draws, migrate
 
 if TYPE_CHECKING:
     from noiseproof.serve.ledger.records import Paid, Refused
+    from noiseproof.serve.ledger.sessions import Session
 
 _LOCK_SECONDS = 30
 """Seconds that a transaction waits for another's lock before it gives up."""
@@ -95,13 +97,17 @@ class Database:
         try:
             with _plain_errors(), self._watching() as began, self._writer.connect() as connection:
                 server = self.dialect == "postgresql"
-                with connection.begin(), _sent_together(connection) if server and together else nullcontext() as raw:
+                with (
+                    connection.begin(),
+                    _sent_together(connection) if server and together else nullcontext() as session,
+                ):
                     yield connection
                     maybe_written = server  # SQLite's commit is made, or fails and is none
-                    if raw is not None:
+                    if session is not None:
                         # The flush's own transaction ends by a statement: the server does not wait for ours to end.
                         for statement in ("COMMIT AND CHAIN", _FLUSH, "COMMIT"):
-                            raw.execute(statement)
+                            session.execute(statement)
+                        session.end()
                         if meanwhile is not None:
                             began(math.inf)  # what takes its time now is not the server
                             meanwhile()
@@ -113,7 +119,7 @@ class Database:
                     flushed.result()
                 elif not server:
                     _flush(self.url, connection.info)
-                elif raw is None:
+                elif session is None:
                     with _driven(connection) as raw:
                         raw.execute(_FLUSH)
         except LedgerAwayError as error:
@@ -252,10 +258,19 @@ def _driven(connection: Connection) -> Iterator[Any]:
 
 
 @contextmanager
-def _sent_together(connection: Connection) -> Iterator[Any]:
-    with _driven(connection) as raw, raw.pipeline():
-        raw.execute("BEGIN")  # for one of its own the driver would wait
-        yield raw
+def _sent_together(connection: Connection) -> Iterator[Session]:
+    from noiseproof.serve.ledger.sessions import Session
+
+    session = connection.info.get("session")
+    if session is None:
+        session = connection.info["session"] = Session(connection.connection.driver_connection)  # type: ignore[arg-type]
+    connection.info[TOGETHER] = session
+    try:
+        with session.together():
+            session.execute("BEGIN")
+            yield session
+    finally:
+        del connection.info[TOGETHER]
 
 
 def _sqlite(url: URL, *, writes: bool = False) -> Engine:
@@ -313,6 +328,7 @@ def _postgresql(url: URL) -> Engine:
     given = url.query.get("options", "")
     arguments = {
         "connect_timeout": 5,
+        "prepare_threshold": None,  # a `Session` prepares what is run often, and would lose it when psycopg forgets its own
         "options": f"{given} {settings}",
         "application_name": "noiseproof",
         # A machine that is gone is noticed within some 15 seconds, also while nothing is sent.
@@ -335,7 +351,7 @@ def _pinged(connection: Any, record: Any, _: object) -> None:
         return
     try:
         connection.execute("SELECT 1")
-        connection.commit()  # at a rollback psycopg forgets what it has prepared
+        connection.commit()
     except psycopg.Error as error:
         raise InvalidatePoolError from error
 

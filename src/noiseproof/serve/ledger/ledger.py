@@ -255,7 +255,7 @@ class Ledger:
             answers.promise(connection, promised)
         self._saw(accounts.values())
         for name, account in accounts.items():
-            self._tails[name].follow(account.added)
+            self._tails[name].follow(account.added, account.balances)
         if any(len(self._tails[name]) > _LONGEST_TAIL for name in accounts):
             with suppress(LedgerError):  # what was paid for is paid for
                 spending.sum_up(self.database)  # where no service does

@@ -16,6 +16,15 @@ from sqlalchemy import Connection, Table, Text
 Rows = Iterable[tuple[Any, ...]]
 
 
+TOGETHER = "together"
+"""Under which a connection keeps the session that sends its statements together, while it does."""
+
+
+def driver(connection: Connection) -> Any:
+    """What executes statements: the driver's connection, or the session by which its statements are sent together."""
+    return connection.info.get(TOGETHER) or connection.connection.driver_connection
+
+
 class Statement:
     """SQL with `:name` for values, `= ANY(:name)` for one of a list, and PostgreSQL's `FOR UPDATE`, for both databases."""
 
@@ -28,7 +37,7 @@ class Statement:
 
     def run(self, connection: Connection, **values: Any) -> Any:
         """Send it; the driver's cursor, whose rows are tuples."""
-        raw: Any = connection.connection.driver_connection
+        raw = driver(connection)
         if connection.dialect.name == "postgresql":
             return raw.execute(self.postgresql, values)
         for name in self._lists:
@@ -54,7 +63,7 @@ class Insertion:
 
     def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows, at least one."""
-        raw: Any = connection.connection.driver_connection
+        raw = driver(connection)
         if connection.dialect.name == "postgresql":
             raw.execute(self.postgresql, {"rows": as_json(rows)})
         else:
@@ -76,7 +85,7 @@ class Together:
         if connection.dialect.name == "postgresql":
             given = enumerate([values, *({"rows": as_json(its_rows)} for its_rows in rows)])
             named = {f"{place} {name}": value for place, one in given for name, value in one.items()}
-            raw: Any = connection.connection.driver_connection
+            raw = driver(connection)
             raw.execute(self._postgresql, named)
             return
         self._statement.run(connection, **values)

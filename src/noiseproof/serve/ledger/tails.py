@@ -2,6 +2,7 @@
 
 A spend writes its entry and the model's own balance. A row for each client would lie on another page for each, and cost more than
 the spend: these are added up later, thousands at a time. Until then a client's balance is its row and what was entered since.
+Nor is the row read again of a client that this process has seen: of its balance it knows what every later entry makes of it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import operator
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -21,6 +22,7 @@ from noiseproof.serve.ledger.statements import Statement
 from noiseproof.serve.ledger.tables import EVERYONE
 
 _Units = tuple[int, ...]
+_MOST_BALANCES = 1 << 18
 
 _SINCE = Statement(
     "SELECT sequence, client, kind, units FROM entries WHERE model = :model AND sequence > "
@@ -41,6 +43,9 @@ class Tail:
 
     def __init__(self) -> None:
         self._upto = 0
+        """The last entry that is known: of this account, and in all balances here."""
+        self._balances: dict[str, Balance | None] = {}
+        """By client, of those that were asked for; None of one that never had anything."""
         self._entries: deque[_Known] = deque()
         self._sums: dict[str, tuple[_Units | None, _Units]] = {}
         """By client: its last limit, if there is one, and what it spent."""
@@ -48,6 +53,10 @@ class Tail:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def unknown(self, clients: Collection[str]) -> set[str]:
+        """Those of the clients whose balance is not known, so that its row must be read."""
+        return {client for client in clients if client not in self._balances}
 
     def ask(self, connection: Connection, model: str) -> Callable[[Chain, int], Tail]:
         """Ask for what is not known; what is returned reads it, and is told the account and up to where its balances go."""
@@ -57,6 +66,8 @@ class Tail:
             # All is read, and understood, before any of it counts as known: a connection may break.
             found = [_known(chain, *row) for row in cursor]
             with self._lock:
+                if folded > self._upto or len(self._balances) > _MOST_BALANCES:
+                    self._balances = {}  # what was added up meanwhile was not seen
                 if self._entries and self._entries[0].sequence <= folded:
                     while self._entries and self._entries[0].sequence <= folded:
                         self._entries.popleft()
@@ -65,20 +76,29 @@ class Tail:
                         self._add_up(entry)
                 self._upto = max(self._upto, folded)
                 for entry in found:
+                    if entry.sequence > self._upto:
+                        self._learn(entry)
                     self._append(entry)
             return self
 
         return read
 
-    def follow(self, made: Iterable[Entry]) -> None:
-        """Add entries that this process has committed, if they come right behind the last that is known."""
+    def follow(self, made: Sequence[Entry], balances: Mapping[str, Balance]) -> None:
+        """Add entries that this process has committed, if they come right behind the last that is known, and what they made of
+        balances."""
         with self._lock:
-            for entry in made:
-                if entry.sequence == self._upto + 1:
+            if made and made[0].sequence == self._upto + 1:
+                for entry in made:
                     self._append(_Known(entry.sequence, entry.client, entry.kind, entry.units))
+                    self._balances[entry.client] = balances[entry.client]
 
     def balance(self, chain: Chain, client: str, before: Balance | None) -> Balance | None:
-        """A client's balance, of the one that is added up."""
+        """A client's balance: the one that is known, or of the one that is added up."""
+        if client not in self._balances:
+            self._balances[client] = self._added_to(chain, client, before)
+        return self._balances[client]
+
+    def _added_to(self, chain: Chain, client: str, before: Balance | None) -> Balance | None:
         found = self._sums.get(client)
         if found is None:
             return before
@@ -91,6 +111,14 @@ class Tail:
     def clients(self) -> Collection[str]:
         """Whose entries are in it."""
         return self._sums.keys()
+
+    def _learn(self, entry: _Known) -> None:
+        """What an entry of another process makes of a balance that is known."""
+        now = self._balances.pop(entry.client, None)
+        if now is not None and entry.kind == "limit":
+            self._balances[entry.client] = Balance(now.capacity.of(entry.units), now.spent)
+        elif now is not None:
+            self._balances[entry.client] = Balance(now.capacity, now.spent + now.spent.of(entry.units))
 
     def _append(self, entry: _Known) -> None:
         if entry.sequence > self._upto:
