@@ -213,6 +213,8 @@ def read_csv(path: Path, *, encoding: str = "utf-8", separator: str = "", **opti
             encoding=encoding,
             **options,
         )
+        if separator == ";" and isinstance(frame, pd.DataFrame):
+            frame.attrs["decimal"] = ","
         return frame
 
 
