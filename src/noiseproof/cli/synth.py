@@ -43,11 +43,12 @@ def run(
     force: o.Force = False,
     settings: o.Settings = None,
     measure: Annotated[
-        bool, typer.Option(
+        bool,
+        typer.Option(
             "--quality/--no-quality",
             help="Also measure how close they are to real records, a quarter of which is held out for it; "
             "with --no-quality all are learned from.",
-        )
+        ),
     ] = True,
     page: Annotated[Path | None, typer.Option(help="Also write the quality report as an HTML page.")] = None,
     chosen_by: o.ChosenBy = None,
