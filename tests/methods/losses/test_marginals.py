@@ -227,6 +227,16 @@ def test_the_more_noise_the_fewer_groups_of_a_number_and_the_more_of_the_budget_
     assert Marginals().plan(named, 1_000, Budget(1.0, 1e-5)).pairs == 6
 
 
+def test_where_noise_hides_a_number_it_is_taken_to_lie_about_evenly():
+    counts, widths = torch.tensor([450.0, -50.0], dtype=torch.float64), torch.tensor([0.5, 0.5])
+    noise = 200.0**2 * torch.eye(2, dtype=torch.float64)
+    # The halves differ by 250 more than evenly, noise of variance 20,000 on that, 400 / 4 expected.
+    kept = 250 * 100**2 / (100**2 + 20_000)
+    found = smoothed(counts, widths, noise, doubted=True)
+    torch.testing.assert_close(found, torch.tensor([200 + kept, 200 - kept], dtype=torch.float64))
+    assert float(smoothed(counts, widths, noise)[0]) == pytest.approx(200 + 250 * (1 - 20_000 / 250**2))
+
+
 def test_rare_values_are_joined_and_drawn_by_their_own_shares():
     numbers = torch.tensor([500.0, 0.0, 2.0, 3.0, 495.0])
     names = torch.tensor([900.0, 1.0, 98.0, 1.0])
