@@ -27,7 +27,7 @@ SMALL = 5000
 MOST_CELLS = 10_000
 """Cells of a pair that AIM may count, as its own command has it."""
 MOST_FACTORS = 10
-"""Factors of a product whose best order is looked for; it takes time exponential in them, and the order changes no result."""
+"""Factors of a product whose best order is looked for, in time exponential in them; it changes results by rounding alone."""
 
 
 def order_quickly() -> None:
