@@ -14,6 +14,7 @@ import os
 import resource
 import sys
 import time
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,7 @@ MOST_FACTORS = 10
 
 def order_quickly() -> None:
     """Order products of many factors greedily: for a column that depends on twenty others the search would not end."""
-    from opt_einsum import paths  # type: ignore[import-not-found]
-
+    paths = import_module("opt_einsum.paths")
     best = paths.dynamic_programming
 
     def order(inputs: list[frozenset[str]], *rest: Any, **options: Any) -> Any:
