@@ -29,7 +29,7 @@ from noiseproof.files import write_whole
 
 EPSILONS = (0.1, 0.5, 1.0, 3.0, 10.0)
 OURS = ("marginals", "dp-gan")
-DPMM = ("mst", "mst-tree", "privbayes", "privbayes-tree", "aim", "aim-tree")
+DPMM = ("mst", "mst-64", "mst-tree", "privbayes", "privbayes-tree", "aim", "aim-tree")
 PGM = ("pgm-mst", "pgm-mst-64", "pgm-mst-halved", "pgm-mst-halved-64", "pgm-aim", "pgm-aim-halved")
 SMARTNOISE = ("dp-ctgan", "pate-gan")
 PEERS = (*PGM, *DPMM, *SMARTNOISE)

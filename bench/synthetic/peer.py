@@ -40,8 +40,9 @@ def main(method: str, epsilon: str, delta: str, seed: str, train: str, schema: s
     kinds = {"aim": AIMPipeline, "mst": MSTPipeline, "privbayes": PrivBayesPipeline}
     started = time.process_time()
     # Uniform bins within public bounds cost nothing; dpmm's tree of bins (`mst-tree`) has a tenth of the budget.
-    kind, _, tree = method.partition("-")
-    bins = 32 if len(frame) >= SMALL else 16
+    kind, *options = method.split("-")
+    tree = "tree" in options
+    bins = 64 if "64" in options else 32 if len(frame) >= SMALL else 16
     binning = {"proc_epsilon": 0.1 * float(epsilon)} if tree else {"proc_epsilon": None, "n_bins": bins}
     share = 0.9 if tree else 1.0
     fitting = {"gen_kwargs": {"n_iters": 1000}} if len(frame.columns) > MANY else {}

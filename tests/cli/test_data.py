@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from noiseproof.data import load
+
 
 def test_every_named_set_is_listed_with_the_contracts_keys(noiseproof):
     rows = noiseproof("data", "--json").document
@@ -43,3 +45,16 @@ def test_a_drafted_schema_proves_nothing_until_a_person_removes_its_mark(noisepr
     schema.write_text(json.dumps(drafted))
     assert noiseproof(*command).document["card"]["proven"] is not None
     assert noiseproof("data", table, "--target", "label", "--draft-schema", schema).code == 2
+
+
+def test_a_draft_says_where_none_may_be_a_category_and_listed_it_is_one(noiseproof, tmp_path):
+    table, schema = tmp_path / "people.csv", tmp_path / "people.json"
+    table.write_text("drug,label\n" + "".join(f"{('None', 'aspirin')[i % 2]},{'ab'[i % 3 > 0]}\n" for i in range(200)))
+    outcome = noiseproof("data", table, "--target", "label", "--draft-schema", schema)
+    assert "read as missing in drug;" in outcome.err
+    drafted = json.loads(schema.read_text())
+    drafted["columns"]["drug"] = {"categories": ["None", "aspirin"]}
+    del drafted["drafted"]
+    schema.write_text(json.dumps(drafted))
+    train = load(table, schema=schema, test_fraction=0).train
+    assert train.features.mean(0).tolist() == [0.5, 0.5]

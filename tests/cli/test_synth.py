@@ -93,6 +93,13 @@ def test_a_long_table_is_written_part_by_part_with_one_heading(noiseproof, tmp_p
     assert frame["age"].dtype == "int64"
 
 
+def test_who_asks_for_no_quality_has_all_records_learned_from(noiseproof, tmp_path):
+    about = ("--data", _people(tmp_path), "--schema", tmp_path / "schema.json", "--set", "steps=2", "--json")
+    assert noiseproof("synth", "marginals", *about).document["rows"] < 200
+    for more in ((), ("--neighbours", "replace-one"), ("--store", tmp_path / "stored")):
+        assert noiseproof("synth", "marginals", *about, "--no-quality", *more).document["rows"] == 200
+
+
 def test_people_see_accuracies_and_the_errors_of_shares(noiseproof, tmp_path):
     path = _people(tmp_path)
     outcome = noiseproof("synth", "dp-gan", "--data", path, "--schema", tmp_path / "schema.json", *QUICK)

@@ -148,6 +148,27 @@ def test_a_drafted_schema_reads_the_file_that_it_was_drafted_from_whatever_marks
         load(tmp_path / "a.csv", target="ill")
 
 
+@pytest.mark.parametrize("words", [("true", "false"), ("True", "FALSE"), ("True", "true"), ("False", "")])
+def test_true_and_false_are_drafted_as_they_are_written(tmp_path, words):
+    rows = [f"{words[row % 2]},{row},{'ab'[row % 3 > 0]}" for row in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["fits,age,ill", *rows]))
+    drafted = draft(read_table(tmp_path / "a.csv"), "ill", name="a.csv")
+    assert drafted.columns["fits"].categories == tuple(sorted(word for word in words if word))
+    made, remarks = code(read_table(tmp_path / "a.csv", drafted), drafted, name="a.csv")
+    assert not remarks
+    fits = decode(made.public, made.features, made.labels)["fits"]
+    assert fits.astype(object).where(fits.notna(), "").astype(str).tolist() == [*words] * 30
+
+
+def test_decimal_commas_with_marks_for_gaps_are_drafted_as_numbers(tmp_path):
+    rows = [f"{mark};{'ab'[row % 2]}" for row, mark in enumerate(["?", *(f"{row},5" for row in range(150))])]
+    (tmp_path / "a.csv").write_text("\n".join(["weight;ill", *rows]))
+    drafted = draft(read_table(tmp_path / "a.csv"), "ill", name="a.csv")
+    assert (drafted.columns["weight"].low, drafted.columns["weight"].high) == (0.5, 149.5)
+    made, _ = code(read_table(tmp_path / "a.csv", drafted), drafted, name="a.csv")
+    assert int(decode(made.public, made.features, made.labels)["weight"].isna().sum()) == 1
+
+
 def test_skipped_columns_are_no_features_and_are_named(tmp_path):
     _frame().to_csv(tmp_path / "a.csv", index=False)
     found = load(tmp_path / "a.csv", target="ill", skip=["note", "patient_id"])

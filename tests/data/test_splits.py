@@ -146,10 +146,17 @@ def test_under_replace_one_parts_have_sizes_that_depend_on_the_number_of_records
     assert sizes == {12}
 
 
-@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
-def test_a_fraction_that_leaves_a_part_empty_is_refused(fraction):
+@pytest.mark.parametrize("fraction", [1, -0.1, 1.5, float("nan")])
+def test_a_fraction_that_leaves_nothing_to_train_on_is_refused(fraction):
     with pytest.raises(SettingError, match="test fraction"):
         split(_numbered(5), test_fraction=fraction)
+
+
+@pytest.mark.parametrize("relation", ["add-or-remove", "replace-one"])
+def test_without_a_test_part_all_records_are_trained_on(relation):
+    parts = split(_numbered(5), test_fraction=0, relation=relation)
+    assert sorted(_numbers(parts.train, 5)) == list(range(5))
+    assert len(parts.test) == 0
 
 
 def test_one_persons_records_cannot_be_split():

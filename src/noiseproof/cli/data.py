@@ -92,6 +92,11 @@ def _draft(
         output.note(
             f"columns that look like ids or free text, or are empty, will be skipped: {', '.join(schema.skip)}."
         )
+    if gaps := [name for name, column in schema.columns.items() if column.categories and column.missing]:
+        output.note(
+            f"cells such as None, NA or null read as missing in {', '.join(gaps)}; list such a text among a column's "
+            "categories where it is one."
+        )
     if json:
         document = {"schema": str(out), "columns": len(schema.columns), "target": target}
         output.emit({**document, "skip": list(schema.skip)})

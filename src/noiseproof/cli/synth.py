@@ -43,7 +43,12 @@ def run(
     force: o.Force = False,
     settings: o.Settings = None,
     measure: Annotated[
-        bool, typer.Option("--quality/--no-quality", help="Also measure how close they are to real records.")
+        bool,
+        typer.Option(
+            "--quality/--no-quality",
+            help="Also measure how close they are to real records, a quarter of which is held out for it; "
+            "with --no-quality all are learned from.",
+        ),
     ] = True,
     page: Annotated[Path | None, typer.Option(help="Also write the quality report as an HTML page.")] = None,
     chosen_by: o.ChosenBy = None,
@@ -83,6 +88,8 @@ def run(
         check_out(page, force=force, inputs=(data, about["schema"], out))
     progress = output.RichProgress()
     reading: Any = {"seed": seed or 0, "neighbours": budget.neighbours, "store": store, "compact": True}
+    if not measure:
+        reading["test_fraction"] = 0.0
     split = load(data, **about, **reading, progress=progress)
     if method is None:
         method = usual(split.train.public)

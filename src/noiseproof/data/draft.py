@@ -94,7 +94,7 @@ def draft(
             continue
         with problems.noted():
             try:
-                series, marked = _without_marks(frame[column])
+                series, marked = _without_marks(frame[column], frame.attrs.get("decimal", "."))
                 columns[column] = _draft_column(series, column)
                 marks |= marked
             except _UnusableError:
@@ -195,14 +195,14 @@ def _draft_target(
     return make_target(name=name, low=low, high=high, integer=whole, task=task or "regression")
 
 
-def _without_marks(series: pd.Series[Any]) -> tuple[pd.Series[Any], set[str]]:
+def _without_marks(series: pd.Series[Any], decimal: str) -> tuple[pd.Series[Any], set[str]]:
     """A column of numbers among which texts stand for missing ones, as numbers, and these texts; another as it is."""
     import pandas as pd
 
     if not (pd.api.types.is_object_dtype(series.dtype) or pd.api.types.is_string_dtype(series.dtype)):
         return series, set()
     words = series.astype(str).str.strip()
-    values = pd.to_numeric(words, errors="coerce")
+    values = pd.to_numeric(words.str.replace(decimal, "."), errors="coerce")
     odd = set(words[values.isna() & series.notna()]) - set(MISSING_VALUES)
     if not odd or values.isna().all() or not {word.lower() for word in odd} <= set(_MARKS):
         return series, set()

@@ -213,6 +213,8 @@ def read_csv(path: Path, *, encoding: str = "utf-8", separator: str = "", **opti
             encoding=encoding,
             **options,
         )
+        if separator == ";" and isinstance(frame, pd.DataFrame):
+            frame.attrs["decimal"] = ","
         return frame
 
 
@@ -288,8 +290,15 @@ _CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 @register_format(*_CSV, header=_csv_header, text=True)
 def _read_csv_table(path: Path, schema: Schema | None, encoding: str) -> pd.DataFrame:
-    frame = read_csv(path, **_csv_options(path, encoding, schema))
-    return frame if schema is None else _wanted(frame, schema)
+    import pandas as pd
+
+    options = _csv_options(path, encoding, schema)
+    frame = read_csv(path, **options)
+    if schema is not None:
+        return _wanted(frame, schema)
+    # A column of true and false is of the texts that it holds, as with a schema; pandas would write all of them True and False.
+    texts = [name for name in frame if pd.api.types.infer_dtype(frame[name], skipna=True) == "boolean"]
+    return read_csv(path, **options, dtype=dict.fromkeys(texts, str)) if texts else frame
 
 
 def _csv_options(path: Path, encoding: str, schema: Schema | None) -> dict[str, Any]:

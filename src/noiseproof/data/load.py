@@ -75,7 +75,7 @@ def load(
         schema: What is public about a table, as a `Schema` or a file; without one, or with a drafted one, bounds,
             categories and classes are read off the records and `public.notes` says so.
         seed: The key of the split's coins.
-        test_fraction: How likely a record is to be held out.
+        test_fraction: How likely a record is to be held out; 0 to train on all of a set without a test part of its own.
         neighbours: Which neighbouring files the split keeps neighbours.
         progress: Hears how far it is.
         store: A folder to code a table into, or to write a torch dataset to.

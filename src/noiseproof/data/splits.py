@@ -58,7 +58,8 @@ def split(
     Args:
         dataset: The records.
         seed: The key of the coins. It need not be secret: what is stated below holds for every key.
-        test_fraction: How likely a record is to be held out; under add-or-remove the parts' sizes vary around it.
+        test_fraction: How likely a record is to be held out, 0 for no test part; under add-or-remove the parts' sizes vary
+            around it.
         relation: Which neighbours the split is to keep neighbours.
         remarks: What the data's owner should hear about the records.
 
@@ -67,7 +68,7 @@ def split(
 
     Raises:
         DataError: If there are fewer than two records, or all fall into one part.
-        SettingError: If the fraction leaves one part empty.
+        SettingError: If the fraction leaves nothing to train on.
 
     Formal guarantee
     ----------------
@@ -116,7 +117,7 @@ def sides(
         drawn = ((ranks + 0.5) / len(found) * 2.0**64).astype(np.uint64)
     order = np.argsort(drawn, kind="stable")
     held = int(np.searchsorted(drawn[order], np.uint64(test_fraction * 2.0**64)))
-    if not 0 < held < len(order):
+    if held == len(order) or (not held and test_fraction):
         raise DataError(
             f"all {len(order)} records of {dataset.name} fell into one part of the split; take another seed or test fraction."
         )
@@ -275,9 +276,9 @@ def check_classes(dataset: Dataset) -> None:
 
 
 def check_fraction(test_fraction: float) -> None:
-    """Refuse a test fraction that leaves one part empty."""
-    if not 0 < test_fraction < 1:
-        raise SettingError(f"the test fraction must lie between 0 and 1, not {test_fraction}.")
+    """Refuse a test fraction that leaves nothing to train on."""
+    if not 0 <= test_fraction < 1:
+        raise SettingError(f"the test fraction must be 0 or more and below 1, not {test_fraction}.")
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -54,10 +55,15 @@ def test_columns_keep_their_types_and_what_nobody_has_stays_rare(release, table)
 def test_the_cards_epsilon_is_the_accountants_for_the_events_and_within_the_budget(release):
     proven = release.card.proven
     assert proven.epsilon <= 5
-    event = Marginals(**QUICK).plan(View(release.public).sizes, 2000, Budget(5.0, 1e-5)).event
+    event = Marginals(**QUICK).plan(View(release.public), 2000, Budget(5.0, 1e-5)).event
     assert proven.epsilon == pytest.approx(accountants.epsilon(event, 1e-5, accountant="gdp").epsilon, rel=1e-9)
     noted = sum(count for _, count in release.event_log)
     assert noted == 5 + release.card.ran["pairs counted"] + release.card.ran["pairs chosen"]
+
+
+def _view(*sizes):
+    """Columns of numbers of so many slots, the target last."""
+    return SimpleNamespace(sizes=sizes, widths=(*(torch.ones(size) for size in sizes[:-1]), None))
 
 
 @pytest.mark.parametrize("neighbours", ["add-or-remove", "replace-one"])
@@ -69,7 +75,7 @@ def test_the_cards_epsilon_is_the_accountants_for_the_events_and_within_the_budg
 )
 def test_a_plan_spends_no_more_than_the_budget_whatever_the_table(neighbours, epsilon, records, sizes):
     budget = Budget(epsilon, 1e-6, neighbours)
-    plan = Marginals().plan(tuple(sizes), records, budget)
+    plan = Marginals().plan(_view(*sizes), records, budget)
     spent = plan.spent(plan.event, 1e-6)
     assert spent.epsilon <= epsilon
     assert plan.chosen <= plan.pairs <= len(sizes) * (len(sizes) - 1) / 2
@@ -125,7 +131,7 @@ def test_pairs_are_chosen_where_the_model_is_most_wrong_and_the_choice_is_noted(
 
 
 def test_a_small_budget_counts_few_pairs_and_those_with_the_target_first(table):
-    plan = Marginals().plan(View(table.public).sizes, len(table), Budget(0.05))
+    plan = Marginals().plan(View(table.public), len(table), Budget(0.05))
     assert (plan.pairs, plan.chosen) == (4, 0)
     release = train("marginals", table, epsilon=0.05, seed=0, **QUICK)
     assert release.card.ran["pairs counted"] == 4
@@ -162,14 +168,14 @@ def test_a_mixture_takes_on_triples_that_no_pair_shows():
 
 
 def test_triples_are_counted_where_noise_would_not_hide_them():
-    sizes = (24, 24, 24, 2)
+    view = _view(24, 24, 24, 2)
     triples = {
-        (records, epsilon): Marginals().plan(sizes, records, Budget(epsilon)).triples
+        (records, epsilon): Marginals().plan(view, records, Budget(epsilon)).triples
         for records, epsilon in ((500, 1.0), (20_000, 0.01), (20_000, 3.0))
     }
     assert triples == {(500, 1.0): 0, (20_000, 0.01): 0, (20_000, 3.0): 3}
-    assert Marginals(three_way=0.0).plan(sizes, 20_000, Budget(3.0)).triples == 0
-    assert Marginals().plan((24, 24, 24, 9), 10**6, Budget(3.0)).triples == 0
+    assert Marginals(three_way=0.0).plan(view, 20_000, Budget(3.0)).triples == 0
+    assert Marginals().plan(_view(24, 24, 24, 9), 10**6, Budget(3.0)).triples == 0
 
 
 def test_triples_are_within_the_budget_and_noted(table):
@@ -202,8 +208,33 @@ def test_the_target_is_as_frequent_among_rows_that_are_alike_as_it_is_likely():
 
 
 def test_columns_of_many_values_have_less_noise():
-    few, many, target = Marginals().plan((3, 200, 2), 1000, Budget(1.0, 1e-5)).one_way
+    few, many, target = Marginals().plan(_view(3, 200, 2), 1000, Budget(1.0, 1e-5)).one_way
     assert many < few < target
+
+
+def test_the_more_noise_the_fewer_groups_of_a_number_and_the_more_of_the_budget_for_columns():
+    view = _view(*[64] * 6, 2)
+    plans = [Marginals().plan(view, records, Budget(1.0, 1e-5)) for records in (20_000, 4_000, 1_000, 300)]
+    assert [plan.values for plan in plans] == [24, 11, 8, 8]
+    assert [plan.pairs for plan in plans] == [21, 21, 6, 6]
+    # Columns and pairs spend their shares of the same budget.
+    shares = [(plan.one_way[0] / plan.target) ** -2 for plan in plans]
+    assert shares == sorted(shares)
+    fixed = Marginals(values=24, one_way=0.15).plan(view, 1_000, Budget(1.0, 1e-5))
+    assert (fixed.values, fixed.pairs) == (24, 6)
+    # Categories are told apart whatever the number's groups, so that coarser numbers would not help.
+    named = SimpleNamespace(sizes=(64,) * 7, widths=(None,) * 7)
+    assert Marginals().plan(named, 1_000, Budget(1.0, 1e-5)).pairs == 6
+
+
+def test_where_noise_hides_a_number_it_is_taken_to_lie_about_evenly():
+    counts, widths = torch.tensor([450.0, -50.0], dtype=torch.float64), torch.tensor([0.5, 0.5])
+    noise = 200.0**2 * torch.eye(2, dtype=torch.float64)
+    # The halves differ by 250 more than evenly, noise of variance 20,000 on that, 400 / 4 expected.
+    kept = 250 * 100**2 / (100**2 + 20_000)
+    found = smoothed(counts, widths, noise, doubted=True)
+    torch.testing.assert_close(found, torch.tensor([200 + kept, 200 - kept], dtype=torch.float64))
+    assert float(smoothed(counts, widths, noise)[0]) == pytest.approx(200 + 250 * (1 - 20_000 / 250**2))
 
 
 def test_rare_values_are_joined_and_drawn_by_their_own_shares():
@@ -296,14 +327,14 @@ def test_a_few_categories_that_noise_hides_are_about_as_common():
 
 
 def test_where_noise_would_hide_every_pair_columns_have_the_whole_budget():
-    sizes, budget = (*[64] * 10, 2), Budget(0.1, 1e-5)
-    plan = Marginals().plan(sizes, 300, budget)
+    view, budget = _view(*[64] * 10, 2), Budget(0.1, 1e-5)
+    plan = Marginals().plan(view, 300, budget)
     assert (plan.pairs, plan.chosen, plan.triples) == (0, 0, 0)
     assert 0.099 < plan.spent(plan.event, 1e-5).epsilon <= 0.1
-    assert Marginals().plan(sizes, 3000, budget).pairs == 10
-    assert Marginals(pairs=10).plan(sizes, 300, budget).pairs == 10
-    with_pairs = Marginals(pairs=10).plan(sizes, 300, budget).one_way
-    assert all(noise < less / 2 for noise, less in zip(plan.one_way, with_pairs, strict=True))
+    assert Marginals().plan(view, 3000, budget).pairs == 10
+    assert Marginals(pairs=10).plan(view, 300, budget).pairs == 10
+    with_pairs = Marginals(pairs=10).plan(view, 300, budget).one_way
+    assert all(noise < less / 1.4 for noise, less in zip(plan.one_way, with_pairs, strict=True))
 
 
 def test_exchanging_two_records_moves_counts_by_no_more_than_the_event_says(table):

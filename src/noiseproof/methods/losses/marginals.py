@@ -41,6 +41,11 @@ _FEW, _CELLS = 4, 1 << 23
 """Values of a target that is counted in triples, and cells of pairs of slots with it, at most: fitting looks at all of them."""
 _HALVES = 4
 """Cells of halves of a column by halves of the target."""
+_VALUES = range(24, 7, -1)
+"""Groups of a number's values that pairs may be counted over."""
+_ONE_WAY = (0.15, 0.3, 0.5)
+"""The columns' share of the budget where noise leaves all pairs of the finest groups, fewer or coarser ones, hardly those with
+the target."""
 _FEWEST_COMPONENTS, _MOST_COMPONENTS, _RECORDS_A_COMPONENT = 256, 1024, 8
 
 
@@ -53,6 +58,8 @@ class NoiseLevels:
     """Pairs of columns that are counted, those with the target among them."""
     chosen: int
     """How many of them are chosen by a private look; 0 where all are counted."""
+    values: int
+    """Groups of a number's values that pairs are counted over, at most about so many."""
     one_way: tuple[float, ...]
     """The noise's standard deviation on counts of each column's slots."""
     pair: float
@@ -142,8 +149,9 @@ class Marginals(Synthesizer):
     number or date that is to come after another is learned by how much it does."""
     pairs: Count | None = None
     """Pairs of columns to count; None by the number of records, columns and the budget: none where noise would hide all."""
-    one_way: BelowOne = 0.15
-    """The share of the budget (in zCDP) for counts of single columns."""
+    one_way: BelowOne | None = None
+    """The share of the budget (in zCDP) for counts of single columns; None 0.15, and where noise lets few groups of values be
+    told apart 0.3 or 0.5: then columns are most of what can be learned."""
     choice: BelowOne = 0.1
     """The share for choosing pairs, where not all are counted."""
     three_way: BelowOne = 0.25
@@ -154,8 +162,9 @@ class Marginals(Synthesizer):
     """Rounds of choosing, counting and fitting, where not all pairs are counted."""
     components: Count | None = None
     """Product distributions that the mixture is made of; None for one of eight records, from 256 to 1,024."""
-    values: Count = 24
-    """Groups of a number's values that pairs are counted over, at most about so many."""
+    values: Count | None = None
+    """Groups of a number's values that pairs are counted over, at most about so many; None from 8 to 24: as many as leave
+    all pairs above the noise."""
     steps: Count = 200
     """Steps of fitting in a round, at most; three times as many at the end. It ends where only noise is left to fit."""
     lr: Positive = 0.1
@@ -163,9 +172,11 @@ class Marginals(Synthesizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.one_way <= 0 or self.choice <= 0 or self.one_way + max(self.choice, self.three_way) >= 1:
+        one_way = _ONE_WAY[-1] if self.one_way is None else self.one_way
+        if one_way <= 0 or self.choice <= 0 or one_way + max(self.choice, self.three_way) >= 1:
             raise SettingError(
-                "marginals' shares one_way and choice must be above 0, and one_way with choice or three_way below 1."
+                "marginals' shares one_way and choice must be above 0, and one_way (0.5 unless you give it) with choice or "
+                "three_way below 1."
             )
         Conditions.read(self.where)
 
@@ -177,12 +188,12 @@ class Marginals(Synthesizer):
         check_records(dataset)
         conditions = Conditions.read(self.where).of(given.public)
         view = View(dataset.public, conditions.orders(dataset.public))
-        plan = self.plan(view.sizes, dataset.persons, budget)
+        plan = self.plan(view, dataset.persons, budget)
         log = EventLog()
         ranges = view.ranges(plan.one_way, dataset.persons)
         counts = Counts(dataset, view, budget.neighbours, rng, log, ranges)
         noisy = [counts.noised((column,), sigma)[0] for column, sigma in enumerate(plan.one_way)]
-        groups = Groups(noisy, view.widths, ranges, plan.one_way, counts.records, self.values)
+        groups = Groups(noisy, view.widths, ranges, plan.one_way, counts.records, plan.values)
         measured = groups.measured(counts.records)
         counts.group(groups)
         mixture = Mixture(groups.sizes, self._components(dataset.persons), seeded_generator(initial_seed(rng)))
@@ -204,6 +215,7 @@ class Marginals(Synthesizer):
             ran={
                 "pairs counted": plan.pairs,
                 "pairs chosen": plan.chosen,
+                "values": plan.values,
                 "one-way sigmas": list(plan.one_way),
                 "pair sigma": plan.pair,
                 "target pair sigma": plan.target,
@@ -223,18 +235,24 @@ class Marginals(Synthesizer):
         """All counts and, where pairs are chosen, the choices."""
         public = as_classes(dataset).public
         view = View(public, Conditions.read(self.where).orders(public))
-        return self.plan(view.sizes, dataset.persons, budget).event
+        return self.plan(view, dataset.persons, budget).event
 
-    def plan(self, sizes: tuple[int, ...], records: int, budget: Budget) -> NoiseLevels:
+    def plan(self, view: View, records: int, budget: Budget) -> NoiseLevels:
         """How many pairs are counted and with how much noise: more pairs for more records, a larger budget, fewer cells."""
-        columns = len(sizes)
+        sizes, columns = view.sizes, len(view.sizes)
         everything = columns * (columns - 1) // 2
-        cells = sum(min(size, self.values) for size in sizes) ** 2 / columns**2
         rho = 0.5 / calibration.sigma(budget.epsilon, budget.delta, 1.0, 1, neighbours=budget.neighbours).sigma ** 2
-        # So many that the noise alone moves a pair's shares by a fifth or less: the mixture evens most of it out.
-        affordable = 2 * rho * (1 - self.one_way - self.choice) * (records / (2 * cells)) ** 2
-        pairs = min(everything, self.pairs or max(columns - 1, math.floor(min(affordable, 1e9))))
-        if self.pairs is None and (columns - 1) / (1 - self.one_way) > 2 * rho * (records / _HALVES) ** 2:
+
+        def affordable(values: int) -> float:
+            # So many that the noise alone moves a pair's shares by a fifth or less: the mixture evens most of it out.
+            cells = sum(_groups(view, values)) ** 2 / columns**2
+            return 2 * rho * (1 - (self.one_way or _ONE_WAY[0]) - self.choice) * (records / (2 * cells)) ** 2
+
+        # Coarser groups where noise would hide pairs of fine ones, and the more of the budget for columns.
+        values = self.values or next((each for each in _VALUES if affordable(each) >= everything), _VALUES[-1])
+        coarse = (affordable(_VALUES[0]) < everything) + (affordable(_VALUES[-1]) < columns - 1)
+        pairs = min(everything, self.pairs or max(columns - 1, math.floor(min(affordable(values), 1e9))))
+        if self.pairs is None and (columns - 1) / (1 - _ONE_WAY[0]) > 2 * rho * (records / _HALVES) ** 2:
             # Noise would hide even which half of a column goes with which class: columns have the whole budget.
             pairs = 0
         chosen = 0 if pairs == everything else max(0, pairs - (columns - 1))
@@ -242,11 +260,11 @@ class Marginals(Synthesizer):
         # All or no triples, by the same measure: then noise is all there is, which composes exactly.
         small = sizes[-1] <= _FEW and sizes[-1] * sum(sizes) ** 2 <= _CELLS
         triples = (columns - 1) * (columns - 2) // 2 if small and pairs == everything else 0
-        wide = sum(min(size, self.values) for size in sizes[:-1]) ** 2 / max(1, columns - 1) ** 2 * sizes[-1]
+        wide = sum(_groups(view, values)[:-1]) ** 2 / max(1, columns - 1) ** 2 * sizes[-1]
         if triples > 2 * rho * self.three_way * (records / (2 * wide)) ** 2:
             triples = 0
         three_way = self.three_way if triples else 0.0
-        one_way = self.one_way if pairs else 1.0
+        one_way = (self.one_way or _ONE_WAY[coarse]) if pairs else 1.0
         two_way = 1 - one_way - choice - three_way if pairs else 1.0
         # Pairs with the target are what classifiers learn from: each has the budget of several others.
         shares = pairs + (self.emphasis - 1) * min(pairs, columns - 1)
@@ -259,6 +277,7 @@ class Marginals(Synthesizer):
                 columns,
                 pairs,
                 chosen,
+                values,
                 one_way=tuple(noise * math.sqrt(sum(weights) / weight / one_way) for weight in weights),
                 pair=noise * math.sqrt(shares / two_way) if pairs else 0.0,
                 target=noise * math.sqrt(shares / two_way / self.emphasis) if pairs else 0.0,
@@ -294,7 +313,7 @@ class Marginals(Synthesizer):
         columns = (*names, Column("c", low=0.0, high=1.0))
         public = Public(shape=(5,), classes=("no", "yes"), kind="table", columns=columns, target="y")
         view = View(public)
-        plan = self.plan(view.sizes, 100, budget)
+        plan = self.plan(view, 100, budget)
         near = budget.neighbours
         usual = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0])
 
@@ -326,6 +345,12 @@ class Marginals(Synthesizer):
         spent = plan.spent(plan.event, budget.delta)
         name = f"{self.name}: a canary with values that nobody else has"
         return proven_game(name, play, budget, spent.proof(), source="the accountant", gaussian=True, canaries=canaries)
+
+
+def _groups(view: View, values: int) -> list[int]:
+    """Groups of each column's values that pairs are counted over, at most: of a number fewer than of categories."""
+    most = (_VALUES[0] if width is None else values for width in view.widths)
+    return [min(size, each) for size, each in zip(view.sizes, most, strict=True)]
 
 
 def _triples(plan: NoiseLevels) -> list[Columns]:

@@ -12,6 +12,8 @@ _FINER = 1.2
 """How much more a record adds to the range that it lies in than to the one twice as long."""
 _SEEN = 1.0
 """A difference between neighbouring numbers' counts is noise up to so many standard deviations."""
+_USUAL = 4
+"""Where noise is doubted to leave anything, halves are taken to differ by the total over this."""
 _HAIR = 1 - 1e-9
 
 
@@ -66,7 +68,7 @@ def smoothed(
 
     Halves of the range are compared, then halves of these: the part of a difference that noise explains is taken away (a
     non-negative garrote on a tree of Haar's). Where noise is `doubted` to leave anything, as much is taken away as it would
-    be of a difference of half of what there is to divide. Slots beyond the numbers', for what is missing, are left alone.
+    be of a difference of a quarter of what there is to divide. Slots beyond the numbers', for what is missing, are left alone.
     """
     found, sums, noise = counts.clone(), _sums(counts.double().numpy()), _sums(covariance.double().numpy())
     wide = _sums(widths.double().numpy())
@@ -85,7 +87,8 @@ def smoothed(
         # The differences of sums up to each end, weighed as in `more`.
         spread = steps @ noise[np.ix_(ends, ends)] @ steps
         seen = max(0.0, 1 - _SEEN**2 * spread / more**2) if more else 0.0
-        likely = (total / 2) ** 2 / max((total / 2) ** 2 + spread, 1e-300) if doubted else 1.0
+        usual = (total / _USUAL) ** 2
+        likely = usual / max(usual + spread, 1e-300) if doubted else 1.0
         part = float(min(max(0.0, share * total + more * min(seen, likely)), total))
         parts += [(first, middle, part), (middle, last, total - part)]
     return found
