@@ -143,7 +143,7 @@ def lasting(data: str, tuning: str, repeat: int = 0) -> Cell:
 
 
 def readings(plan: Plan) -> tuple[Cell, ...]:
-    """The noise that the paper names, and its two epsilons, over seeds; other pairs of networks, and decay rates, with one."""
+    """The noise that the paper names, and its two epsilons, over seeds; other pairs of networks with one."""
     turns = range(plan.repeats)
     cells: list[Cell] = []
     for turn in turns:
@@ -157,7 +157,13 @@ def readings(plan: Plan) -> tuple[Cell, ...]:
     cells += [Cell("mnist", "rdp-gan", epsilon, noise_on="sum", repeat=turn) for turn in turns for epsilon in EPSILONS]
     cells += [named(data, tuning, turn) for turn in turns for tuning in TUNINGS for data in DATA]
     cells += [Cell("mnist", "dp-gan", epsilon, repeat=turn) for turn in turns for epsilon in EPSILONS]
-    cells += [decayed(data, tuning, rate) for data in DATA for tuning in TUNINGS for rate in plan.decays[tuning]]
+    cells += [
+        replace(decayed(data, tuning, rate), repeat=turn)
+        for turn in turns
+        for data in DATA
+        for tuning in TUNINGS
+        for rate in plan.decays[tuning]
+    ]
     cells += [Cell(data, "zero-gan", EPSILONS[-1]) for data in DATA]
     cells += [faster(named("adult", tuning, turn)) for turn in turns for tuning in ("constant", *TUNINGS)]
     cells += [Cell(data, "none", model=m, lr=lr, iterations=i) for data in DATA for m, lr, i in PAIRS[data]]
