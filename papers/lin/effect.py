@@ -25,6 +25,7 @@ def effect_tables(results: Results, plan: Plan) -> Iterator[Table]:
     for table in (
         curves_table(results, plan),
         steps_table(results, plan),
+        signs_table(results, plan),
         rates_table(results),
         norms_table(results, plan),
         quantiles_table(results, plan),
@@ -214,6 +215,63 @@ def _runs(results: Results, cells: Iterable[Cell]) -> dict[Cell, dict[str, list[
 def _tabled(results: Results) -> list[tuple[Cell, dict[str, list[CellResult]]]]:
     """Those at the norms of Tables 6 and 7; Table 12 has the others."""
     return [(cell, runs) for cell, runs in _compared(results).items() if cell.clip in (0.04, 1.4)]
+
+
+def averaged(results: Results, plan: Plan) -> dict[Cell, CellResult]:
+    """The cells of the factorial experiment with the means of accuracy and loss over the seeds that were run."""
+    found = {}
+    for cell, runs in _seeds(results, plan).items():
+        accuracy, loss = fmean(run.accuracy for run in runs), fmean(run.convergence for run in runs)
+        found[cell] = replace(runs[0], accuracy=accuracy, convergence=loss, seconds=sum(run.seconds for run in runs))
+    return found
+
+
+def _seeds(results: Results, plan: Plan) -> dict[Cell, list[CellResult]]:
+    every = [design.experiment(repeat) for repeat in range(plan.repeats)]
+    found = {cell: [results[one[cell]] for one in every if one[cell] in results] for cell in design.experiment()}
+    return {cell: runs for cell, runs in found.items() if runs}
+
+
+def signs_table(results: Results, plan: Plan) -> Table:
+    """Tables 3 to 5 by seed: in how many of the four settings of a model and an optimizer AC is ahead, and by how much."""
+    runs = _seeds(results, plan)
+    rows: list[tuple[Value, ...]] = []
+    for data, model, optimizer in itertools.product(*(FACTORS[name] for name in ("data", "model", "optimizer"))):
+        settings = [
+            Cell(data, model, optimizer, "AC", sigma, clip)
+            for sigma, clip in itertools.product(FACTORS["sigma"], FACTORS["clip"])
+        ]
+        settings = [cell for cell in settings if cell in runs and cell.as_sequence("CA") in runs]
+        pairs = [list(zip(runs[cell], runs[cell.as_sequence("CA")], strict=False)) for cell in settings]
+        if not pairs:
+            continue
+        # Seeds that all of the settings have.
+        gains = [[100 * (ac.accuracy - ca.accuracy) for ac, ca in seed] for seed in zip(*pairs, strict=False)]
+        printed = [_printed(cell)["accuracy"] - _printed(cell.as_sequence("CA"))["accuracy"] for cell in settings]
+        rows.append(
+            (
+                *(data, model, optimizer, len(pairs), len(gains)),
+                *(", ".join(str(sum(gain > 0 for gain in seed)) for seed in gains), sum(gain > 0 for gain in printed)),
+                sum(all(gain > 0 for gain in setting) for setting in zip(*gains, strict=True)),
+                sum(all(gain < 0 for gain in setting) for setting in zip(*gains, strict=True)),
+                *(", ".join(f"{fmean(seed):+.1f}" for seed in gains), 100 * fmean(printed)),
+            )
+        )
+    return Table(
+        "signs",
+        "Tables 3 to 5 by seed: settings of sigma and C in which AC is more accurate than CA, and by how many points on average",
+        (
+            *(Column(text, None) for text in ("data", "model", "optimizer", "settings", "seeds")),
+            Column("AC ahead, of each seed"),
+            Column("AC ahead, theirs", theirs=True),
+            Column("AC ahead with every seed"),
+            Column("CA ahead with every seed"),
+            Column("points, of each seed"),
+            Column("points, theirs", 1, theirs=True),
+        ),
+        tuple(rows),
+        plan.notes,
+    )
 
 
 def rates_table(results: Results) -> Table:

@@ -110,7 +110,7 @@ def effect(tmp_path_factory, plan, pretend):
 
 def test_the_tables_of_scale_effect_have_what_was_printed_beside_each_setting(effect):
     numbered = {f"table-{number}" for number in (3, 4, 5, 7, 8, 9, 10, 11, 12)}
-    assert set(effect) == {"sequences", "distances", "curves", "steps", "rates", "gains", "slips"} | numbered
+    assert set(effect) == {"sequences", "distances", "curves", "steps", "rates", "signs", "gains", "slips"} | numbered
     names = ("data", "model", "optimizer", "C", "AC, theirs", "CA, theirs", "no noise, theirs")
     found = columns(effect["sequences"], *names)
     for row in (
@@ -192,7 +192,27 @@ def test_table_7_has_every_seed_of_every_reading(effect):
     assert {share: count for (data, share, _), count in found.items() if data == "mnist" and share} == dict.fromkeys(
         ("root", "count", "printed", "own"), 3
     )
-    assert (found["cifar10", "printed", 240], found["cifar10", "printed", 60]) == (3, 1)
+    assert (found["cifar10", "printed", 240], found["svhn", "printed", 60]) == (3, 3)
+
+
+def test_tables_3_to_5_are_means_over_the_seeds_that_are_there(plan, pretend, tmp_path):
+    several = replace(plan, repeats=3)
+    cell = design.Cell("mnist", "cnn", "adam", "AC", 0.1, 0.8)
+    pair = [design.experiment(repeat)[one] for repeat in (0, 2) for one in (cell, cell.as_sequence("CA"))]
+    found = Lin().results(pair, Setup(several, tmp_path, runner=pretend, workers=1))
+    shown = {table.name: table for table in tables.every_table(found, several)}
+    ac, ca = ([found[one] for one in pair if one.sequence == sequence] for sequence in ("AC", "CA"))
+    assert ac[0].accuracy != ac[1].accuracy
+    means = dict(columns(shown["table-3"], "sequence", "accuracy"))
+    assert means == {
+        "AC": pytest.approx((ac[0].accuracy + ac[1].accuracy) / 2),
+        "CA": pytest.approx((ca[0].accuracy + ca[1].accuracy) / 2),
+    }
+    (row,) = shown["signs"].rows
+    ahead = [int(one.accuracy > other.accuracy) for one, other in zip(ac, ca, strict=True)]
+    gains = [f"{100 * (one.accuracy - other.accuracy):+.1f}" for one, other in zip(ac, ca, strict=True)]
+    assert row[:6] == ("mnist", "cnn", "adam", 1, 2, ", ".join(map(str, ahead)))
+    assert row[6:] == (1, int(all(ahead)), int(not any(ahead)), ", ".join(gains), pytest.approx(2.54))
 
 
 def test_rates_are_compared_over_seeds(effect):
