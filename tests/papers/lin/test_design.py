@@ -74,11 +74,11 @@ def test_starts_run_with_both_sequences_over_three_seeds_each_with_its_reference
     assert len({cell.key for cell in cells}) == len(cells)
 
 
-def test_what_teaches_nothing_in_the_factorial_experiment_is_trained_longer_with_both_sequences_the_cnn_over_seeds():
+def test_what_teaches_nothing_in_the_factorial_experiment_is_trained_longer_with_both_sequences_over_seeds():
     cells = set(Lin().cells(PLANS["effect"]))
     for (data, model), steps in design.LEARNING.items():
         cell = Cell(data, model, "adam", "AC", 0.5, 1.4, design.START[model], steps=steps)
-        seeds = {replace(cell, repeat=repeat) for repeat in range(3 if model == "cnn" else 1)}
+        seeds = {replace(cell, repeat=repeat) for repeat in range(3)}
         seeds |= {replace(cell, clip=0.04)} if model == "cnn" else set()
         assert steps > design.SHORT
         assert seeds | {one.as_sequence("CA") for one in seeds} | {one.reference for one in seeds} <= cells
