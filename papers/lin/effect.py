@@ -25,6 +25,7 @@ def effect_tables(results: Results, plan: Plan) -> Iterator[Table]:
     for table in (
         curves_table(results, plan),
         steps_table(results, plan),
+        signs_table(results, plan),
         rates_table(results),
         norms_table(results, plan),
         quantiles_table(results, plan),
@@ -216,24 +217,90 @@ def _tabled(results: Results) -> list[tuple[Cell, dict[str, list[CellResult]]]]:
     return [(cell, runs) for cell, runs in _compared(results).items() if cell.clip in (0.04, 1.4)]
 
 
+def averaged(results: Results, plan: Plan) -> dict[Cell, CellResult]:
+    """The cells of the factorial experiment with the means of accuracy and loss over the seeds that were run."""
+    found = {}
+    for cell, runs in _seeds(results, plan).items():
+        accuracy, loss = fmean(run.accuracy for run in runs), fmean(run.convergence for run in runs)
+        found[cell] = replace(runs[0], accuracy=accuracy, convergence=loss, seconds=sum(run.seconds for run in runs))
+    return found
+
+
+def _seeds(results: Results, plan: Plan) -> dict[Cell, list[CellResult]]:
+    every = [design.experiment(repeat) for repeat in range(plan.repeats)]
+    found = {cell: [results[one[cell]] for one in every if one[cell] in results] for cell in design.experiment()}
+    return {cell: runs for cell, runs in found.items() if runs}
+
+
+def signs_table(results: Results, plan: Plan) -> Table:
+    """Tables 3 to 5 by seed: in how many of the four settings of a model and an optimizer AC is ahead, and by how much."""
+    runs = _seeds(results, plan)
+    rows: list[tuple[Value, ...]] = []
+    for data, model, optimizer in itertools.product(*(FACTORS[name] for name in ("data", "model", "optimizer"))):
+        settings = [
+            Cell(data, model, optimizer, "AC", sigma, clip)
+            for sigma, clip in itertools.product(FACTORS["sigma"], FACTORS["clip"])
+        ]
+        settings = [cell for cell in settings if cell in runs and cell.as_sequence("CA") in runs]
+        pairs = [list(zip(runs[cell], runs[cell.as_sequence("CA")], strict=False)) for cell in settings]
+        if not pairs:
+            continue
+        # Seeds that all of the settings have.
+        gains = [[100 * (ac.accuracy - ca.accuracy) for ac, ca in seed] for seed in zip(*pairs, strict=False)]
+        printed = [_printed(cell)["accuracy"] - _printed(cell.as_sequence("CA"))["accuracy"] for cell in settings]
+        rows.append(
+            (
+                *(data, model, optimizer, len(pairs), len(gains)),
+                *(", ".join(str(sum(gain > 0 for gain in seed)) for seed in gains), sum(gain > 0 for gain in printed)),
+                sum(all(gain > 0 for gain in setting) for setting in zip(*gains, strict=True)),
+                sum(all(gain < 0 for gain in setting) for setting in zip(*gains, strict=True)),
+                *(", ".join(f"{fmean(seed):+.1f}" for seed in gains), 100 * fmean(printed)),
+            )
+        )
+    return Table(
+        "signs",
+        "Tables 3 to 5 by seed: settings of sigma and C in which AC is more accurate than CA, and by how many points on average",
+        (
+            *(Column(text, None) for text in ("data", "model", "optimizer", "settings", "seeds")),
+            Column("AC ahead, of each seed"),
+            Column("AC ahead, theirs", theirs=True),
+            Column("AC ahead with every seed"),
+            Column("CA ahead with every seed"),
+            Column("points, of each seed"),
+            Column("points, theirs", 1, theirs=True),
+        ),
+        tuple(rows),
+        plan.notes,
+    )
+
+
 def rates_table(results: Results) -> Table:
     """How the rate of SGD, the same for both sequences, was chosen: it decides which of them is ahead."""
     rows: list[tuple[Value, ...]] = []
     for cell in design.rates():
-        pair = [results.get(cell.as_sequence(sequence)) for sequence in ("AC", "CA")]
-        if cell.sequence == "AC" and None not in pair:
-            ac, ca = (result.accuracy for result in pair if result is not None)
+        pairs = [
+            pair
+            for one in results
+            if cell.sequence == "AC" and replace(one, repeat=0) == cell
+            if len(pair := [results[each] for each in (one, one.as_sequence("CA")) if each in results]) == 2
+        ]
+        if pairs:
+            ac, ca = (fmean(run.accuracy for run in runs) for runs in zip(*pairs, strict=True))
             chosen = "yes" if cell.lr == design.SGD_RATE[cell.model] else ""
-            rows.append((cell.model, cell.lr, ac, ca, (ac + ca) / 2, chosen))
+            ahead = f"{sum(first.accuracy > second.accuracy for first, second in pairs)} of {len(pairs)}"
+            rows.append((cell.model, cell.lr, ac, ca, (ac + ca) / 2, ahead, chosen))
     return Table(
         "rates",
         "MNIST, SGD, sigma 0.5, C = 1.4: accuracy by the rate, one for both sequences",
         (
             *(Column(text, None) for text in ("model", "rate")),
-            *(Column(text) for text in ("AC", "CA", "mean", "taken")),
+            *(Column(text) for text in ("AC", "CA", "mean", "AC above CA", "taken")),
         ),
         tuple(rows),
-        (f"One seed, {2 * design.FEW} test records; the rate with the best mean is taken for all other cells of SGD.",),
+        (
+            f"Means over seeds, {2 * design.FEW} test records. The rate whose mean was best with the first seed is taken for all "
+            "other cells of SGD.",
+        ),
     )
 
 
@@ -298,9 +365,11 @@ def quantiles_table(results: Results, plan: Plan) -> Table:
     """Table 7 with the paper's CNN: quantile clipping beside AC, and how much the reading of a layer's part decides."""
     printed = published.table7().to_dict("records")
     rows: list[tuple[Value, ...]] = []
-    for data, (sequence, share, clip) in itertools.product(FACTORS["data"], _COLUMNS):
-        # On MNIST there are longer trainings than the factorial experiment's, over seeds.
-        steps = None if data == "mnist" else design.SHORT
+    lengths = [
+        ("mnist", None),
+        *((data, steps) for data in FACTORS["data"][1:] for steps in (design.SHORT, design.LEARNING[data, "cnn"])),
+    ]
+    for (data, steps), (sequence, share, clip) in itertools.product(lengths, _COLUMNS):
         chosen = ("adam", "cnn", data, sequence, share, clip, design.START["cnn"], steps)
         runs = [result for cell, result in results.items() if _column(cell) == chosen and cell.sigma != 0.1]
         theirs = next(

@@ -10,7 +10,7 @@ import pandas as pd
 
 from papers.lin import design, published
 from papers.lin.design import Cell, Plan
-from papers.lin.effect import effect_tables
+from papers.lin.effect import averaged, effect_tables
 from papers.lin.results import CellResult, frame
 from papers.lin.slips import slips
 from papers.lin.statistics import FACTORS, Measure, normality, significance
@@ -25,7 +25,7 @@ _EPSILON = Column("proven epsilon", 3)
 def every_table(results: Results, plan: Plan) -> tuple[Table, ...]:
     """All tables of the cells that were run, in the paper's order, then what it got wrong; statistics need every set."""
     if plan.repeats:
-        own = design.own(results)
+        own = averaged(results, plan)
         sets = tuple(data for data in FACTORS["data"] if any(cell.data == data for cell in own))
         whole = len(own) == len(design.experiment())
         statistics = _statistics(own, sets) if whole else ()

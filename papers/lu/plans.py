@@ -76,7 +76,10 @@ PLANS: Mapping[Scale, Plan] = {
         epochs=40,
         most_records=1_200,
         shadows=5,
-        notes=("scale small: at most 1,200 records, 40 epochs, 5 shadow models and one repeat; expect other numbers.",),
+        notes=(
+            "scale small: at most 1,200 records, 40 epochs, 5 shadow models and one repeat; expect other numbers. Left out: "
+            "DP-SGD on the program's form of the loss, the paper's numbers of records and shadow models (scale effect).",
+        ),
     ),
     "effect": Plan(
         scale="effect",

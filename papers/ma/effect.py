@@ -123,7 +123,8 @@ def named_table(results: Results, plan: Plan, data: str, name: str, lr: float | 
     rows: list[tuple[Value, ...]] = []
     cells = {tuning: named(data, tuning) for tuning in ("constant", *TUNINGS)}
     printed = {f"ant, tau {PRINTED_THRESHOLD:g}": replace(cells["ant"], threshold=PRINTED_THRESHOLD)}
-    cells = {"none": Cell(data, "none"), **cells, **({} if lr else printed)}
+    labelled = {"constant, income as ANT has it": replace(cells["constant"], labelled=True)}
+    cells = {"none": Cell(data, "none"), **cells, **(labelled if lr else printed)}
     for schedule, cell in cells.items():
         if not (runs := seeds(results, faster(cell) if lr else cell)):
             continue

@@ -70,7 +70,8 @@ PLANS: Mapping[Scale, Plan] = {
         },
         dp_gan_tuned={"steps": 20, "sample_rate": 0.1, "generator_steps": 10, "every": 4},
         notes=(
-            "Scale small: 20,000 records, 300 iterations of the dense pair instead of 1,000 of the convolutional one.",
+            "Scale small: 20,000 records, 300 iterations of the dense pair instead of 1,000 of the convolutional one. Left out: "
+            "the paper's pair and rate, noise on a batch's sum, more than one seed, more decay rates (scale effect).",
         ),
     ),
     "effect": Plan(

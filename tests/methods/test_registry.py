@@ -48,6 +48,20 @@ def test_methods_name_their_network():
     assert taken["neuron-gaussian"].name == "lu-mlp"
 
 
+def test_every_reading_makes_the_method_with_settings_that_differ_from_its_own():
+    found = {f"{name}:{each}": kind for name, kind in methods.registry().items() for each in kind.readings}
+    assert set(found) >= {"adlm:program", "ilm:program"}
+    for name, kind in found.items():
+        read, settings = methods.reading(name)
+        assert read is kind
+        assert methods.build(kind.name, settings) != methods.build(kind.name)
+    assert methods.reading("dp-sgd") == (methods.get("dp-sgd"), {})
+    with pytest.raises(SettingError, match="dp-sgd has no reading 'program'; it has none"):
+        methods.reading("dp-sgd:program")
+    with pytest.raises(SettingError, match="it has program"):
+        methods.reading("ilm:papers")
+
+
 OWN = """
 from dataclasses import dataclass
 from typing import ClassVar

@@ -76,7 +76,8 @@ def test_scale_effect_has_the_schedules_in_the_reading_of_eq_8(tmp_path, without
     best = [row[:3] for row in tables["fig-9-10-sum"].rows if row[-1]]
     assert best == [(data, tuning, published.DECAYS[data][tuning]) for data in DATA for tuning in TUNINGS]
     assert [row[0] for row in tables["table-5-sum"].rows] == ["none", "constant", *TUNINGS, "ant, tau 0.5"]
-    assert [row[0] for row in tables["table-5-faster"].rows] == ["none", "constant", *TUNINGS]
+    given = "constant, income as ANT has it"
+    assert [row[0] for row in tables["table-5-faster"].rows] == ["none", "constant", *TUNINGS, given]
     assert all(row[5].count(",") == PLANS["effect"].repeats - 1 for row in tables["table-4-sum"].rows)
     # Real shares are .4 and .6 here, all generated ones .5.
     assert all(row[2:7] == pytest.approx((0.1,) * 5) for row in tables["fig-7-sum"].rows)

@@ -97,6 +97,16 @@ def test_a_row_says_what_the_contract_asks(row):
     assert row.attack.roc.fpr[-1] == row.attack.roc.tpr[-1] == 1
 
 
+def test_a_reading_is_a_row_of_its_own_with_its_settings():
+    split = load("breast-cancer")
+    plan = Plan("breast-cancer", epsilons=(2.0,), trials=20, methods=("ilm:program",))
+    found, release = compute_row(plan, RowKey("ilm:program", 2.0), split, SILENT)
+    assert (found.method, release.method) == ("ilm:program", "ilm")
+    assert (found.settings["draw"], found.settings["coefficients"]) == ("batch", "matrix")
+    assert found.card.proven is None
+    assert found.measures.fits == 1
+
+
 def test_a_proven_method_is_fitted_several_times_since_a_release_is_one_more_draw(row):
     assert row.measures.fits == 3
     assert row.measures.worst <= row.value <= row.measures.best

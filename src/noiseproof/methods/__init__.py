@@ -84,6 +84,8 @@ class Method(ABC):
     """What it can predict: classes, numbers (`regression`), counts."""
     units: ClassVar[tuple[str, ...]] = ("record",)
     """Whose influence it bounds: one record's, or that of all records of a person (`Dataset.groups`)."""
+    readings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Other readings of the method's paper, each with the settings that make it; a comparison has a row for each."""
     record_passes: ClassVar[int] = 500_000
     """Records that a training looks at, counting each as often as it is seen, before its epochs are cut."""
 
@@ -246,7 +248,7 @@ class Method(ABC):
         return dataclasses.asdict(self)
 
 
-__all__ = ["Method", "build", "get", "register", "registry"]
+__all__ = ["Method", "build", "get", "reading", "register", "registry"]
 
 M = TypeVar("M", bound=type[Method])
 
@@ -321,6 +323,33 @@ def get(name: str) -> type[Method]:
     if name not in methods:
         raise SettingError(f"there is no method {name!r}; there are {', '.join(methods)}.")
     return methods[name]
+
+
+def reading(name: str) -> tuple[type[Method], Mapping[str, Any]]:
+    """The class that a comparison's row is of, and its settings: those of a reading, as in `adlm:program`.
+
+    Args:
+        name: A registered name, with a colon and one of its `readings` after it or not.
+
+    Returns:
+        The class and the settings, none of them for the method as it is.
+
+    Raises:
+        SettingError: There is no such method or no such reading of it.
+
+    Examples:
+        >>> from noiseproof import methods
+        >>> kind, settings = methods.reading("adlm:program")
+        >>> kind.name, settings["draw"]
+        ('adlm', 'batch')
+    """
+    name, _, other = name.partition(":")
+    kind = get(name)
+    if not other:
+        return kind, {}
+    if other not in kind.readings:
+        raise SettingError(f"{name} has no reading {other!r}; it has {', '.join(kind.readings) or 'none'}.")
+    return kind, kind.readings[other]
 
 
 def build(

@@ -192,7 +192,10 @@ def load_for(plan: Plan) -> tuple[Split, dict[str, bool]]:
         known = ", ".join(attack_names("answers"))
         raise SettingError(f"--attack must be one of {known}, not {plan.attack!r}.")
     # What is as published may have a proof, but of a far larger epsilon than was asked for.
-    registered = {name: method.proves and method.paper is None for name, method in methods.registry().items()}
+    registered: dict[str, bool] = {}
+    for name, method in methods.registry().items():
+        registered[name] = method.proves and method.paper is None
+        registered |= {f"{name}:{reading}": False for reading in method.readings}
     plan.rows(registered)
     recipes.check(plan.recipe)
     near = check_neighbours(plan.neighbours)

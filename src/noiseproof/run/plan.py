@@ -61,7 +61,8 @@ class Plan:
         epsilons: The budgets, each of which every method runs at.
         delta: The delta of every budget.
         neighbours: When two data sets are neighbours: `add-or-remove` or `replace-one`.
-        methods: Names of methods; empty means every registered one, and `proven` those with a proof.
+        methods: Names of methods, or of other readings of their papers (`adlm:program`); empty means every registered
+            one, and `proven` those with a proof.
         fits: How often each proven sibling is fitted, to show how much its noise moves the result; others once.
         queries: Answers that prediction methods must be able to give.
         attack: Which membership attack to run.

@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from noiseproof.errors import NoiseproofError, SettingError
-from noiseproof.methods import get, recipes
+from noiseproof.methods import reading, recipes
 from noiseproof.privacy import EventLog, Randomness, Reproducible, accountants
 from noiseproof.privacy.budget import Budget
 from noiseproof.privacy.card import Audit, Card, Claim, Proof, Verdict
@@ -216,8 +216,9 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
 
     started = time.perf_counter()
     budget = plan.budget(key.epsilon)
-    recipe = plan.recipe if key.method in recipes.METHODS else "none"
-    fitting = resolve(key.method, split.train, epsilon=key.epsilon, recipe=recipe)
+    kind, settings = reading(key.method)
+    recipe = plan.recipe if kind.name in recipes.METHODS else "none"
+    fitting = resolve(kind.name, split.train, epsilon=key.epsilon, recipe=recipe, settings=settings)
 
     def fit(number: int) -> Release:
         rng: Randomness = Reproducible(plan.seed)
@@ -225,7 +226,6 @@ def compute_row(plan: Plan, key: RowKey, split: Split, progress: Progress) -> tu
 
     release = fit(0)
     fitted = time.perf_counter()
-    kind = get(key.method)
     # Published methods, whose proofs are weaker than their claims, are not recommended; one fit shows where they are.
     again = range(1, plan.fits if kind.proves and kind.paper is None else 1)
     measured = combined(

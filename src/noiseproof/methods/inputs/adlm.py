@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -82,6 +83,10 @@ class InputMethod(Method):
     place: ClassVar[Place] = "inputs"
     paper: ClassVar[str | None] = PAPER
     proves: ClassVar[bool] = True
+    readings: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "program": {"draw": "batch", "coefficients": "matrix", "schedule": "constant"}
+    }
+    """What the authors' program does on MNIST."""
 
     inputs_share: Positive = 0.25
     """The part of epsilon for noise on features, epsilon_2, in proportion to the other shares."""
