@@ -89,6 +89,82 @@ def test_records_in_another_dimension_are_followed_even_where_sizes_agree(agree,
     agree(TimeFirst(), torch.randn(5, length, 4))
 
 
+class TimeFirst(nn.Module):
+    """Records in dimension 1, of sequences of any length."""
+
+    def __init__(self, way=lambda hidden: hidden) -> None:
+        super().__init__()
+        self.recurrent, self.readout, self.way = nn.LSTM(4, 4, bidirectional=True), nn.Linear(8, 2), way
+
+    def forward(self, given):
+        return self.readout(self.way(self.recurrent(given)[0]))
+
+
+@pytest.mark.parametrize("length", [5, 4, 3])
+def test_records_are_followed_in_the_dimension_in_which_they_are_given(agree, length):
+    torch.manual_seed(0)
+    module, given = TimeFirst().double(), torch.randn(length, 4, 4, dtype=torch.float64)
+    with PerRecordGradients(module) as engine:
+        found = engine.backward(module(given).sin().sum((0, 2))).materialise()
+    for record in range(4):
+        loss = module(given[:, record : record + 1]).sin().sum()
+        for own, expected in zip(found, torch.autograd.grad(loss, engine.parameters), strict=True):
+            torch.testing.assert_close(own[record], expected)
+
+
+SQUARE = {
+    "the mean over records": (lambda hidden: hidden - hidden.detach().mean(1, keepdim=True), (0, 2)),
+    "the record before": (lambda hidden: hidden + hidden.detach().roll(1, 1), (0, 2)),
+    "the mean over records in front": (lambda hidden: hidden - hidden.detach().mean(0, keepdim=True), (1, 2)),
+    "nothing, but losses are of moments": (lambda hidden: hidden, (1, 2)),
+    "what has the moments as records": (
+        lambda hidden: hidden + hidden.detach().mean(1, keepdim=True).transpose(0, 1),
+        (0, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SQUARE)
+def test_what_mixes_them_is_refused_where_sequences_are_as_long_as_there_are_records(kind):
+    torch.manual_seed(0)
+    way, summed = SQUARE[kind]
+    module = TimeFirst(way)
+    with PerRecordGradients(module) as engine, pytest.raises(UnsupportedError, match=r"other records|mixes"):
+        engine.backward(module(torch.randn(4, 4, 4)).sin().sum(summed))
+
+
+def test_packed_sequences_of_one_step_each_are_not_taken_for_mixing():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent = nn.GRU(3, 2, batch_first=True)
+
+        def forward(self, given):
+            return nn.utils.rnn.pad_packed_sequence(self.recurrent(given)[0], batch_first=True)[0]
+
+    torch.manual_seed(0)
+    rows = torch.randn(3, 1, 3)
+    # An order that is not the one they have, and that is undone in the end.
+    order = torch.tensor([2, 0, 1])
+    given = nn.utils.rnn.PackedSequence(rows[order, 0], torch.tensor([3]), order, order.argsort())
+    module = Packed()
+    with PerRecordGradients(module) as engine:
+        found = engine.backward(module(given).sin().sum((1, 2))).materialise()
+    for record in range(3):
+        one = nn.utils.rnn.pack_sequence([rows[record]])
+        for own, expected in zip(found, torch.autograd.grad(module(one).sin().sum(), engine.parameters), strict=True):
+            torch.testing.assert_close(own[record], expected)
+
+
+def test_bags_of_one_token_each_are_not_taken_for_mixing():
+    module = nn.EmbeddingBag(9, 3).double()
+    tokens = torch.tensor([4, 2, 8, 2])
+    for _ in range(5):  # which records stay is drawn
+        with PerRecordGradients(module) as engine:
+            (found,) = engine.backward(module(tokens, torch.arange(4)).sum(1)).materialise()
+    assert torch.equal(found.sum(2), 3 * F.one_hot(tokens, 9).double())
+
+
 def test_a_network_that_has_learned_everything_raises_no_false_alarm():
     module = nn.Linear(4, 3)
     with torch.no_grad():

@@ -140,6 +140,27 @@ def test_inputs_that_the_loop_mixes_are_refused(prepare):
         train(Network(), prepare=prepare)
 
 
+class Attending(nn.Module):
+    """Attention within each record, and nothing around it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 3)
+
+    def forward(self, inputs):
+        query, key, value = inputs.unflatten(1, (4, 3, 8)).unbind(2)
+        return self.layer(
+            F.scaled_dot_product_attention(*(part.unsqueeze(1) for part in (query, key, value))).flatten(1)
+        )
+
+
+@pytest.mark.parametrize("prepare", [standardised, mixed_up], ids=lambda function: function.__name__)
+def test_attention_hides_no_inputs_that_the_loop_mixes(prepare):
+    """Attention is said to be random, since it may drop, and what is random is not run on a twin."""
+    with pytest.raises(UnsupportedError, match="other records"):
+        train(Attending(), prepare=prepare, features=96)
+
+
 def test_what_is_refused_at_the_first_batch_has_released_nothing():
     network = Network(before=standardised)
     with pytest.raises(UnsupportedError):
@@ -457,6 +478,45 @@ MIXING = {
     "distances": lambda x: x + torch.cdist(x, x).mean(1, keepdim=True),
     "a record if it is a large one": lambda x: x * (x.norm(dim=1) > x.norm(dim=1).median()).unsqueeze(1),
 }
+
+
+VIEWS = {
+    "one behind the other": lambda x: x.flatten(),
+    "parts of all": lambda x: x[:, WIDE // 2 :],
+    "all turned": lambda x: x.unflatten(1, (WIDE // 8, 8)).transpose(1, 2),
+    "what was detached": lambda x: x.detach(),
+    "parts of what is folded": lambda x: x.view(-1, 64)[:, :32],
+}
+
+
+@pytest.mark.parametrize("way", VIEWS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_mixes_records_in_place_is_seen_in_every_view(way, whole):
+    """The whole is written into and a view is looked at, or the other way round."""
+
+    def mixed(x):
+        x = x.clone()
+        view = VIEWS[way](x)
+        written = x if whole else view
+        written.add_(x.mean(0).sum())
+        return x if not whole else torch.cat([view.reshape(len(x), -1), x[:, :0]], dim=1).repeat(1, 2)[:, :WIDE]
+
+    with pytest.raises(UnsupportedError, match="other records"):
+        train(nn.Linear(WIDE, 3), prepare=mixed, features=WIDE)
+
+
+@pytest.mark.parametrize("factor", [lambda x: x.mean(0).sum(), lambda x: 2.0], ids=["mixed", "not mixed"])
+def test_what_is_written_by_way_of_memory_that_is_shared_is_seen(factor):
+    def prepare(x):
+        x = x.clone()
+        torch.from_numpy(x.numpy()).mul_(factor(x))
+        return x
+
+    if isinstance(factor(torch.ones(2, 2)), float):
+        train(nn.Linear(WIDE, 3), prepare=prepare, features=WIDE)
+    else:
+        with pytest.raises(UnsupportedError, match="other records"):
+            train(nn.Linear(WIDE, 3), prepare=prepare, features=WIDE)
 
 
 @pytest.mark.parametrize("way", MIXING)

@@ -32,7 +32,7 @@ def clipped_sum(before, numbers):
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
         for place, gradient in zip(total, gradients, strict=True):
-            place += gradient * min(1.0, rank.CLIP / float(norm))
+            place += gradient * min(1.0, rank.CLIP * rank.HAIR / float(norm))
     return total
 
 
@@ -46,7 +46,7 @@ def test_every_step_is_one_process_step_over_both_ranks_records(found, kind):
         expected = clipped_sum(before, [*mine, *others])
         for left, right, total in zip(gradient, same, expected, strict=True):
             assert torch.equal(left, right)
-            torch.testing.assert_close(left, total / 20, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(left, total / 20, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -69,10 +69,10 @@ def test_every_step_on_persons_is_one_process_step_with_all_of_a_persons_records
             gradients = torch.autograd.grad(loss, list(model.parameters()))
             norm = float(torch.cat([each.flatten() for each in gradients]).norm())
             for place, each in zip(total, gradients, strict=True):
-                place += each * min(1.0, rank.CLIP / norm)
+                place += each * min(1.0, rank.CLIP * rank.HAIR / norm)
         for left, right, expected in zip(gradient, same, total, strict=True):
             assert torch.equal(left, right)
-            torch.testing.assert_close(left, expected / 8, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(left, expected / 8, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

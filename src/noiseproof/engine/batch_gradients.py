@@ -272,6 +272,7 @@ class BatchGradients(ABC):
                 company.check()
             with full_precision():
                 self._accumulate(gradients if owners is None else gradients.by_person(owners))
+            del gradients  # before noise is drawn, which takes memory of its own
             self._records_in_step += expected if owners is None else owners.persons
         self.in_step = not last
         if not last:

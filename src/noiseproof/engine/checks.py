@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import repeat
 from random import SystemRandom
 from typing import Any
@@ -25,8 +26,9 @@ from noiseproof.engine.products import NOTHING
 from noiseproof.errors import UnsupportedError
 
 _SECRET = SystemRandom()
-PIECE_BYTES, AT_ONCE = 2**15, 2**13
-"""What is written out of a gradient at a time to compare it, and how many numbers are widened at a time."""
+PIECE_BYTES, PIECES, AT_ONCE = (2**13, 2**18), 64, 2**13
+"""What is written out of a gradient at a time to compare it (a part of it, but no less and no more than that), and how many
+numbers are widened at a time, at least."""
 FIRST = 3
 """Batches of two records or more that are checked for certain."""
 EVERY = 256
@@ -44,8 +46,9 @@ class GradientCheck:
     Gradients are given parameter by parameter, and looked at in pieces, so that little is ever written out.
     """
 
-    def __init__(self, record: int) -> None:
+    def __init__(self, record: int, parameters: Iterable[torch.Tensor]) -> None:
         self._record = record
+        self._bytes = sum(4 * parameter.numel() for parameter in parameters)
         self._sizes: list[tuple[float, ...]] = []
         self._too_long = False
         self._tolerance = 1e-2
@@ -54,16 +57,19 @@ class GradientCheck:
         """Compare the gradients in some parameters."""
         if any(each is not None and each.dtype not in (torch.float32, torch.float64) for each in expected):
             self._tolerance = 0.2
-        for own, wanted in found.pieces(self._record, expected, PIECE_BYTES):
+        least, most = PIECE_BYTES
+        size = min(max(self._bytes // PIECES, least), most)
+        length_of = partial(_length, at_once=max(AT_ONCE, size // 4))
+        for own, wanted in found.pieces(self._record, expected, size):
             written = list(own.written())
-            length, other = _length(wanted), _length(written)
-            off, stated = _length(written, wanted), math.sqrt(float(own.squared_norms()))
+            length, other = length_of(wanted), length_of(written)
+            off, stated = length_of(written, wanted), math.sqrt(float(own.squared_norms()))
             off_clipped, clip = 0.0, max(length / 2, 1e-30)
             del written
             if max(length, other) ** 2 >= NOTHING:  # float32 knows no squares of less, and nothing clips it
                 clipped = own.clipped_vector(clip).split([part.numel() for part in wanted])
-                self._too_long = self._too_long or _length(clipped) > clip * (1 + 1e-6)
-                off_clipped = _length(clipped, wanted, 0.5)
+                self._too_long = self._too_long or length_of(clipped) > clip * (1 + 1e-6)
+                off_clipped = length_of(clipped, wanted, 0.5)
             self._sizes.append((length, stated, off, off_clipped))
 
     def judge(self) -> None:
@@ -76,14 +82,21 @@ class GradientCheck:
             )
 
 
-def _length(parts: Iterable[torch.Tensor], others: Iterable[torch.Tensor] | None = None, share: float = 1.0) -> float:
-    """The length of a gradient, or of its difference to a share of another; in float64, of some numbers at a time."""
+def _length(
+    parts: Iterable[torch.Tensor],
+    others: Iterable[torch.Tensor] | None = None,
+    share: float = 1.0,
+    *,
+    at_once: int,
+) -> float:
+    """The length of a gradient, or of its difference to a share of another; summed in float64, some numbers at a time."""
     found = []
     for part, other in zip(parts, repeat(None) if others is None else others, strict=False):
-        rows = part.flatten().split(AT_ONCE)
-        for mine, theirs in zip(rows, repeat(None) if other is None else other.flatten().split(AT_ONCE), strict=False):
-            wide = mine.cpu().double()
-            found.append(float((wide if theirs is None else wide.sub(theirs.cpu().double(), alpha=share)).norm()))
+        rows = part.flatten().split(at_once)
+        for mine, theirs in zip(rows, repeat(None) if other is None else other.flatten().split(at_once), strict=False):
+            # The difference of numbers that are near each other is exact, and of others near enough.
+            off = mine.cpu() if theirs is None else torch.sub(mine.cpu(), theirs.cpu(), alpha=share)
+            found.append(float(torch.linalg.vector_norm(off, dtype=torch.float64)))
     return math.hypot(*found)
 
 

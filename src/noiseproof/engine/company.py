@@ -133,14 +133,14 @@ def _refusal(
             set_random_states(before)
     allowed = 3 * _precision([*parameters, *(one for one, _ in pairs)]) ** 0.5
     # Some gradients are nothing but rounding of the others' (softmax does not change with its keys' bias).
-    floor = max([allowed, *(0.1 * float(part.abs().max()) for part in tree_leaves(gradients) if part.numel())])
+    floor = max([allowed, *(0.1 * max(sizes) for _, *sizes in gradients)])
     if written != _sums(network) or not all(_close(one, other, 0.0) for one, other in zip(*kept, strict=True)):
         return (
             "the forward pass writes values of records into parameters or buffers, which are released without noise; keep "
             "nothing of the records there, and change parameters after the optimizer's step."
         )
     same = all(_close(one, other, allowed) for one, other in pairs) and all(
-        _close(one, other, allowed, floor) for one, other in gradients
+        off <= allowed * (sum(sizes) + floor) for off, *sizes in gradients
     )
     return "" if same else MIXED
 
@@ -165,29 +165,49 @@ def _pairs(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list
 
 def _gradients(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], parameters: Sequence[nn.Parameter]
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """What the same errors in both give to every parameter, folded, where all its numbers are finite."""
+) -> list[tuple[float, float, float]]:
+    """How far apart is, folded, what the same errors in both give to every parameter, and how large it is in each.
+
+    Left out are parameters that are given what is not finite: another record that is not spoils the sum, though its errors are
+    nothing.
+    """
     there = [pair for pair in pairs if pair[0].requires_grad and pair[1].requires_grad]
     if not there:
         return []
     generator, seed = torch.Generator().manual_seed(_SECRET.getrandbits(63)), _SECRET.getrandbits(62)
     errors = [torch.randn(one.shape, generator=generator).to(one) for one, _ in there]
-    one, other = (_folded(rows, errors, parameters, seed) for rows in zip(*there, strict=True))
-    nothing = torch.zeros(())
-    found = [(one.get(index, nothing), other.get(index, nothing)) for index in one.keys() | other.keys()]
-    # Another record that is not finite spoils the sum, though its errors are nothing.
-    return [pair for pair in found if all(bool(part.isfinite().all()) for part in pair)]
+    ones, others = zip(*there, strict=True)
+    first: dict[int, torch.Tensor] = {}
+    found: list[tuple[float, float, float]] = []
+
+    def compare(index: int, other: torch.Tensor) -> None:
+        one = first.pop(index, torch.zeros((), device=other.device))
+        if bool(one.isfinite().all() and other.isfinite().all()):
+            found.append((_largest(one - other), _largest(one), _largest(other)))
+
+    _fold(ones, errors, parameters, seed, first.__setitem__)
+    _fold(others, errors, parameters, seed, compare)
+    for index in list(first):
+        compare(index, torch.zeros((), device=first[index].device))
+    return found
 
 
-def _folded(
-    rows: Sequence[torch.Tensor], errors: Sequence[torch.Tensor], parameters: Sequence[nn.Parameter], seed: int
-) -> dict[int, torch.Tensor]:
-    """The gradients by their parameters' places, each folded as soon as it is made and let go of."""
-    found: dict[int, torch.Tensor] = {}
+def _largest(part: torch.Tensor) -> float:
+    return float(part.abs().max()) if part.numel() else 0.0
+
+
+def _fold(
+    rows: Sequence[torch.Tensor],
+    errors: Sequence[torch.Tensor],
+    parameters: Sequence[nn.Parameter],
+    seed: int,
+    take: Callable[[int, torch.Tensor], None],
+) -> None:
+    """Hand the gradients to `take` with their parameters' places, each folded as soon as it is made and let go of."""
 
     def folding(index: int) -> Callable[[torch.Tensor], torch.Tensor]:
         def fold(gradient: torch.Tensor) -> torch.Tensor:
-            found[index] = folded(gradient, seed + index)
+            take(index, folded(gradient, seed + index))
             return torch.zeros_like(gradient) if gradient.is_sparse else gradient.new_zeros(()).expand(gradient.shape)
 
         return fold
@@ -198,7 +218,6 @@ def _folded(
     finally:
         for handle in handles:
             handle.remove()
-    return found
 
 
 def folded(gradient: torch.Tensor, seed: int) -> torch.Tensor:
@@ -224,18 +243,16 @@ def folded(gradient: torch.Tensor, seed: int) -> torch.Tensor:
         return sums.index_add_(0, places // each, values * weights[places].view(-1, *[1] * len(row)))
     if few:
         return gradient.to(weights) * weights.view(-1, *[1] * len(row))
-    parts = zip(weights.split(each), gradient.split(each), strict=True)
-    return torch.stack([torch.tensordot(by, some.to(weights), dims=1) for by, some in parts])
+    parts = [slice(start, start + each) for start in range(0, rows, each)]
+    return torch.stack([torch.tensordot(weights[some], gradient[some].to(weights), dims=1) for some in parts])
 
 
-def _close(one: torch.Tensor, other: torch.Tensor, allowed: float, floor: float | None = None) -> bool:
-    """Whether two tensors differ by no more than is allowed of the larger one, or of `floor`, which is `allowed` if not given."""
+def _close(one: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
+    """Whether two tensors differ by no more than is allowed of the larger one, or of what is allowed."""
     one, other = one.detach().nan_to_num(), other.detach().nan_to_num()
     if not allowed or not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)
-    size = float(one.abs().max() + other.abs().max()) if one.numel() else 0.0
-    floor = allowed if floor is None else floor
-    return not one.numel() or float((one - other).abs().max()) <= allowed * (size + floor)
+    return _largest(one - other) <= allowed * (_largest(one) + _largest(other) + allowed)
 
 
 def _precision(tensors: Sequence[torch.Tensor]) -> float:

@@ -76,13 +76,16 @@ class Masks:
 def random_states() -> tuple[Any, ...]:
     """The states of all generators that others may draw from."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return torch.get_rng_state(), random.getstate(), np.random.get_state(), cuda  # noqa: NPY002
+    version, words, *more = random.getstate()
+    packed = version, np.array(words, np.uint32).tobytes(), *more  # 625 of Python's numbers take ten times as much
+    return torch.get_rng_state(), packed, np.random.get_state(), cuda  # noqa: NPY002
 
 
 def set_random_states(states: tuple[Any, ...]) -> None:
     """Put them back."""
     torch.set_rng_state(states[0])
-    random.setstate(states[1])
+    version, packed, *more = states[1]
+    random.setstate((version, tuple(np.frombuffer(packed, np.uint32).tolist()), *more))
     np.random.set_state(states[2])  # noqa: NPY002
     if states[3]:
         torch.cuda.set_rng_state_all(states[3])

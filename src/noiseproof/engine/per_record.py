@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from random import SystemRandom
 from types import TracebackType
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
@@ -107,13 +109,15 @@ class PerRecordGradients:
             if mine:  # a shared parameter belongs to the first layer that owns it
                 taken |= mine
                 self.layers[path] = sorted(mine)
+        self._has_bags = any(isinstance(layer, nn.EmbeddingBag) for layer in module.modules())
         self._frozen_norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
         self._unchecked = check
         self._handles = [handle for rule in rules_for(module, self._recorder) for handle in rule.attach()]
-        self._mixed: int | None = None
-        """How many records the last forward pass had, if what it gives for one depends on others."""
+        self._mixed: _Mixed | None = None
+        """The last forward pass, if what it gives for one of the records in its first dimension depends on others."""
         if check:
             self._handles.append(module.register_forward_pre_hook(self._before_forward, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(self._after_forward))
 
     def backward(self, losses: torch.Tensor, *, check: bool = False) -> RecordGradients:
         """Every record's gradient of its own loss; `param.grad` stays as it is, and the graph is freed.
@@ -130,6 +134,8 @@ class PerRecordGradients:
         self._check_parameters(thoroughly=check)
         records = losses.shape[0]
         parts: list[list[Contribution]] = [[] for _ in self.parameters]
+        mixed, self._mixed = self._mixed, None
+        mixes = mixed is not None and mixed.records == records and not mixed.is_apart(self.module, losses)
         if records == 1:  # nobody to be told from
             for index, gradient in enumerate(self._by_autograd(losses)):
                 if gradient is not None:
@@ -147,8 +153,7 @@ class PerRecordGradients:
                     found, _ = followed.run(losses, torch.ones_like(losses), retain_graph=followed.repeats)
                 for index, part in followed.contributions(range(len(found)), found):
                     parts[index].append(part)
-        mixed, self._mixed = self._mixed, None
-        if mixed == records:
+        if mixes:
             self._unchecked = True
             raise UnsupportedError(MIXED)
         contributions = [added(those) if those else None for those in parts]
@@ -186,11 +191,17 @@ class PerRecordGradients:
         self.close()
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+        given = _tensors((args, kwargs))
+        if self._has_bags:  # where they begin is not theirs, though there may be as many
+            given = [tensor for place, tensor in enumerate(given) if not place or not _begins(tensor)]
         records = len(given[0]) if given and given[0].numel() else 0  # none may lie in another dimension
         if self._unchecked and self._recorder.recording and records > 1:
             twin = TwinBatch([tensor for tensor in given if len(tensor) == records], records, 0, module)
-            self._mixed = records if twin.tells_apart(args, kwargs) else None
+            self._mixed = _Mixed(records, args, kwargs) if twin.tells_apart(args, kwargs) else None
+
+    def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._mixed is not None and self._recorder.recording:
+            self._mixed.outputs = tree_leaves(output)
 
     def _check_parameters(self, *, thoroughly: bool) -> None:
         """Refuse parameters that were replaced, frozen or unfrozen: they would get noise and no gradient, or neither."""
@@ -222,7 +233,7 @@ class PerRecordGradients:
     ) -> None:
         """Put every record's gradients into `parts`, and check that records are kept apart, and of one its gradient."""
         alone = None if record is None else Alone(record, self.parameters)
-        compared = None if record is None else GradientCheck(record)
+        compared = None if record is None else GradientCheck(record, self.parameters)
         left = set(range(len(parts)))
         sections = checked(losses, followed, alone, self._recorder.errors_alone)
         for section, (uses, found) in enumerate(sections):
@@ -245,6 +256,66 @@ class PerRecordGradients:
         self._unchecked = False
         if compared is not None:
             compared.judge()
+
+
+@dataclass
+class _Mixed:
+    """A forward pass that, if records lie in the first dimension of what it was given, mixes them; they may lie in another."""
+
+    records: int
+    args: Any
+    kwargs: Any
+    outputs: Sequence[Any] = ()
+
+    def is_apart(self, module: nn.Module, losses: torch.Tensor) -> bool:
+        """Whether there is a dimension of as many that counts records, which the dimension is of that losses tell apart."""
+        given = [tensor for tensor in _tensors((self.args, self.kwargs)) if tensor.dim() > 1]
+        dims = {dim for tensor in given for dim in range(tensor.dim()) if tensor.shape[dim] == self.records}
+        counting = self._counting(losses) if dims - {0} else {}
+        for dim in dims if counting else ():
+            batch = [tensor for tensor in given if tensor.shape[dim : dim + 1] == (self.records,)]
+            twin = TwinBatch(batch, self.records, 0, module, dim=dim)
+            if not twin.tells_apart(self.args, self.kwargs, dim, counting):
+                return True
+        return False
+
+    def _counting(self, losses: torch.Tensor) -> dict[int, int]:
+        """The dimension of outputs, by their places, in which a record's loss depends on its own row alone; none if several."""
+        places = [
+            place for place, each in enumerate(self.outputs) if isinstance(each, torch.Tensor) and each.requires_grad
+        ]
+        record = SystemRandom().randrange(self.records)
+        wanted = [self.outputs[place] for place in places]
+        if not wanted or not losses.requires_grad:
+            return {}
+        errors = torch.autograd.grad(losses[record], wanted, retain_graph=True, allow_unused=True)
+        found = {}
+        for place, error in zip(places, errors, strict=True):
+            if error is None or not bool(error.any()):
+                continue
+            there = error.nonzero()
+            own = [
+                dim
+                for dim, size in enumerate(error.shape)
+                if size == self.records and bool((there[:, dim] == record).all())
+            ]
+            if len(own) != 1:
+                return {}
+            found[place] = own[0]
+        return found
+
+
+def _tensors(given: Any) -> list[torch.Tensor]:
+    """What may have records in it; packed sequences that were put in another order have none that could be told."""
+    leaves = tree_leaves(given, is_leaf=lambda each: isinstance(each, PackedSequence))
+    packed = [leaf.data for leaf in leaves if isinstance(leaf, PackedSequence) and leaf.sorted_indices is None]
+    return packed + [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
+
+
+def _begins(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may say at which places something begins, one behind the other."""
+    whole = tensor.dim() == 1 and tensor.numel() > 0 and tensor.dtype in (torch.int32, torch.int64)
+    return whole and int(tensor[0]) == 0 and bool((tensor.diff() >= 0).all())
 
 
 def _unknown_losses() -> UnsupportedError:

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import SystemRandom
 from typing import Any, TypeAlias
 
@@ -46,8 +47,9 @@ _FACTORIES = ("empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_o
 """Operations that take of a tensor its shape alone (these, and with "_like")."""
 
 
-PIECES, WORTH = 8, 2**18
-"""How many pieces a twin is tried in, and the bytes of a batch in an operation for which that is worth it."""
+FEWEST, MOST, ROWS, WORTH = 8, 16, 32, 2**18
+"""A twin is tried in so many pieces at least, and in up to so many of so many rows; and the bytes of a batch in an operation for
+which that is worth it."""
 
 
 def _holders(tensor: Any) -> int:
@@ -126,6 +128,7 @@ class TwinBatch(TorchDispatchMode):
         turn: int,
         network: nn.Module,
         before: TwinBatch | None = None,
+        dim: int = 0,
     ) -> None:
         super().__init__()
         self._network, self.records = network, records
@@ -152,7 +155,7 @@ class TwinBatch(TorchDispatchMode):
         count = max(1, records // (2 if turn % 2 else 8))
         extremes = {
             int(
-                pick(most(tensor.detach().flatten(1), 1).nan_to_num())
+                pick(most(tensor.detach().movedim(dim, 0).flatten(1), 1).nan_to_num())
             )  # of numbers a record, not of a copy of the batch
             for tensor in batch
             for most, pick in ((torch.amax, torch.argmax), (torch.amin, torch.argmin))
@@ -272,11 +275,28 @@ class TwinBatch(TorchDispatchMode):
     def _follows(self, tensor: torch.Tensor) -> bool:
         return tensor in self._twins or tensor in self._lazy
 
-    def _settle(self, tensor: torch.Tensor) -> None:
-        """Make a twin for good, before something is written into it or has a part in it."""
-        rows = self._lazy.pop(tensor, None)
-        if rows is not None:
-            self._twins[tensor] = tensor.detach()[rows]
+    def _settle(self, tensor: torch.Tensor, *, written: bool = False) -> None:
+        """Make a twin for good, with all that shares its memory, before something is written into it or has a part in it."""
+        if tensor not in self._lazy and (not written or tensor in self._twins):
+            return
+        memory = _memory(tensor)
+        family = [each for each in list(self._lazy) if memory is not None and _memory(each) == memory]
+        if tensor not in self._lazy and not family:
+            return
+        rows = {each: self._lazy.pop(each) for each in family or [tensor]}
+        if len(rows) == 1 and tensor in rows:
+            self._twins[tensor] = tensor.detach()[rows[tensor]]
+            return
+        everyone = list({**rows, tensor: None})  # by identity
+        begin = min(each.storage_offset() for each in everyone)
+        size = max(each.storage_offset() + _extent(each) for each in everyone) - begin
+        whole = tensor.detach().as_strided([size], [1], begin).clone()
+        places = {each: (each.shape, each.stride(), each.storage_offset() - begin) for each in everyone}
+        for each, own in rows.items():
+            whole.as_strided(*places[each]).copy_(each.detach()[own])
+        whole = whole.data  # nothing was written into it yet, as far as its versions tell
+        for each, place in places.items():
+            self._twins[each] = whole.as_strided(*place)
 
     def _same(self, found: torch.Tensor, twin: torch.Tensor) -> bool:
         """Whether kept records have the same values."""
@@ -341,23 +361,40 @@ class TwinBatch(TorchDispatchMode):
     def _alike(self, output: Any, twin: Any) -> bool:
         return twin is None or all(self._same(real, other) for real, other in self._by_record(output, twin))
 
-    def tells_apart(self, args: Any, kwargs: Any) -> bool:
-        """Whether what the network makes of a record depends on others, by passes of its own that leave nothing behind."""
+    def tells_apart(self, args: Any, kwargs: Any, dim: int = 0, counting: Mapping[int, int] | None = None) -> bool:
+        """Whether what the network makes of a record depends on others, by passes of its own that leave nothing behind.
+
+        Args:
+            args: What the network is given.
+            kwargs: By keyword.
+            dim: The dimension that counts records in what of it the batch consists of.
+            counting: The dimension that counts records in the outputs to compare, by their places; if not given, the first of
+                all that have as many.
+        """
+        with torch.no_grad():
+            twin = tree_map(partial(self._turned_twin_of, dim=dim), (args, kwargs))
         outputs = []
-        for given in ((args, kwargs), self._twin_of((args, kwargs))):
+        for given in ((args, kwargs), twin):
             buffers = {name: buffer.detach().clone() for name, buffer in self._network.named_buffers()}
             with torch.no_grad(), torch.random.fork_rng():
                 try:
                     outputs.append(tree_leaves(torch.func.functional_call(self._network, buffers, *given)))
                 except Exception:  # the network's own trouble, or the twin's
-                    return False
+                    return counting is not None
+        if counting is None:
+            counting = dict.fromkeys(range(len(outputs[0])), 0)
         return any(
             isinstance(left, torch.Tensor)
             and left.shape == right.shape
-            and left.shape[:1] == (self.records,)
-            and not self._same(left, right)
-            for left, right in zip(*outputs, strict=False)
+            and place in counting
+            and left.shape[counting[place] :][:1] == (self.records,)
+            and not self._same(left.movedim(counting[place], 0), right.movedim(counting[place], 0))
+            for place, (left, right) in enumerate(zip(*outputs, strict=False))
         )
+
+    def _turned_twin_of(self, leaf: Any, dim: int) -> Any:
+        rows = self._lazy.get(leaf) if isinstance(leaf, torch.Tensor) else None
+        return leaf if rows is None else leaf.detach().index_select(dim, rows)
 
     def _let_go(self, *_: Any) -> None:
         """Drop the twins of what nobody can compute with any more, though the graph keeps it for the backward pass.
@@ -398,11 +435,16 @@ class TwinBatch(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write
             if isinstance(value := given.get(argument.name), torch.Tensor)
         ]
-        if any(result.alias_info is not None for result in func._schema.returns):
+        # Attention counts as random though it mostly drops nothing.
+        dropout = [argument.default_value for argument in arguments if argument.name == "dropout_p"]
+        draws = torch.Tag.nondeterministic_seeded in func.tags and given.get("dropout_p", *dropout or [None]) != 0
+        if name == "_unsafe_view" or any(result.alias_info is not None for result in func._schema.returns):
+            if not written and (views := self._views_by_row(func, tensors, args, kwargs)) is not None:
+                return views
             for leaf in tensors:
                 self._settle(leaf)
         for value in written:
-            self._settle(value)
+            self._settle(value, written=True)
             if value not in twins:
                 self._follow_base(value)
         if self._random is None and name.rstrip("_") in ("mul", "div") and torch._C._current_graph_task_id() < 0:
@@ -412,16 +454,16 @@ class TwinBatch(TorchDispatchMode):
             output = func(*args, **kwargs)
         else:
             output = func(*args, **kwargs)
-            plain = func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags
-            if plain and self._is_row_by_row(func, args, kwargs, output):
+            plain = func.namespace == "aten" and not draws
+            if plain and (rows := self._rows_of(func, args, kwargs, output)) is not None:
                 for result in tree_leaves(output):
-                    if result.shape[:1] == (self.records,):
-                        self._lazy[result] = self._rows.to(result.device)
+                    if result.shape[:1] == rows.shape:
+                        self._lazy[result] = rows.to(result.device)
                 return output
             twin_args, twin_kwargs = self._twin_of((args, kwargs))
         results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
         try:
-            if torch.Tag.nondeterministic_seeded not in func.tags:
+            if not draws:
                 twin = func(*twin_args, **twin_kwargs)
                 if not results and self._random is None and isinstance(output, int | float):
                     self._sources.append(output)
@@ -446,47 +488,74 @@ class TwinBatch(TorchDispatchMode):
                 twins[result].copy_(result)
         return output
 
-    def _is_row_by_row(self, func: Any, args: Any, kwargs: Any, output: Any) -> bool:
-        """Whether the operation makes of some records of the twin, by themselves, to the bit what it makes of them in the batch.
+    def _views_by_row(self, func: Any, tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        """What a view gives if its twin is known without being kept, since each of its rows has numbers of one record alone."""
+        if len(tensors) != 1 or (rows := self._lazy.get(tensors[0])) is None or func._schema.name == "aten::as_strided":
+            return None
+        output = func(*args, **kwargs)
+        results = tree_leaves(output)
+        found = [_rows_of_view(result, tensors[0], rows) for result in results]
+        if any(own is None for own in found):
+            return None
+        for result, own in zip(results, found, strict=True):
+            self._lazy[result] = own
+        return output
 
-        Then its twin is known without being kept. Anything else (results that are no rows, shapes that are given, sums in
-        another order, records that others have a part in) is run on the whole twin.
+    def _rows_of(self, func: Any, args: Any, kwargs: Any, output: Any) -> torch.Tensor | None:
+        """The rows if the operation makes of some rows of the twin, by themselves, to the bit what it makes of them in the batch.
+
+        Then its twin is known without being kept. A row is a record or, where records are folded, a part of one. Anything else
+        (results that are no rows, shapes that are given, sums in another order, records that others have a part in) is run on
+        the whole twin.
         """
         results = tree_leaves(output)
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and self._follows(leaf)]
         if any(result.alias_info is not None for result in func._schema.returns) or not all(
             isinstance(leaf, torch.Tensor) for leaf in results
         ):
-            return False
-        of_records = [leaf.shape[:1] == (self.records,) for leaf in results]
-        if not any(of_records) or any(leaf.shape[:1] != (self.records,) for leaf in given):
-            return False
+            return None
+        known = [own for leaf in given if (own := self._lazy.get(leaf)) is not None] or [self._rows]
+        rows = known[0]
+        of_records = [leaf.shape[:1] == rows.shape for leaf in results]
+        if not any(of_records) or any(leaf.shape[:1] != rows.shape for leaf in given):
+            return None
+        if not all(own is rows or torch.equal(own, rows) for own in known):
+            return None
         if sum(leaf.numel() * leaf.element_size() for leaf in (*given, *results)) < WORTH:
-            return False
+            return None
 
-        def piece(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor) or not self._follows(leaf):
+        def piece(leaf: Any, some: slice, others: bool) -> Any:
+            if not isinstance(leaf, torch.Tensor):
                 return self._numbers.get(leaf, leaf) if isinstance(leaf, float) else leaf
-            rows = self._lazy.get(leaf)
-            return self._twins[leaf][some] if rows is None else leaf.detach()[rows[some]]
+            if not self._follows(leaf):
+                return leaf[some] if others and leaf.shape[:1] == rows.shape else leaf
+            own = self._lazy.get(leaf)
+            return self._twins[leaf][some] if own is None else leaf.detach()[own[some]]
 
-        step = -(-self.records // PIECES)
-        for start in range(0, self.records, step):
-            some = slice(start, start + step)
-            some_args, some_kwargs = tree_map(piece, (args, kwargs))
+        def fits(some: slice, others: bool) -> bool:
+            some_args, some_kwargs = tree_map(partial(piece, some=some, others=others), (args, kwargs))
             try:
                 found = tree_leaves(func(*some_args, **some_kwargs))
             except Exception:  # it has no meaning for some records
                 return False
-            rows = self._rows[some]
+            del some_args, some_kwargs
             # What has no row for each record must be the same whichever records there are.
-            wanted = [
-                result.detach()[rows] if each else result for each, result in zip(of_records, results, strict=True)
-            ]
-            if not all(map(_equal, found, wanted)):
-                return False
-            del found, wanted
-        return True
+            wanted = zip(of_records, results, strict=True)
+            return all(
+                _equal(own, result.detach()[rows[some]] if each else result)
+                for own, (each, result) in zip(found, wanted, strict=True)
+            )
+
+        step = -(-len(rows) // min(MOST, max(FEWEST, len(rows) // ROWS)))
+        pieces = [slice(start, start + step) for start in range(0, len(rows), step)]
+        # What does not depend on the batch may still have a row for each of the rows (positions, looked up for everyone).
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        ways = (
+            (False, True)
+            if any(leaf.shape[:1] == rows.shape for leaf in leaves if not self._follows(leaf))
+            else (False,)
+        )
+        return rows if any(all(fits(some, others) for some in pieces) for others in ways) else None
 
     def _note_factor(self, args: tuple[Any, ...]) -> None:
         self._place += 1
@@ -503,6 +572,42 @@ class TwinBatch(TorchDispatchMode):
             self._twins[base] = base.detach().clone()
         if value is not base:
             self._twins[value] = self._twins[base].as_strided(value.size(), value.stride(), value.storage_offset())
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    """Where a tensor's numbers are, and those of its views; None if that cannot be told."""
+    plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
+    return tensor.untyped_storage().data_ptr() or None if plain else None
+
+
+def _extent(tensor: torch.Tensor, first: int = 0) -> int:
+    """From the first number of a tensor, or of its dimensions from `first` on, to behind its last."""
+    places = list(zip(tensor.shape, tensor.stride(), strict=True))[first:]
+    return 1 + sum((size - 1) * stride for size, stride in places) if all(size for size, _ in places) else 0
+
+
+def _rows_of_view(view: Any, tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
+    """The rows that make up a view's twin, if those are known of what it is a view of, and none has numbers of two records."""
+    if not isinstance(view, torch.Tensor) or (memory := _memory(tensor)) is None or _memory(view) != memory:
+        return None
+    if any(each.is_conj() or each.is_neg() or not each.dim() for each in (view, tensor)) or view.dtype != tensor.dtype:
+        return None
+    apart, ahead = tensor.stride(0), view.storage_offset() - tensor.storage_offset()
+    if (len(view), view.stride(0)) == (len(tensor), apart):  # parts of its rows, turned or not
+        inside = _extent(tensor, 1) <= apart and ahead >= 0 and ahead + _extent(view, 1) <= apart
+        return rows if inside else None
+    if ahead or not view.numel() or not (view.is_contiguous() and tensor.is_contiguous()):
+        return None
+    if view.numel() != tensor.numel():
+        return None
+    each, more = apart // max(1, view.stride(0)), view.stride(0) // max(1, apart)
+    if each > 1 and len(view) == each * len(tensor):  # what was folded with records
+        return (rows.unsqueeze(1) * each + torch.arange(each, device=rows.device)).flatten()
+    if more > 1 and len(tensor) == more * len(view):  # and is not any more
+        first = rows[::more] // more
+        folded = (first.unsqueeze(1) * more + torch.arange(more, device=rows.device)).flatten()
+        return first if torch.equal(folded, rows) else None
+    return None
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #define MANY (1 << 19) /* multiplications from which on several threads are faster than one */
+#define NARROW 1024      /* columns up to which rows stay in the processor's cache, and are read again for every block */
+#define BLOCK 64         /* columns that are weighed at a time then: of more, their copy would show in a small network's memory */
 
 int has_wide_normals(void); /* wide_normals.c */
 
@@ -36,21 +38,25 @@ int sum_products(const Layer *layer, int64_t records, const float *weights) {
     const int long_vectors = has_wide_normals(), size = long_vectors ? 2 * TILE : TILE;
     const int64_t high = layer->error_columns, wide = layer->activation_columns, tiles = (high + size - 1) / size;
     const int64_t panels = (wide + 6 * size - 1) / (6 * size); /* a panel has three vectors, a tile half of one */
-    float *packed = malloc((size_t)(tiles * size * (records < DEPTH ? records : DEPTH)) * sizeof *packed);
+    const int64_t most = wide <= NARROW && BLOCK / size < tiles ? BLOCK / size : tiles;
+    float *packed = malloc((size_t)(most * size * (records < DEPTH ? records : DEPTH)) * sizeof *packed);
     if (!packed) return 0;
 #pragma omp parallel if (records * high * wide >= MANY)
-    for (int64_t start = 0; start < records; start += DEPTH) {
-        const int64_t depth = records - start < DEPTH ? records - start : DEPTH;
+    for (int64_t block = 0; block < tiles; block += most) {
+        const int64_t here = tiles - block < most ? tiles - block : most, column = block * size;
+        for (int64_t start = 0; start < records; start += DEPTH) {
+            const int64_t depth = records - start < DEPTH ? records - start : DEPTH;
 #pragma omp for schedule(static)
-        for (int64_t tile = 0; tile < tiles; tile++) {
-            pack(layer, start, depth, weights, tile * size, size, packed + tile * size * depth);
-        }
+            for (int64_t tile = 0; tile < here; tile++) {
+                pack(layer, start, depth, weights, column + tile * size, size, packed + tile * size * depth);
+            }
 #pragma omp for schedule(static)
-        for (int64_t half = 0; half < 2 * panels; half++) { /* halves, so that threads have equal shares */
-            const int64_t first = half % 2 ? tiles / 2 : 0, last = half % 2 ? tiles : tiles / 2;
-            (long_vectors ? add_wide_products : add_short_products)(packed, first, last, high,
-                                                                    layer->activations + start * wide, wide, half / 2, depth,
-                                                                    start > 0, layer->products);
+            for (int64_t half = 0; half < 2 * panels; half++) { /* halves, so that threads have equal shares */
+                const int64_t first = half % 2 ? here / 2 : 0, last = half % 2 ? here : here / 2;
+                (long_vectors ? add_wide_products : add_short_products)(packed, first, last, high - column,
+                                                                        layer->activations + start * wide, wide, half / 2,
+                                                                        depth, start > 0, layer->products + column * wide);
+            }
         }
     }
     free(packed);
