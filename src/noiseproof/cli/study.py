@@ -69,23 +69,26 @@ def study(
     output.say(f"{len(result.figures)} figures and all tables are in {result.out}.")
 
 
-@command("bench", "Example: noiseproof bench --against opacus")
+@command("bench", "Example: noiseproof bench --against opacus; noiseproof bench synthetic")
 def bench(
-    against: Annotated[str | None, typer.Option(help="Also measure a peer: opacus (extra `bench`).")] = None,
-    only: Annotated[
+    what: Annotated[
         str | None,
-        typer.Option(
+        typer.Argument(
             help="One of steps, noise, shadows, predictions, parameters, generators, inputs, scaling, growth, batches, "
-            "serve, soak, synthetic."
+            "serve, soak, synthetic; all up to scaling if none is named."
         ),
     ] = None,
+    against: Annotated[str | None, typer.Option(help="Also measure a peer: opacus (extra `bench`).")] = None,
+    only: Annotated[str | None, typer.Option(help="The same as naming one.")] = None,
     repeats: Annotated[int, typer.Option(help="Repetitions that each median is taken over.")] = 30,
     json: Json = False,
 ) -> None:
     """Measure speed against plain torch and other libraries, interleaved in one run: medians and ratios."""
     from noiseproof import kernels
 
-    rows = load_part("bench").run(against=against, only=only, repeats=repeats, progress=output.RichProgress())
+    if what is not None and only is not None:
+        raise SettingError("name a benchmark once: `noiseproof bench synthetic` and `--only synthetic` are the same.")
+    rows = load_part("bench").run(against=against, only=what or only, repeats=repeats, progress=output.RichProgress())
     with_kernels = kernels.compiled is not None
     output.answer(
         json,
