@@ -368,6 +368,61 @@ def test_columns_may_be_compared_with_each_other(table):
     assert met.tolist() == ((frame["age"] <= frame["money"]) | frame["money"].isna()).tolist()
 
 
+COUNTS = {"low": 0, "high": 1000, "integer": True}
+
+
+@pytest.fixture(scope="module")
+def bills():
+    """Totals in cents, some summands missing, and a total with bounds that are narrower than its summands'."""
+    drawn = torch.randint(0, 900, (400, 2), generator=torch.Generator().manual_seed(0)).numpy()
+    frame = pd.DataFrame(
+        {"drugs": drawn[:, 0], "beds": drawn[:, 1], "total": drawn.sum(1), "paid": ["no", "yes"] * 200}
+    )
+    frame["beds"] = frame["beds"].where(drawn[:, 0] % 10 > 0).astype("Int64")
+    schema = Schema.model_validate(
+        {
+            "columns": {"drugs": COUNTS, "beds": {**COUNTS, "missing": True}, "total": {**COUNTS, "high": 1500}},
+            "target": {"name": "paid", "classes": ["no", "yes"]},
+        }
+    )
+    return code(frame, schema, name="bills")[0]
+
+
+def test_a_total_is_the_sum_of_what_it_adds_up_in_every_row_that_has_it(bills):
+    release = train("marginals", bills, epsilon=5, seed=0, where="total = drugs + beds", rows=500, **QUICK)
+    frame = decode(bills.public, release.dataset.features, release.dataset.labels)
+    whole = frame.dropna()
+    assert len(frame) == 500
+    assert 350 < len(whole) < 500
+    assert (whole["total"] == whole["drugs"] + whole["beds"]).all()
+    assert whole["total"].max() <= 1500
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("total = drugs + rooms", "'rooms', which the table does not have"),
+        ("total >= drugs + beds", "compared with = alone"),
+        ("total = drugs + drugs", "each once"),
+        ("paid = drugs + beds", "'paid', which the table does not have"),
+    ],
+)
+def test_a_total_that_does_not_fit_is_refused_before_anything_is_spent(bills, where, said):
+    with pytest.raises(SettingError, match=said):
+        train("marginals", bills, epsilon=5, seed=0, where=where)
+
+
+def test_totals_are_of_whole_numbers_within_their_bounds(table, bills):
+    with pytest.raises(SettingError, match="totals are of whole numbers"):
+        Conditions.read("age = money + age").of(table.public)
+    columns = tuple(
+        replace(column, low=3000.0, high=4000.0) if column.name == "total" else column
+        for column in bills.public.columns
+    )
+    with pytest.raises(SettingError, match="is never drugs"):
+        Conditions.read("total = drugs + beds").of(replace(bills.public, columns=columns))
+
+
 @pytest.mark.parametrize("written", ["%d.%m.%Y", "ISO8601"])
 def test_dates_are_compared_as_days_and_a_rule_between_columns_is_for_rows_that_have_both(written):
     bounds = {"low": "2024-01-01", "high": "2024-12-31", "date": written}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from noiseproof.data import Column, Public, decode
+from noiseproof.data import Column, Public, decode, layout
 from noiseproof.data.cells import dates
 from noiseproof.errors import DataError, SettingError
 from noiseproof.methods.losses.coding import DIGITS
+from noiseproof.methods.losses.differences import bounds, number_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +32,7 @@ _PART = re.compile(r"^\s*(.+?)\s*(>=|<=|!=|==|=|>|<)\s*(.+?)\s*$")
 
 @dataclass(frozen=True)
 class Conditions:
-    """Comparisons of a column with a value or another column, all of which a row must meet.
+    """Comparisons of a column with a value, another column or a sum of others, all of which a row must meet.
 
     >>> Conditions.read("age >= 60 and sex = Female").parts
     (('age', '>=', '60'), ('sex', '=', 'Female'))
@@ -44,7 +45,8 @@ class Conditions:
         """The conditions that a text states.
 
         Args:
-            text: `COLUMN OP VALUE` or `COLUMN OP COLUMN`, joined by `and`; OP is one of >= <= != = > <. Empty for none.
+            text: `COLUMN OP VALUE`, `COLUMN OP COLUMN` or, for a total of whole numbers, `COLUMN = COLUMN + COLUMN`, joined
+                by `and`; OP is one of >= <= != = > <. Empty for none.
 
         Returns:
             The conditions.
@@ -69,9 +71,15 @@ class Conditions:
     def of(self, public: Public) -> Conditions:
         """The conditions themselves, if they fit a table's columns; else a `SettingError`."""
         names = {column.name: column for column in public.columns}
+        for total, summands in self._totals(public):
+            _check_total(total, summands, names)
         for column, sign, value in self.parts:
             if column not in names and column != public.target:
                 raise SettingError(f"where names the column {column!r}, which the table does not have.")
+            if _summands(value, names):
+                if sign != "=":
+                    raise SettingError(f"where: a sum such as {value!r} is compared with = alone.")
+                continue
             if column in names and names[column].numeric and value not in names:
                 _number(names[column], value)
             if column in names and names[column].categories and sign in (">=", "<=", ">", "<"):
@@ -84,6 +92,31 @@ class Conditions:
                 if bool(high.date) == bool(low.date) and high.high < low.low:
                     raise SettingError(f"where: by their public bounds {later!r} is always below {earlier!r}.")
         return self
+
+    def fill(self, public: Public, features: torch.Tensor) -> torch.Tensor:
+        """Coded records with every total made of its summands, where a record has all of them; they are changed in place.
+
+        One that its public bounds do not allow stays as it was, and `met` refuses the record.
+        """
+        places = {column.name: (column, place.start) for column, place in layout(public.columns)}
+        for total, summands in self._totals(public):
+            kept, sum_ = torch.ones(len(features), dtype=torch.bool), torch.zeros(len(features), dtype=torch.float64)
+            for name in (total, *summands):
+                column, place = places[name]
+                if column.missing:
+                    kept &= features[:, place + 1] <= 0.5
+            for name in summands:
+                column, place = places[name]
+                sum_ += number_of(column, features[:, place], True)
+            column, place = places[total]
+            low, high = bounds(column)
+            kept &= (sum_ >= low) & (sum_ <= high)
+            features[kept, place] = ((sum_[kept] - low) / (high - low)).float()
+        return features
+
+    def _totals(self, public: Public) -> list[tuple[str, list[str]]]:
+        names = {column.name: column for column in public.columns}
+        return [(column, found) for column, _, value in self.parts if (found := _summands(value, names))]
 
     def orders(self, public: Public) -> list[tuple[str, str]]:
         """Columns of numbers, or of dates, that come after another which no record lacks: (later, earlier), each once."""
@@ -112,14 +145,40 @@ class Conditions:
         keep = torch.ones(len(labels), dtype=torch.bool)
         for column, sign, value in self.parts:
             left = _compared(frame[column], names.get(column))
+            others = _summands(value, names) or ([value] if value in frame else [])
             other: Any = (
-                _compared(frame[value], names.get(value)) if value in frame else _like(left, column, value, names)
+                sum(_compared(frame[name], names.get(name)) for name in others)
+                if others
+                else _like(left, column, value, names)
             )
             found = _OPERATORS[sign](left, other) & left.notna()
-            if value in frame:
+            if others:
                 found |= left.isna() | other.isna()
             keep &= torch.from_numpy(found.fillna(False).to_numpy(dtype=bool, copy=True))
         return keep
+
+
+def _summands(value: str, names: dict[str, Column]) -> list[str]:
+    """The columns that a text adds up, if it does."""
+    found = [name.strip() for name in value.split(" + ")]
+    return found if value not in names and len(found) > 1 else []
+
+
+def _check_total(total: str, summands: Sequence[str], names: dict[str, Column]) -> None:
+    for name in (total, *summands):
+        if name not in names:
+            raise SettingError(f"where names the column {name!r}, which the table does not have.")
+        column = names[name]
+        if not column.integer or not column.numeric or column.date:
+            raise SettingError(
+                f"where: totals are of whole numbers, which {name!r} is not by the schema; give amounts in cents, say."
+            )
+    if total in summands or len({*summands}) < len(summands):
+        raise SettingError(f"where: {total!r} is to be a sum of other columns, each once.")
+    least, most = (sum(bounds(names[name])[side] for name in summands) for side in (0, 1))
+    low, high = bounds(names[total])
+    if most < low or least > high:
+        raise SettingError(f"where: by their public bounds {total!r} is never {' + '.join(summands)}.")
 
 
 def _compared(values: pd.Series[Any], column: Column | None) -> pd.Series[Any]:

@@ -38,7 +38,7 @@ class Differences:
         """Coded records, (records, features), with differences; a record that breaks the rule has none."""
         found = features.clone() if self._orders else features
         for later, place, earlier, start, whole in self._orders:
-            step = _number(later, features[:, place], whole) - _number(earlier, features[:, start], whole)
+            step = number_of(later, features[:, place], whole) - number_of(earlier, features[:, start], whole)
             _put(found, later, place, step / _width(later, earlier))
         return found
 
@@ -46,8 +46,8 @@ class Differences:
         """Coded records from those that `apart` gave."""
         for later, place, earlier, start, whole in self._orders:
             step = features[:, place].double() * _width(later, earlier)
-            sum_ = _number(earlier, features[:, start], whole) + (step.round() if whole else step)
-            low, high = _bounds(later)
+            sum_ = number_of(earlier, features[:, start], whole) + (step.round() if whole else step)
+            low, high = bounds(later)
             _put(features, later, place, (sum_ - low) / (high - low))
         return features
 
@@ -67,16 +67,18 @@ def _difference(later: Column, earlier: Column, whole: bool) -> Column:
 
 
 def _width(later: Column, earlier: Column) -> float:
-    return _bounds(later)[1] - _bounds(earlier)[0]
+    return bounds(later)[1] - bounds(earlier)[0]
 
 
-def _bounds(column: Column) -> tuple[float, float]:
+def bounds(column: Column) -> tuple[float, float]:
+    """The public bounds of a column of numbers or dates."""
     assert column.low is not None
     assert column.high is not None
     return column.low, column.high
 
 
-def _number(column: Column, coded: torch.Tensor, whole: bool) -> torch.Tensor:
-    low, high = _bounds(column)
+def number_of(column: Column, coded: torch.Tensor, whole: bool) -> torch.Tensor:
+    """The numbers, or days, that are coded between the bounds."""
+    low, high = bounds(column)
     found = low + coded.double() * (high - low)
     return found.round() if whole else found

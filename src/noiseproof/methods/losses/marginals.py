@@ -146,7 +146,8 @@ class Marginals(Synthesizer):
 
     where: str = ""
     """What every synthetic row must meet, such as `age >= 60 and discharge >= admission`: a condition or a public rule. A
-    number or date that is to come after another is learned by how much it does."""
+    number or date that is to come after another is learned by how much it does; a total of whole numbers (`all = ours +
+    theirs`) is made of those that it adds up."""
     pairs: Count | None = None
     """Pairs of columns to count; None by the number of records, columns and the budget: none where noise would hide all."""
     one_way: BelowOne | None = None
@@ -392,7 +393,7 @@ def _drawn(
         slots = torch.stack(
             [groups.slot(column, group, generator) for column, group in enumerate(places.unbind(1))], dim=1
         )
-        made = view.features(slots[:, :-1], generator).view(-1, *public.shape)
+        made = conditions.fill(public, view.features(slots[:, :-1], generator).view(-1, *public.shape))
         label = slots[:, -1]
         if public.task != "classification":
             label = ((label + torch.rand(len(label), generator=generator)) / BINS).float()
