@@ -164,6 +164,7 @@ def draw(found: Kept, path: Path) -> None:
 
     tables = [name for name in TABLES if any(runs for at in EPSILONS for runs in found[name, at].values())]
     methods = [way for way in (*OURS, *PEERS) if any(runs[way] for runs in found.values())]
+    colors = mpl.colormaps["tab20" if len(methods) > 10 else "tab10"]
     figure, axes = plt.subplots(
         len(SHOWN), len(tables), figsize=(15, 7), sharex=True, squeeze=False, layout="constrained"
     )
@@ -173,7 +174,7 @@ def draw(found: Kept, path: Path) -> None:
             for place, way in enumerate(methods):
                 points = [(epsilon, found[name, epsilon][way]) for epsilon in EPSILONS if found[name, epsilon][way]]
                 values = [over_seeds(runs, what) for _, runs in points]
-                style = {"marker": "o", "ms": 3, "color": f"C{place}", "lw": 2 if way in OURS else 1}
+                style = {"marker": "o", "ms": 3, "color": colors(place), "lw": 2 if way in OURS else 1}
                 axis.plot([epsilon for epsilon, _ in points], values, label=way, **style)
             axis.set_xscale("log")
             if what == "seconds":
@@ -184,7 +185,7 @@ def draw(found: Kept, path: Path) -> None:
                 axis.set_ylabel(MEASURES[what])
     axes[-1][0].set_xlabel("ε")
     handles, names = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    figure.legend(handles, names, loc="outside lower center", ncols=7, frameon=False)
     figure.savefig(path, dpi=110)
 
 
